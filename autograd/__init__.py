@@ -3,9 +3,10 @@
 - `engine.py`: Tensor, the graph and `backward`. Start reading here.
 - `tensor.py`: operators and methods of a Tensor.
 - `operations.py`: arithmetic, shapes and reductions.
-- `neural.py`: the fused operations of the Transformer, each with an equivalent composition of small operations.
+- `neural.py`, `losses.py`: the fused operations of the Transformer, each with an equivalent composition of small
+  operations, which is listed in `compositions.py`.
 - `contract.py`: checks of operands and of vjps.
-- `rematerialize.py`: gradient checkpointing.
+- `rematerialization.py`, `checkpointing.py`: outputs of operations, and layers, that backward recomputes.
 - `observe.py`, `memory.py`, `anomaly.py`, `saved.py`: tools that observe a graph.
 - `draw/`: pictures of a graph (`python -m autograd.draw "a * b + a"`).
 - `testing/`: gradient checks for these operations and for your own; imported on first use, not for training.
@@ -18,6 +19,7 @@ from typing import TYPE_CHECKING, Any
 
 from autograd import neural, operations
 from autograd.anomaly import AnomalyError, anomaly
+from autograd.checkpointing import checkpoint
 from autograd.engine import (
     OPERATIONS,
     BackwardEvent,
@@ -31,7 +33,6 @@ from autograd.engine import (
 )
 from autograd.memory import MemoryProfiler, MemorySample
 from autograd.observe import Observer, Recorder, hook_gradient
-from autograd.rematerialize import checkpoint
 from autograd.saved import saved_arrays
 
 if TYPE_CHECKING:

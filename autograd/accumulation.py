@@ -1,5 +1,7 @@
 """The sums of gradients that the engine computes in the backward pass."""
 
+from typing import Any
+
 import npx
 from npx import Array
 
@@ -18,3 +20,14 @@ class GradientSum:
             self.array += gradient
         else:
             self.array, self.is_owned = npx.asarray(self.array + gradient), True  # NumPy returns 0-d sums as scalars
+
+
+def add_to_leaf(leaf: Any, gradient: Array, is_unshared: bool = False) -> None:
+    """Add a gradient to the `grad` of a leaf Tensor, which may keep the array itself if `is_unshared`."""
+    if leaf.grad is not None:
+        leaf.grad += gradient
+    elif is_unshared:
+        leaf.grad = gradient
+    else:
+        # A copy, because the same array may be the gradient of other inputs of the operation.
+        leaf.grad = npx.asarray(gradient.copy())

@@ -67,11 +67,11 @@ def is_finite(x: Any) -> bool:
 
 
 def first_bad_value(x: Array) -> str:
-    """Describe the first element of x that is not finite, its index, and the number of such elements."""
+    """Describe the first element of x that is not finite: its value, its index, and the number of such elements."""
     x = npx.host.atleast_1d(npx.to_host(x))
-    bad = ~npx.isfinite(x)
-    index = tuple(int(k[0]) for k in npx.nonzero(bad))
-    return f"{x[index]} at {index} ({int(bad.sum())} of {x.size} values are not finite)"
+    is_bad = ~npx.isfinite(x)
+    index = tuple(int(k[0]) for k in npx.nonzero(is_bad))
+    return f"{x[index]} at {index} ({int(is_bad.sum())} of {x.size} values are not finite)"
 
 
 @contextmanager

@@ -7,7 +7,7 @@ import npx
 from npx import Array, AttentionSpec
 
 
-def check_values(data: Any) -> Any:
+def checked_values(data: Any) -> Any:
     """Return an array of numbers or booleans; raise TypeError for objects, text, dates and records."""
     if data.dtype.kind not in "biufc" and data.dtype.name != "bfloat16":
         raise TypeError(f"Tensor: expected numbers or booleans; got the dtype {data.dtype}; try .astype('float32')")
@@ -41,12 +41,13 @@ def check_result(name: str, result: Any, *operands: Any) -> None:
 
 def check_vjp_result(name: str, parents: tuple[Any, ...], gradients: Any) -> None:
     """Raise RuntimeError unless a vjp returned a tuple with an entry for each parent that needs a gradient."""
-    if not isinstance(gradients, tuple) or any(parent is not None for parent in parents[len(gradients) :]):
-        result = f"a tuple of length {len(gradients)}" if isinstance(gradients, tuple) else type(gradients).__name__
+    is_tuple = isinstance(gradients, tuple)
+    if not is_tuple or any(parent is not None for parent in parents[len(gradients) :]):
+        result = f"a tuple of length {len(gradients)}" if is_tuple else type(gradients).__name__
+        advice = "" if is_tuple else "; try `return (gradient,)`, with a comma, for one argument"
         raise RuntimeError(
             f"{name}: expected a vjp that returns a tuple of length {len(parents)} "
-            "(a gradient or None for each argument); "
-            f"got {result}"
+            f"(a gradient or None for each argument); got {result}{advice}"
         )
 
 
@@ -55,6 +56,23 @@ def check_gradient(name: str, like: Any, gradient: Any) -> None:
     if not hasattr(gradient, "dtype") or gradient.shape != like.shape or gradient.dtype != like.dtype:
         result = f"{gradient.shape} {gradient.dtype}" if hasattr(gradient, "dtype") else type(gradient).__name__
         raise RuntimeError(f"{name}: expected a vjp that returns a gradient {like.shape} {like.dtype}; got {result}")
+
+
+def reject_constant_result() -> NoReturn:
+    """Raise RuntimeError because `backward` was called on a Tensor that no gradient reaches."""
+    raise RuntimeError(
+        "backward: expected the result of operations on a Tensor with requires_grad; got a Tensor with "
+        "requires_grad=False; try creating its inputs with requires_grad=True, and computing it outside no_grad and "
+        "without detach"
+    )
+
+
+def reject_missing_gradient(shape: tuple[int, ...]) -> NoReturn:
+    """Raise ValueError because `backward` was called without a gradient on a Tensor of several elements."""
+    raise ValueError(
+        f"backward: expected a Tensor of one element; got shape {shape}; "
+        "try .sum().backward(), or backward(g) with the gradient g of this shape"
+    )
 
 
 def reject_changed_weights(name: str) -> NoReturn:
@@ -81,10 +99,12 @@ def check_ids(name: str, ids: Array, n_classes: int | None = None, ndim: int | N
 
     The values of ids on a GPU are not checked, because reading them would wait for the device.
     """
-    if ids.dtype.kind not in "iu" or ndim not in (None, ids.ndim):
+    is_integer = ids.dtype.kind in "iu"
+    if not is_integer or ndim not in (None, ids.ndim):
         shape = "" if ndim is None else f"a {ndim}-D array of "
         actual = ids.dtype if ndim is None else f"{ids.ndim}-D {ids.dtype}"
-        raise ValueError(f"{name}: expected {shape}integer ids; got {actual}; try padding the tokenizer's output")
+        advice = "shape (B, T), such as ids[None, :] for a single sentence" if is_integer else ".astype('int64')"
+        raise ValueError(f"{name}: expected {shape}integer ids; got {actual}; try {advice}")
     if n_classes is not None and isinstance(ids, npx.host.ndarray) and ids.size:
         if not 0 <= ids.min() <= ids.max() < n_classes:
             raise ValueError(
@@ -104,19 +124,20 @@ def check_targets(name: str, x: Array, targets: Array, n_classes: int) -> None:
 
 
 def check_attention(spec: AttentionSpec, q: Array, k: Array, v: Array) -> None:
-    """Raise ValueError unless q (B, T, H, d_k), k (B, S, kv_heads, d_k) and v (B, S, kv_heads, d_v) fit together."""
+    """Raise ValueError unless q (B, T, H, d_k), k (B, S, H_kv, d_k) and v (B, S, H_kv, d_v) fit together."""
     packed = spec.q_packing is not None or spec.kv_packing is not None
-    heads, kv_heads = q.shape[-2], k.shape[-2]
-    error = ""
+    heads = q.shape[-2]
+    n_kv_heads = k.shape[-2]
+    expected = ""
     if q.shape[-1] != k.shape[-1]:
-        error = "queries and keys of the same size"
-    elif heads != kv_heads and (not kv_heads or heads % kv_heads):
-        error = f"the number of heads to be a multiple of the {kv_heads} key and value heads"
+        expected = "queries and keys of the same size"
+    elif heads != n_kv_heads and (not n_kv_heads or heads % n_kv_heads):
+        expected = f"the number of heads to be a multiple of the {n_kv_heads} key and value heads"
     elif k.shape[:-1] != v.shape[:-1]:
-        error = "a value for each key"
+        expected = "v to have the batch size, length and number of heads of k"
     elif not (packed or len(q) == len(k)):
-        error = "keys for each sentence"
-    if error:
-        raise ValueError(f"attention: expected {error}; got q {q.shape}, k {k.shape} and v {v.shape}")
+        expected = "the same batch size for q and k"
+    if expected:
+        raise ValueError(f"attention: expected {expected}; got q {q.shape}, k {k.shape} and v {v.shape}")
     if spec.bias is not None and spec.bias.dtype == bool:
         raise ValueError("attention: expected a floating-point bias; got bool; try npx.mask_bias(mask)")

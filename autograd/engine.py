@@ -19,8 +19,8 @@ Five rules keep the engine simple and fast:
   adds later gradients in place. It adds directly to the `grad` of a leaf that already has one.
 - A vjp marked with `accumulates` also receives the arrays in which the gradients of its parents are summed. For each
   parent it either adds to that array and returns it, or returns a new array that the engine may keep.
-- A vjp may have a function as its attribute `recompute`, which computes the operation's output again, bit for bit, for
-  later operations that would otherwise save it. `Tensor.recompute` returns this function.
+- A vjp may have an attribute `recompute_fn`: a function that recomputes the operation's output, bit for bit, for later
+  operations that would otherwise save the output. `Tensor.recompute_fn` returns this function.
 """
 
 from collections import Counter
@@ -34,7 +34,7 @@ from typing import Any
 
 import npx
 from autograd import contract
-from autograd.accumulation import GradientSum
+from autograd.accumulation import GradientSum, add_to_leaf
 from autograd.tensor import OPERATIONS, TensorMethods
 from npx import Array, GradientTargets
 from npx.scoped import Scoped
@@ -79,7 +79,7 @@ class Tensor(TensorMethods):
         data: the values.
         grad: None before the first `backward`, then an array of the same shape and dtype, to which later passes add. It
             may be set before `backward`, to an array of the same or a wider dtype.
-        node: the operation that computed it; None for a leaf.
+        node: the `Node` of the operation that computed it; None for a leaf.
         requires_grad: whether gradients flow through it.
 
     Raises TypeError for a Tensor, text, objects or a masked array as `data`, and for `requires_grad` with a
@@ -97,15 +97,17 @@ class Tensor(TensorMethods):
         if not hasattr(data, "dtype"):
             data = npx.asarray(data)
             data = data.astype(npx.float32) if data.dtype == npx.float64 else data
-        self.data: Array = contract.check_values(npx.asarray(data))
+        self.data: Array = contract.checked_values(npx.asarray(data))
         if requires_grad and not is_floating(self.data.dtype):
             raise TypeError(f"requires_grad: expected a floating dtype; got {self.data.dtype}; try .astype('float32')")
-        self.requires_grad, self.grad, self.node = requires_grad, None, None
+        self.requires_grad = requires_grad
+        self.grad: Array | None = None
+        self.node: Node | None = None
 
     @property
-    def recompute(self) -> Callable[[], Array] | None:
+    def recompute_fn(self) -> Callable[[], Array] | None:
         """A function that recomputes `data` in the backward pass, or None if `data` must be saved."""
-        return getattr(self.node.vjp, "recompute", None) if self.node else None
+        return getattr(self.node.vjp, "recompute_fn", None) if self.node else None
 
     def __repr__(self) -> str:
         origin = f", made by {self.node.name}" if self.node else ", requires_grad=True" if self.requires_grad else ""
@@ -139,14 +141,18 @@ def differentiable(function: Callable[..., Result]) -> Callable[..., Tensor]:
         if kwargs and any(isinstance(a, Tensor) for a in kwargs.values()):  # make keyword Tensors positional
             (bound := parameters.bind(*args, **kwargs)).apply_defaults()
             args, kwargs = bound.args, bound.kwargs
-        arrays, dtypes, items, wants_gradient = [], [], [*kwargs.values()], False
+        arrays, dtypes = [], []
+        items = [*kwargs.values()]
+        wants_gradient = False
         for a in args:  # one loop: an operation on small arrays spends most of its time here
             if isinstance(a, Tensor):
-                wants_gradient, a = wants_gradient or a.requires_grad, a.data
+                wants_gradient = wants_gradient or a.requires_grad
+                a = a.data
             elif type(a) is tuple or type(a) is list:
                 items += a
             arrays.append(a)
-            if (dtype := getattr(a, "dtype", None)) is not None and dtype not in dtypes and is_floating(dtype):
+            dtype = getattr(a, "dtype", None)
+            if dtype is not None and dtype not in dtypes and is_floating(dtype):
                 dtypes.append(dtype)
         hidden = [a for a in items if isinstance(a, Tensor)]
         if hidden or len(dtypes) > 1 and any(isinstance(a, Tensor) for a in args):
@@ -168,7 +174,8 @@ def record_node(name: str, output: Any, vjp: VJP, args: tuple[Any, ...], wants_g
     result = Tensor(output)
     if wants_gradient:
         parents = tuple((a.node or a) if isinstance(a, Tensor) and a.requires_grad else None for a in args)
-        result.node, result.requires_grad = Node(name, result.data, vjp, parents), True
+        result.node = Node(name, result.data, vjp, parents)
+        result.requires_grad = True
     if (observer := _observer.get()) is not None:
         observer.on_forward(name, args, result)
     return result
@@ -200,12 +207,12 @@ def no_grad() -> Any:
 
     It affects only the current thread and can be nested.
     """
-    return _grad_enabled.setting(False)
+    return _grad_enabled.override(False)
 
 
 def observing(observer: Any) -> AbstractContextManager[Any]:
     """Return a context manager within which an `Observer` (observe.py) is called for each operation and each vjp."""
-    return _observer.setting(observer)
+    return _observer.override(observer)
 
 
 @dataclass(frozen=True, slots=True)
@@ -234,10 +241,10 @@ def backward(tensor: Tensor, g: Any = None, on_leaf_done: Callable[[Tensor], obj
     between. Raises ValueError for a wrong `g`, or for a missing one if `tensor` has several elements.
     """
     if not tensor.requires_grad:
-        raise RuntimeError("backward: expected a Tensor with requires_grad; got a constant; try requires_grad=True")
+        contract.reject_constant_result()
     if g is None:
         if tensor.size != 1:
-            raise ValueError(f"backward: expected a Tensor of one element; got shape {tensor.shape}; try backward(g)")
+            contract.reject_missing_gradient(tensor.shape)
         g = npx.ones_like(tensor.data)
     elif not hasattr(g, "dtype"):
         g = npx.asarray(g, tensor.dtype)
@@ -247,37 +254,38 @@ def backward(tensor: Tensor, g: Any = None, on_leaf_done: Callable[[Tensor], obj
         expected = f"shape {tensor.shape} and dtype {tensor.dtype}"
         raise ValueError(f"backward: expected g with {expected}; got shape {g.shape} and dtype {g.dtype}")
     if tensor.node is None:
-        _add_to_leaf(tensor, g)
+        add_to_leaf(tensor, g)
         if on_leaf_done:
             on_leaf_done(tensor)
         return
 
-    order, observer = reachable(tensor.node), _observer.get()
-    uses_left = Counter(p for node in order for p in node.parents if isinstance(p, Tensor)) if on_leaf_done else None
+    nodes = reachable(tensor.node)
+    observer = _observer.get()
+    uses_left = Counter(p for node in nodes for p in node.parents if isinstance(p, Tensor)) if on_leaf_done else None
     sums = {tensor.node: GradientSum(g, is_owned=False)}
-    while order:
-        node = order.pop()
+    while nodes:
+        node = nodes.pop()
         if node not in sums:  # a vjp returned None on every path to it
             continue
         g = sums.pop(node).array
         vjp, parents = node.vjp, node.parents
         node.vjp, node.parents = None, ()
         assert vjp is not None
-        accumulates = hasattr(vjp, "accumulates")
-        accumulate_into = _accumulation_targets(parents, sums) if accumulates else ()
-        gradients = vjp(g, accumulate_into) if accumulates else vjp(g)
+        can_accumulate = hasattr(vjp, "accumulates")
+        accumulate_into = _accumulation_targets(parents, sums) if can_accumulate else ()
+        gradients = vjp(g, accumulate_into) if can_accumulate else vjp(g)
         contract.check_vjp_result(node.name, parents, gradients)
         if observer is not None:
             observer.on_backward(BackwardEvent(node, vjp, g, parents, gradients, accumulate_into, sums))
         for i, (parent, gradient) in enumerate(zip(parents, gradients, strict=False)):
-            if parent is None or gradient is None or (accumulates and gradient is accumulate_into[i]):
+            if parent is None or gradient is None or (can_accumulate and gradient is accumulate_into[i]):
                 continue
             contract.check_gradient(node.name, parent, gradient)
-            unshared = accumulates and not any(gradient is other for other in gradients[:i] + gradients[i + 1 :])
+            is_unshared = can_accumulate and not any(gradient is other for other in gradients[:i] + gradients[i + 1 :])
             if isinstance(parent, Tensor):
-                _add_to_leaf(parent, gradient, unshared)
+                add_to_leaf(parent, gradient, is_unshared)
             elif parent not in sums:
-                sums[parent] = GradientSum(gradient, unshared)
+                sums[parent] = GradientSum(gradient, is_unshared)
             else:
                 sums[parent].add(gradient)
         if on_leaf_done and uses_left is not None:
@@ -293,11 +301,11 @@ def _accumulation_targets(parents: tuple[Node | Tensor | None, ...], sums: dict[
     targets: list[Array | None] = []
     for parent in parents:
         if isinstance(parent, Node):
-            total, owned = (s.array, s.is_owned) if (s := sums.get(parent)) else (None, False)
+            total = s.array if (s := sums.get(parent)) and s.is_owned else None
         else:
-            total, owned = None if parent is None else parent.grad, True
-        usable = total is not None and owned and total.flags.c_contiguous and not any(total is t for t in targets)
-        targets.append(total if usable else None)
+            total = None if parent is None else parent.grad
+        is_usable = total is not None and total.flags.c_contiguous and not any(total is t for t in targets)
+        targets.append(total if is_usable else None)
     return tuple(targets)
 
 
@@ -318,13 +326,3 @@ def reachable(root: Node) -> list[Node]:
         if node.vjp is None:
             contract.reject_consumed_graph(node.name)
     return sorted(nodes, key=lambda node: node.number)
-
-
-def _add_to_leaf(leaf: Tensor, gradient: Array, unshared: bool = False) -> None:
-    if leaf.grad is not None:
-        leaf.grad += gradient
-    elif unshared:
-        leaf.grad = gradient
-    else:
-        # A copy, because the same array may be the gradient of other inputs of the operation.
-        leaf.grad = npx.asarray(gradient.copy())

@@ -10,12 +10,12 @@ MAX_CELLS = 200  # larger arrays and arrays with more than two axes are written 
 
 
 def tables(arrays: dict[str, Array]) -> str:
-    """Return arrays with their captions as HTML, side by side."""
+    """Return HTML that shows arrays, given by caption, side by side."""
     return f'<div style="display: flex; gap: 2em">{"".join(table(*item) for item in arrays.items())}</div>'
 
 
 def table(caption: str, x: Array) -> str:
-    """Return an array as a table with a caption."""
+    """Return an array as an HTML table with a caption."""
     x = npx.to_host(x)
     if x.ndim > 2 or x.size > MAX_CELLS:
         return f"<pre>{escape(caption)}\n{escape(str(x))}</pre>"

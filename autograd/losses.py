@@ -2,9 +2,9 @@
 
 import npx
 from autograd import operations as ops
+from autograd.compositions import composition
 from autograd.contract import check_targets
 from autograd.engine import Result, Tensor, accumulates, differentiable, is_grad_enabled
-from autograd.fused import composition
 from npx import NO_TARGETS, Array, GradientTargets, LabelSmoothing
 
 
@@ -16,8 +16,8 @@ def cross_entropy(logits: Array, targets: Array, smoothing: LabelSmoothing = Lab
     batch exceeds their precision.
 
     Args:
-        smoothing: see npx/kernels/cross_entropy.py. Its pad_id (default 0) is the padding class; with -1 all targets
-            count.
+        smoothing: see npx/kernels/cross_entropy.py. Its pad_id (default 0) is the padding class; with -1, every
+            target counts.
     """
     targets = npx.asarray(targets)
     check_targets("cross_entropy", logits, targets, logits.shape[-1])
@@ -49,22 +49,22 @@ def linear_cross_entropy(x: Array, w: Array, targets: Array, smoothing: LabelSmo
 def composed_cross_entropy(logits: Tensor, targets: Array, smoothing: LabelSmoothing = LabelSmoothing()) -> Tensor:
     """`cross_entropy` from elementary operations: - sum_k q_k log softmax(logits)_k, with q as a constant array."""
     n_classes = logits.shape[-1]
-    logits, targets = logits.reshape(-1, n_classes), targets.reshape(-1)
+    logits = logits.reshape(-1, n_classes)
+    targets = targets.reshape(-1)
     label_smoothing, smoothing_classes, pad_id = smoothing
-    real = targets != pad_id
+    is_counted = targets != pad_id
     one_hot = (targets[:, None] == npx.arange(n_classes)).astype(logits.dtype)
     others = 1 - one_hot
     if smoothing_classes == "others_without_pad":
         others = others * (npx.arange(n_classes) != pad_id)
-    q = (
-        (1 - label_smoothing) * one_hot + label_smoothing / n_classes
-        if smoothing_classes == "all"
-        else (1 - label_smoothing) * one_hot
-        + label_smoothing * others / npx.maximum(others.sum(axis=-1, keepdims=True), 1)
-    ).astype(logits.dtype)
+    if smoothing_classes == "all":
+        smoothing_mass = label_smoothing / n_classes
+    else:
+        smoothing_mass = label_smoothing * others / npx.maximum(others.sum(axis=-1, keepdims=True), 1)
+    q = ((1 - label_smoothing) * one_hot + smoothing_mass).astype(logits.dtype)
     shifted = logits - logits.detach().max(axis=-1, keepdims=True).data
     log_p = shifted - ops.log(ops.exp(shifted).sum(axis=-1, keepdims=True))
-    return -(log_p * (q * real[:, None]).astype(logits.dtype)).sum()
+    return -(log_p * (q * is_counted[:, None]).astype(logits.dtype)).sum()
 
 
 @composition

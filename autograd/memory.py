@@ -22,20 +22,20 @@ class MemorySample(NamedTuple):
     phase: str  # "forward" or "backward"
     operation: str
     layer: str
-    live: int  # bytes alive after it
-    max_live: int  # the maximum since the previous sample; differs from `live` only with tracemalloc
+    live: int  # bytes of the live arrays afterwards
+    max_live: int  # the maximum since the previous sample; it differs from `live` only with tracemalloc
 
 
 class MemoryProfiler(Observer):
     """An observer that counts the bytes of a step's live arrays after each operation and each vjp.
 
     Args:
-        traced: whether to use tracemalloc to include memory that a kernel allocates while it runs, such as a masked
-            gradient. If so, each sample resets the peak of tracemalloc. Default False. Raises ValueError if tracemalloc
-            is not tracing.
+        traced: whether to include memory that a kernel allocates while it runs, such as a masked gradient, by means of
+            tracemalloc. Each sample then resets the peak of tracemalloc. Default False. Raises ValueError if
+            tracemalloc is not tracing.
 
-    An output, saved array or gradient counts from the operation that creates it until a weak reference reports that it
-    has been freed. Data and gradients of leaves that existed before the step are not counted.
+    An output, saved array or gradient counts from its creation until a weak reference reports that it has been freed.
+    The data and gradients of leaves that existed before the step are not counted.
     """
 
     def __init__(self, traced: bool = False) -> None:
@@ -69,8 +69,8 @@ class MemoryProfiler(Observer):
     def _sample(self, phase: str, operation: str, layer: str) -> None:
         max_live = self.live
         if self.traced:
-            now, peak = tracemalloc.get_traced_memory()
-            max_live += peak - now
+            current, peak = tracemalloc.get_traced_memory()
+            max_live += peak - current
             tracemalloc.reset_peak()
         self.samples.append(MemorySample(phase, operation, layer, self.live, max_live))
 

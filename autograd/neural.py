@@ -10,16 +10,17 @@ from typing import Any
 
 import npx
 from autograd import operations as ops
+from autograd.compositions import COMPOSITIONS as COMPOSITIONS
+from autograd.compositions import composed_rotation, composition, pad_sentences
 from autograd.contract import check_attention, check_ids
 from autograd.engine import Result, Tensor, accumulates, differentiable
-from autograd.fused import COMPOSITIONS as COMPOSITIONS
-from autograd.fused import Recompute, composition, constant, memoize, recomputable
 from autograd.losses import composed_cross_entropy as composed_cross_entropy
 from autograd.losses import composed_linear_cross_entropy as composed_linear_cross_entropy
 from autograd.losses import cross_entropy as cross_entropy
 from autograd.losses import linear_cross_entropy as linear_cross_entropy
-from npx import NO_TARGETS, Array, AttentionSpec, DropoutSpec, GradientTargets, Packing
-from npx.kernels.attention_spec import rotary_positions, rotation_factors, score_bias
+from autograd.rematerialization import Recompute, compute_once, constant, recomputable
+from npx import NO_TARGETS, Array, AttentionSpec, DropoutSpec, GradientTargets
+from npx.kernels.attention_spec import rotary_positions, score_bias
 
 # Softmax, layer norm, dropout
 
@@ -77,7 +78,7 @@ def composed_dropout(x: Tensor, drop: DropoutSpec | None) -> Tensor:
 def dropout_residual_norm(
     x: Array, residual: Array, gamma: Array, beta: Array, drop: DropoutSpec | None = None, eps: float = 1e-6
 ) -> Result:
-    """Return layer_norm(residual + dropout(x)). x, residual (..., D); gamma, beta (D,); `drop` None: no dropout."""
+    """Return layer_norm(residual + dropout(x)); `drop` None: no dropout. x, residual (..., D); gamma, beta (D,)."""
     y, saved = npx.dropout_residual_norm(x, residual, gamma, beta, drop, eps)
     return y, accumulates(
         lambda g, accumulate_into=NO_TARGETS: npx.dropout_residual_norm_grad(
@@ -107,7 +108,7 @@ def linear(
     """Return x w + b, or max(0, x w + b) if `activation` is "relu". x (..., I); w (I, O); b (O,) or None.
 
     Args:
-        recompute_x: a function that recomputes x in backward (`Tensor.recompute`); with it, x is not saved.
+        recompute_x: a function that recomputes x in backward (`Tensor.recompute_fn`); with it, x is not saved.
     """
     if activation not in ACTIVATIONS:
         raise ValueError(
@@ -118,15 +119,17 @@ def linear(
         raise ValueError(f"linear: expected x (..., I), w (I, O) and b (O,); got {x.shape}, {w.shape} and {bias}")
     rows = x.reshape(prod(x.shape[:-1]), x.shape[-1])
     y, saved = npx.linear(rows, w, b, activation)
-    rows_shape, x_shape, y_shape = rows.shape, x.shape, (*x.shape[:-1], w.shape[1])
+    rows_shape, x_shape = rows.shape, x.shape
+    y_shape = (*x.shape[:-1], w.shape[1])
     get_x = recompute_x or constant(x)
     get_saved = saved.without(rows, lambda: get_x().reshape(rows_shape)) if recompute_x else constant(saved)
 
     @accumulates
     def vjp(g: Array, accumulate_into: GradientTargets = NO_TARGETS) -> tuple[Array | None, ...]:
-        x_sum, w_sum, b_sum = (*accumulate_into, None)[:3]
-        sums = None if x_sum is None else x_sum.reshape(rows_shape), w_sum, b_sum
-        gx, gw, gb = npx.linear_grad(g.reshape(rows_shape[0], y_shape[-1]), get_saved(), accumulate_into=sums)
+        x_sum, w_sum, b_sum = (*accumulate_into, None)[:3]  # without b, there are two arguments
+        rows_sum = None if x_sum is None else x_sum.reshape(rows_shape)
+        g_rows = g.reshape(rows_shape[0], y_shape[-1])
+        gx, gw, gb = npx.linear_grad(g_rows, get_saved(), accumulate_into=(rows_sum, w_sum, b_sum))
         return gx.reshape(x_shape) if x_sum is None else x_sum, gw, gb
 
     if not activation and npx.should_rematerialize(x):  # with ReLU, y is saved anyway
@@ -138,7 +141,7 @@ def linear(
 def composed_linear(
     x: Tensor, w: Tensor, b: Tensor | None = None, activation: str = "", *, recompute_x: Any = None
 ) -> Tensor:
-    """`linear` from elementary operations, which save x."""
+    """`linear` from elementary operations, which save x and ignore `recompute_x`."""
     y = x @ w if b is None else x @ w + b
     return ops.relu(y) if activation else y
 
@@ -147,9 +150,9 @@ def composed_linear(
 def embedding(
     table: Array, ids: Array, scale: float = 1.0, added: Array | None = None, drop: DropoutSpec | None = None
 ) -> Result:
-    """Return dropout(scale * table[ids] + added) (..., T, D). table (V, D); ids (..., T) integers in [0, V).
+    """Return dropout(scale * table[ids] + added). table (V, D); ids (..., T) integers in [0, V); result (..., T, D).
 
-    `added` is a constant array (T, D), without a gradient, or None.
+    `added` is a constant array (T, D), which gets no gradient, or None.
     """
     ids = npx.asarray(ids)
     check_ids("embedding", ids, len(table))
@@ -178,7 +181,8 @@ def split_heads(x: Array, heads: int, *sizes: int) -> list[Array]:
 
 def split_columns(x: Any, *shapes: tuple[int, int]) -> list[Any]:
     """Split an array or Tensor x (..., columns) into parts (..., heads, size), one for each of `shapes`."""
-    parts, start = [], 0
+    parts = []
+    start = 0
     for heads, size in shapes:
         part = x[..., start : start + heads * size]
         parts.append(part.reshape(*x.shape[:-1], heads, size))
@@ -223,13 +227,13 @@ def attention(
     check_attention(spec, q, k, v)
     if bias is not None:
         spec = spec._replace(bias=bias if spec.bias is None else spec.bias + bias)
-    heads, kv_heads = q.shape[-2], k.shape[-2]
+    heads, n_kv_heads = q.shape[-2], k.shape[-2]
     y, saved = npx.attention(q, repeat_heads(k, heads), repeat_heads(v, heads), spec, drop)
 
     def vjp(g: Array) -> tuple[Array | None, ...]:
         gq, gk, gv, *gz = npx.attention_grad(g, saved, **({} if bias is None else {"bias": True}))
         gb = None if bias is None else ops.unbroadcast(gz[0], bias).astype(bias.dtype, copy=False)
-        return gq, sum_groups(gk, kv_heads), sum_groups(gv, kv_heads), None, None, gb
+        return gq, sum_groups(gk, n_kv_heads), sum_groups(gv, n_kv_heads), None, None, gb
 
     return y, vjp
 
@@ -250,35 +254,17 @@ def composed_attention(
     added = score_bias(spec, q.data, k.data)
     if spec.rotary_base is not None:
         q_positions, k_positions = rotary_positions(spec, q.data, k.data)
-        q, k = composed_rotation(q, q_positions, spec.rotary_base), composed_rotation(k, k_positions, spec.rotary_base)
-    q, k, v = pad_sentences(q, spec.q_packing), pad_sentences(k, spec.kv_packing), pad_sentences(v, spec.kv_packing)
-    q, k, v = (x.swapaxes(1, 2) for x in (q, k, v))  # (B, H, T, d)
+        q = composed_rotation(q, q_positions, spec.rotary_base)
+        k = composed_rotation(k, k_positions, spec.rotary_base)
+    q = pad_sentences(q, spec.q_packing).swapaxes(1, 2)  # (B, H, T, d)
+    k = pad_sentences(k, spec.kv_packing).swapaxes(1, 2)  # (B, H, S, d)
+    v = pad_sentences(v, spec.kv_packing).swapaxes(1, 2)
     z = q @ k.swapaxes(-1, -2) * q.shape[-1] ** -0.5
     z = z if bias is None else z + bias
     p = composed_softmax(z if added is None else z + added)  # (B, H, T, S)
     y = (dropout(p, drop) @ v).swapaxes(1, 2)  # (B, T, H, d_v)
     packing = spec.q_packing
     return y if packing is None else y.reshape(-1, *y.shape[2:])[packing.flat_index]
-
-
-def pad_sentences(x: Tensor, packing: Packing | None) -> Tensor:
-    """Unpack rows x (R, H, d) to (B, T, H, d), padding sentences with the last row of x."""
-    if packing is None:
-        return x
-    rows = npx.full(packing.shape, len(x) - 1, npx.int64).reshape(-1)
-    rows[packing.flat_index] = npx.arange(len(x))
-    return x[rows.reshape(packing.shape)]
-
-
-def composed_rotation(x: Tensor, first: Any, base: float) -> Tensor:
-    """Rotary positions (npx/kernels/attention_spec.py) from elementary operations. x (..., T, H, d).
-
-    `first` is the position of x[..., 0, :, :], or an array of positions (T,).
-    """
-    turns = rotation_factors(x.data, first, base)
-    cos, sin = turns.real, turns.imag
-    a, b = x[..., ::2], x[..., 1::2]
-    return ops.reshape(ops.stack(a * cos - b * sin, a * sin + b * cos, axis=-1), x.shape)
 
 
 @differentiable
@@ -289,16 +275,16 @@ def self_attention(
     spec: AttentionSpec = AttentionSpec(),
     drop: DropoutSpec | None = None,
     *,
-    kv_heads: int | None = None,
+    n_kv_heads: int | None = None,
 ) -> Result:
     """Attention of a sequence to itself, computed from a merged projection to queries, keys and values.
 
-    qkv (B, T, H * d_k + kv_heads * (d_k + d_v)) begins with the queries of all heads; result (B, T, H * d_v). Packed
-    arrays are (R, ...). `kv_heads` is the number of key and value heads (default: `heads`).
+    qkv (B, T, H * d_k + n_kv_heads * (d_k + d_v)) begins with the queries of all heads; result (B, T, H * d_v). Packed
+    arrays are (R, ...). `n_kv_heads` is the number of key and value heads (default: `heads`).
     """
-    kv_heads = kv_heads or heads
-    d_v = (qkv.shape[-1] - heads * d_k) // kv_heads - d_k
-    return merged_attention([qkv], [[(heads, d_k), (kv_heads, d_k), (kv_heads, d_v)]], spec, drop)
+    n_kv_heads = n_kv_heads or heads
+    d_v = (qkv.shape[-1] - heads * d_k) // n_kv_heads - d_k
+    return merged_attention([qkv], [[(heads, d_k), (n_kv_heads, d_k), (n_kv_heads, d_v)]], spec, drop)
 
 
 @differentiable
@@ -310,19 +296,19 @@ def cross_attention(
     spec: AttentionSpec = AttentionSpec(),
     drop: DropoutSpec | None = None,
     *,
-    recompute: tuple[Recompute | None, Recompute | None] = (None, None),
-    kv_heads: int | None = None,
+    recompute_inputs: tuple[Recompute | None, Recompute | None] = (None, None),
+    n_kv_heads: int | None = None,
 ) -> Result:
     """Attention of one sequence to another, whose keys and values are a merged projection.
 
-    queries (B, T, H * d_k); keys_values (B, S, kv_heads * (d_k + d_v)) begins with all keys; result (B, T, H * d_v).
-    Packed arrays are (R, ...). `recompute` contains, for each input, a function that recomputes it in backward
-    (`Tensor.recompute`), or None. An input with such a function is not saved. `kv_heads` is the number of key and value
-    heads (default: `heads`).
+    queries (B, T, H * d_k); keys_values (B, S, n_kv_heads * (d_k + d_v)) begins with all keys; result (B, T, H * d_v).
+    Packed arrays are (R, ...). `recompute_inputs` contains, for each input, a function that recomputes it in backward
+    (`Tensor.recompute_fn`), or None. An input with such a function is not saved. `n_kv_heads` is the number of key and
+    value heads (default: `heads`).
     """
-    kv_heads = kv_heads or heads
-    shapes = [[(heads, d_k)], [(kv_heads, d_k), (kv_heads, keys_values.shape[-1] // kv_heads - d_k)]]
-    return merged_attention([queries, keys_values], shapes, spec, drop, recompute)
+    n_kv_heads = n_kv_heads or heads
+    shapes = [[(heads, d_k)], [(n_kv_heads, d_k), (n_kv_heads, keys_values.shape[-1] // n_kv_heads - d_k)]]
+    return merged_attention([queries, keys_values], shapes, spec, drop, recompute_inputs)
 
 
 def merged_attention(
@@ -330,13 +316,19 @@ def merged_attention(
     shapes: list[list[tuple[int, int]]],
     spec: AttentionSpec,
     drop: DropoutSpec | None,
-    recompute: tuple[Recompute | None, ...] = (None,),
+    recompute_inputs: tuple[Recompute | None, ...] = (None,),
 ) -> Result:
     """Compute `attention` of queries, keys and values in one or two merged arrays.
 
-    The gradients are written into views of the merged gradients, without copies. If `npx.should_rematerialize(y)`,
-    neither the attention weights nor the output is saved: backward recomputes both. Raises ValueError for an array with
-    the wrong number of columns. `shapes` gives, for each array, the number of heads and the head size of each part.
+    The gradients are written directly into views of the merged gradients. If `npx.should_rematerialize(y)`,
+    neither the attention weights nor the output is saved: backward recomputes both.
+
+    Args:
+        merged: one array of queries, keys and values, or an array of queries and one of keys and values.
+        shapes: for each array, the number of heads and the head size of each part.
+        recompute_inputs: for each array, a function that recomputes it in backward, or None.
+
+    Raises ValueError for an array with the wrong number of columns.
     """
     for x, parts in zip(merged, shapes, strict=True):
         columns = [heads * size for heads, size in parts]
@@ -353,11 +345,13 @@ def merged_attention(
         return npx.attention(q, repeat_heads(k, heads), repeat_heads(v, heads), spec, drop)
 
     y, saved = attend(merged)
-    layouts, shape, y_shape = [(x.shape, x.dtype) for x in merged], y.shape, (*y.shape[:-2], y.shape[-2] * y.shape[-1])
-    get_inputs = [function or constant(x) for x, function in zip(merged, recompute, strict=True)]
+    layouts = [(x.shape, x.dtype) for x in merged]
+    shape = y.shape
+    merged_shape = (*shape[:-2], shape[-2] * shape[-1])
+    get_inputs = [function or constant(x) for x, function in zip(merged, recompute_inputs, strict=True)]
     rematerialize = npx.should_rematerialize(y)
     get_result: Callable[[], Any] = (
-        memoize(lambda: attend([get() for get in get_inputs])) if rematerialize else constant((None, saved))
+        compute_once(lambda: attend([get() for get in get_inputs])) if rematerialize else constant((None, saved))
     )
 
     def vjp(g: Array) -> tuple[Array | None, ...]:
@@ -370,7 +364,9 @@ def merged_attention(
                 target[...] = sum_groups(value, target.shape[-2])
         return tuple(gradients)
 
-    return y.reshape(y_shape), recomputable(vjp, lambda: get_result()[0].reshape(y_shape)) if rematerialize else vjp
+    if rematerialize:
+        recomputable(vjp, lambda: get_result()[0].reshape(merged_shape))
+    return y.reshape(merged_shape), vjp
 
 
 @composition
@@ -386,15 +382,16 @@ def composed_cross_attention(
     heads: int,
     d_k: int,
     *args: Any,
-    recompute: Any = None,
-    kv_heads: int | None = None,
+    recompute_inputs: Any = None,
+    n_kv_heads: int | None = None,
     **kwargs: Any,
 ) -> Tensor:
-    """`cross_attention` from elementary operations, which save both inputs.
+    """`cross_attention` from elementary operations, which save both inputs and ignore `recompute_inputs`.
 
     Other arguments: see `composed_attention`.
     """
-    kv_heads = kv_heads or heads
-    d_v = keys_values.shape[-1] // kv_heads - d_k
-    (q,), (k, v) = split_columns(queries, (heads, d_k)), split_columns(keys_values, (kv_heads, d_k), (kv_heads, d_v))
+    n_kv_heads = n_kv_heads or heads
+    d_v = keys_values.shape[-1] // n_kv_heads - d_k
+    (q,) = split_columns(queries, (heads, d_k))
+    k, v = split_columns(keys_values, (n_kv_heads, d_k), (n_kv_heads, d_v))
     return composed_attention(q, k, v, *args, **kwargs).reshape(*queries.shape[:-1], -1)

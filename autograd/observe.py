@@ -25,7 +25,7 @@ LOWER_PACKAGES = tuple(str(Path(__file__).parent.parent / package) + "/" for pac
 
 
 class Observer:
-    """Base class of observers; its methods do nothing. Observers must not modify what they receive."""
+    """Base class of observers; its methods do nothing. An observer must not modify the arrays that it receives."""
 
     def on_forward(self, name: str, args: tuple[Any, ...], result: Tensor) -> None:
         """Called after operation `name` has run on `args`; `result.node` is None if no gradient is needed."""
@@ -43,7 +43,7 @@ def calling_line() -> tuple[str, int, str]:
 
 
 def calling_modules() -> list[Any]:
-    """Return the modules that have a method running, outermost first."""
+    """Return the modules that have a method on the call stack, outermost first."""
     frame: Any = sys._getframe(1)
     modules: list[Any] = []
     while frame is not None:
@@ -66,7 +66,7 @@ class LayerNames:
         self.roots: list[Any] = []  # kept alive so that no id is reused
 
     def current(self) -> str:
-        """Return the name of the innermost running module, or ""."""
+        """Return the name of the innermost running module; "" if no module is running."""
         modules = calling_modules()
         if modules and id(modules[-1]) not in self.names:
             self.roots.append(modules[0])
@@ -131,7 +131,9 @@ class Recorder(Observer):
         step = self.steps.get(event.node.number)
         if step is None:
             return
-        step.visit, self.visits, step.g = self.visits, self.visits + 1, npx.asarray(event.g.copy())
+        step.visit = self.visits
+        self.visits += 1
+        step.g = npx.asarray(event.g.copy())
         for i, (parent, gradient) in enumerate(zip(event.parents, event.gradients, strict=False)):
             if parent is not None:
                 target = event.accumulate_into[i] if event.accumulate_into else None

@@ -1,7 +1,8 @@
 """Small operations from which all others can be composed: arithmetic, shapes, reductions, matrix products.
 
-Each function takes plain arrays and returns its output with a vjp; `differentiable` turns it into an operation on
-Tensors. `g` is the gradient of the output. Broadcasting follows NumPy; its gradient is a sum (`unbroadcast`).
+Each function takes plain arrays and returns its output and a vjp; `differentiable` turns it into an operation on
+Tensors. `g` is the gradient of the output. Broadcasting follows NumPy's rules. Its gradient is a sum over the broadcast
+axes (`unbroadcast`).
 """
 
 from collections.abc import Callable
@@ -23,15 +24,15 @@ def unbroadcast(g: Array, like: Operand) -> Any:
     if g.shape == like.shape:
         return g
     g = g.sum(axis=tuple(range(g.ndim - like.ndim)))  # axes that broadcasting prepended
-    stretched = tuple(i for i, n in enumerate(like.shape) if n == 1 and g.shape[i] != 1)
-    return g.sum(axis=stretched, keepdims=True) if stretched else g
+    repeated_axes = tuple(i for i, n in enumerate(like.shape) if n == 1 and g.shape[i] != 1)
+    return g.sum(axis=repeated_axes, keepdims=True) if repeated_axes else g
 
 
 # Arithmetic
 
 
 def arithmetic(function: Callable[[Operand, Operand], Result]) -> Callable[..., Result]:
-    """Make a function raise TypeError if its result's dtype differs from a floating operand's dtype."""
+    """Make a function raise TypeError if the dtype of its result differs from that of a floating operand."""
 
     @wraps(function)
     def checked(a: Operand, b: Operand) -> Result:
@@ -128,7 +129,7 @@ def tanh(x: Array) -> Result:
 @differentiable
 def sigmoid(x: Array) -> Result:
     """Return y = 1 / (1 + e^-x); dy/dx = y (1 - y)."""
-    y = logistic(x) if x.dtype.kind in "iu" else npx.elementwise(logistic, x)  # 16-bit floats in float32
+    y = logistic(x) if x.dtype.kind in "iu" else npx.elementwise(logistic, x)  # elementwise keeps the dtype
     return y, lambda g: (g * y * (1 - y),)
 
 
@@ -165,8 +166,9 @@ def minimum(a: Operand, b: Operand) -> Result:
 
 
 def _choice_grad(g: Array, a: Operand, b: Operand, a_wins: Array) -> tuple[Array | None, ...]:
-    to_a = g * npx.where(a == b, 0.5, a_wins).astype(g.dtype)
-    return unbroadcast(to_a, a), unbroadcast(g - to_a, b)
+    """Return the gradients (ga, gb) of a choice between a and b: g where `a_wins`, else 0, or g/2 where a == b."""
+    ga = g * npx.where(a == b, 0.5, a_wins).astype(g.dtype)
+    return unbroadcast(ga, a), unbroadcast(g - ga, b)
 
 
 @differentiable
@@ -293,8 +295,8 @@ def concatenate(*arrays: Array, axis: int = 0) -> Result:
         ends.append(ends[-1] + a.shape[axis])
 
     def vjp(g: Array) -> tuple[Array | None, ...]:
-        along = npx.moveaxis(g, axis, 0)
-        return tuple(npx.moveaxis(along[i:j], 0, axis) for i, j in zip(ends, ends[1:], strict=False))
+        axis_first = npx.moveaxis(g, axis, 0)
+        return tuple(npx.moveaxis(axis_first[i:j], 0, axis) for i, j in zip(ends, ends[1:], strict=False))
 
     return npx.concatenate(arrays, axis=axis), vjp
 

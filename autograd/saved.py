@@ -1,6 +1,6 @@
-"""Arrays that the graph holds for backward, as listed in the out-of-memory message.
+"""List the arrays that the graph holds for backward; the out-of-memory message shows the largest ones.
 
-Nothing is counted while a program runs: `saved_arrays` finds the live nodes through the garbage collector.
+Counting costs nothing while a program runs, because `saved_arrays` finds the live nodes through the garbage collector.
 """
 
 import gc
@@ -12,29 +12,29 @@ from npx import Array
 
 
 class SavedArrays(NamedTuple):
-    """Saved arrays of one operation, shape and dtype, with their `number` and their total size `nbytes`."""
+    """Saved arrays of one operation, shape and dtype: how many there are, and their total size `nbytes`."""
 
     operation: str
-    number: int
+    n_arrays: int
     shape: tuple[int, ...]
     dtype: str
     nbytes: int
 
     def __str__(self) -> str:
-        return f"{self.operation} {self.number} x {self.shape} {self.dtype}, {self.nbytes / 2**20:,.1f} MiB"
+        return f"{self.operation} {self.n_arrays} x {self.shape} {self.dtype}, {self.nbytes / 2**20:,.1f} MiB"
 
 
 def saved_arrays(nodes: list[Node] | None = None) -> list[SavedArrays]:
-    """Return the arrays that `nodes` (default: all live nodes) save for backward, the largest first.
+    """Return the arrays that `nodes` (default: all live nodes) save for backward, the largest group first.
 
-    Leaves (parameters) are not counted, and an array saved by several nodes counts once, for the oldest of them.
+    Leaves (parameters) are not counted. An array that several nodes save counts once, for the oldest of them.
     """
     if nodes is None:
         nodes = [x for x in gc.get_objects() if type(x) is Node]
     nodes = sorted((node for node in nodes if node.vjp is not None), key=lambda node: node.number)
     leaves = [parent.data for node in nodes for parent in node.parents if isinstance(parent, Tensor)]
     seen = {id(find_owner(leaf)) for leaf in leaves}
-    totals: dict[tuple[str, tuple[int, ...], str], list[int]] = {}  # number and bytes
+    totals: dict[tuple[str, tuple[int, ...], str], list[int]] = {}  # [n_arrays, nbytes]
     for node in nodes:
         for array in map(find_owner, iterate_captured_arrays(node.vjp)):
             if id(array) not in seen:
@@ -55,7 +55,7 @@ def find_owner(array: Array) -> Array:
 
 
 def iterate_captured_arrays(value: Any, visited: set[int] | None = None) -> Iterator[Array]:
-    """Yield each array in a value; a vjp contains the arrays in its closure, including those saved by kernels."""
+    """Yield each array in a value; those of a vjp are the arrays in its closure, including those that kernels save."""
     visited = set() if visited is None else visited
     if id(value) in visited:
         return

@@ -188,7 +188,7 @@ class TensorMethods:
     # Indexing, reductions and shapes
 
     def __getitem__(self, index: Any) -> Self:
-        """Return x[index]; an element that is picked several times receives the sum of its gradients."""
+        """Return x[index]; an element that is selected several times receives the sum of its gradients."""
         return OPERATIONS["getitem"](self, index)
 
     def sum(self, axis: Any = None, keepdims: bool = False) -> Self:

@@ -27,7 +27,8 @@ SYLLABLES = [c + v + d for c in "b c d f g h k l m n p r s t v w st tr".split() 
 
 def word(rank: int, ending: str) -> str:
     """Return the word of a rank, from 0; frequent words are shorter."""
-    text, rank = ending, rank + 1
+    text = ending
+    rank += 1
     while rank:
         rank, syllable = divmod(rank, len(SYLLABLES))
         text = SYLLABLES[syllable] + text
@@ -36,7 +37,9 @@ def word(rank: int, ending: str) -> str:
 
 def write_side(path: Path, pairs: int, ending: str) -> None:
     """Write sentences, one per line; both sides have the same numbers of words."""
-    rng, words, n_written = np.random.default_rng(1), [word(rank, ending) for rank in range(WORDS)], 0
+    rng = np.random.default_rng(1)
+    words = [word(rank, ending) for rank in range(WORDS)]
+    n_written = 0
     rank = np.arange(1.0, WORDS + 1)
     cumulative = np.cumsum(1 / np.maximum(rank, rank**STEEP / HEAD ** (STEEP - 1)))
     with path.open("w", encoding="utf-8") as file:
@@ -60,7 +63,8 @@ def measure(pairs: int, folder: Path, limit: float, learn_from: int) -> dict[str
     command = [sys.executable, "-c", code, "data", "own", "--out", str(out), "--learn-from", str(learn_from)]
     command += [f"--train-{side}={file}" for side, file in files.items()]
     limit_bytes = int(limit * 2**30)
-    started, usage_before = time.perf_counter(), resource.getrusage(resource.RUSAGE_CHILDREN)
+    started = time.perf_counter()
+    usage_before = resource.getrusage(resource.RUSAGE_CHILDREN)
     subprocess.run(
         command, check=True, preexec_fn=lambda: resource.setrlimit(resource.RLIMIT_DATA, (limit_bytes, limit_bytes))
     )

@@ -48,9 +48,13 @@ def inputs() -> dict[str, Any]:
         **{name: rng.uniform(0.1, 0.9, size=(4, 6)) for name in "ut"},  # between 0 and 1
         "r": 1.3 + abs(rng.normal(size=(4, 6))),  # above 1
         **{name: rng.normal(size=6) for name in "vw"},
-        **{"a": square, "h": square @ square.T + np.eye(5), "b": rng.normal(size=(5, 2))},  # matrices; h is symmetric
-        **{"s": rng.normal(size=(2, 3, 8)), "k": rng.normal(size=(4, 3, 3))},  # sequences and their kernel
-        **{"i": rng.normal(size=(1, 2, 6, 6)), "c": rng.normal(size=(2, 2, 3, 3))},  # an image and its kernel
+        "a": square,
+        "h": square @ square.T + np.eye(5),  # symmetric
+        "b": rng.normal(size=(5, 2)),
+        "s": rng.normal(size=(2, 3, 8)),  # sequences
+        "k": rng.normal(size=(4, 3, 3)),  # their kernel
+        "i": rng.normal(size=(1, 2, 6, 6)),  # an image
+        "c": rng.normal(size=(2, 2, 3, 3)),  # its kernel
         "g": rng.uniform(-0.9, 0.9, size=(1, 3, 3, 2)),  # a grid of points in an image
         "n": rng.integers(0, 6, size=4),  # indices
         "f": rng.normal(size=(2, 3, 8)).astype("float32"),
@@ -140,7 +144,8 @@ def time_limit(seconds: float) -> Iterator[None]:
 def check(expression: str, framework: str, limit: float, seed: int) -> Outcome:
     """Check one function."""
     expression, _, declared = expression.partition("  # ")
-    outcome, start = Outcome(framework, expression, declared=declared), time.perf_counter()
+    outcome = Outcome(framework, expression, declared=declared)
+    start = time.perf_counter()
     names = names_in(expression)
     given = {name: x for name, x in inputs().items() if name in names}
     try:
@@ -148,11 +153,15 @@ def check(expression: str, framework: str, limit: float, seed: int) -> Outcome:
         operation = adapter(function_of(expression, framework, list(given)))
         with time_limit(limit):
             report = check_operation(operation, *given.values(), seed=seed)
-        outcome.level, outcome.report, outcome.compared = report.level, str(report), report.compared
+        outcome.level = report.level
+        outcome.report = str(report)
+        outcome.compared = report.compared
         outcome.conventions = len(report.kinks) + len(report.conventions)
         outcome.inconclusive = len(report.inconclusive)
     except (GradientError, CheckError) as error:
-        outcome.level, outcome.rule, outcome.report = error.level, error.rule, str(error)
+        outcome.level = error.level
+        outcome.rule = error.rule
+        outcome.report = str(error)
     except TimeLimit:
         outcome.rule = f"time limit of {limit:g} s"
     except Exception as error:

@@ -48,14 +48,14 @@ def main() -> None:
         print("|---|---|---|---|---|---|")
         previous = None
         for value, row in zip(values, rows[name], strict=True):
-            slope = (
-                ""
-                if previous is None
-                else f"{math.log(row['seconds'] / previous[1]) / math.log(value / previous[0]):.2f}"
-            )
-            previous = value, row["seconds"]
-            seconds, attention, each = row["seconds"], row["attention"], 1e6 * row["seconds"] / row["tokens"]
-            print(f"| {value:,} | {seconds:.4f} | {attention:.4f} | {each:.1f} | {row['mib']} MiB | {slope} |")
+            seconds = row["seconds"]
+            slope = ""
+            if previous is not None:
+                previous_value, previous_seconds = previous
+                slope = f"{math.log(seconds / previous_seconds) / math.log(value / previous_value):.2f}"
+            previous = value, seconds
+            each = 1e6 * seconds / row["tokens"]  # microseconds per token
+            print(f"| {value:,} | {seconds:.4f} | {row['attention']:.4f} | {each:.1f} | {row['mib']} MiB | {slope} |")
     if a.picture:
         draw(rows, a.picture)
 

@@ -46,8 +46,8 @@ class Functions:
         if not rate:
             return x
         self.n_masks += 1
-        kept = jax.random.bernoulli(jax.random.fold_in(self.key, self.n_masks), 1 - rate, x.shape)
-        return jnp.where(kept, x / (1 - rate), 0)
+        is_kept = jax.random.bernoulli(jax.random.fold_in(self.key, self.n_masks), 1 - rate, x.shape)
+        return jnp.where(is_kept, x / (1 - rate), 0)
 
 
 def new_weights(c: TransformerConfig) -> dict[str, Any]:

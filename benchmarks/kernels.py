@@ -59,7 +59,8 @@ def main() -> None:
     a = arguments()
     npx.configure_process()
     npx.use_device(a.device)
-    engine, rows = "numpy" if a.device == "cpu" else "cupy", []
+    engine = "numpy" if a.device == "cpu" else "cupy"
+    rows = []
     sizes = {"tokens": a.tokens, "length": a.length, "d_model": a.d_model, "heads": a.heads}
     print(f"{'kernel':28} {'reference':>12} {'fast':>12} {'times':>8}")
     for name in a.kernel or sorted(npx.KERNELS):

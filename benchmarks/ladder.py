@@ -64,16 +64,16 @@ def main() -> None:
     os.environ["NPX_THREADS"] = "1"
     npx.configure_process()
     x = np.random.default_rng(0).normal(size=(a.rows, a.columns)).astype(np.float32)
-    least = dict.fromkeys(LADDER, float("inf"))  # seconds per value
+    best_seconds = dict.fromkeys(LADDER, float("inf"))  # seconds per value
     for _ in range(a.runs):
         for name, run in LADDER.items():
             rows = x[:4] if run is one_by_one else x
             start = time.process_time()
             run(rows)
-            least[name] = min(least[name], (time.process_time() - start) / rows.size)
-    first = before = next(iter(least.values()))
+            best_seconds[name] = min(best_seconds[name], (time.process_time() - start) / rows.size)
+    first = before = next(iter(best_seconds.values()))
     print(f"softmax of ({a.rows}, {a.columns}) float32, {x.nbytes / 2**20:.1f} MiB, minimum of {a.runs} runs")
-    for name, seconds in least.items():
+    for name, seconds in best_seconds.items():
         print(
             f"{name:28} {1e9 * seconds:6.2f} ns per value  {before / seconds:6.2f} x  {first / seconds:6.1f} x in all"
         )

@@ -75,8 +75,10 @@ def torch_step(a: argparse.Namespace) -> Callable[[], Any]:
 
     torch.set_num_threads(a.threads)
     torch.manual_seed(0)
-    c, functions = config(a), Functions()
-    weights, ids = new_weights(c, "cpu"), torch.randint(4, a.vocab, (a.batch, a.length + 1))
+    c = config(a)
+    functions = Functions()
+    weights = new_weights(c, "cpu")
+    ids = torch.randint(4, a.vocab, (a.batch, a.length + 1))
 
     def loss() -> Any:
         with torch.autocast("cpu", torch.bfloat16, enabled=a.worker == "torch-bf16"):
@@ -93,7 +95,8 @@ def jax_step(a: argparse.Namespace) -> Callable[[], Any]:
 
     from benchmarks.jax_engine import cross_entropy, new_weights, training_step
 
-    c, ids = config(a), np.random.default_rng(0).integers(4, a.vocab, (a.batch, a.length + 1))
+    c = config(a)
+    ids = np.random.default_rng(0).integers(4, a.vocab, (a.batch, a.length + 1))
 
     def loss(functions: Any, weights: dict[str, Any]) -> Any:
         logits = twin.decoder(functions, weights, c, ids[:, :-1])
@@ -106,7 +109,9 @@ def floor(a: argparse.Namespace) -> Callable[[], Any]:
     """Return only the matmuls of an update, forward and backward, computed by NumPy."""
     import numpy as np
 
-    random, n, d = np.random.default_rng(0), a.batch * a.length, a.d_model
+    random = np.random.default_rng(0)
+    n = a.batch * a.length
+    d = a.d_model
     layer = [(d, 3 * d), (d, d), (d, a.d_ff), (a.d_ff, d)]
     operands: list[tuple[Any, Any]] = []
     for rows, columns in [*layer * a.layers, (d, a.vocab)]:

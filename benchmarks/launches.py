@@ -20,7 +20,7 @@ import numpy as np
 
 import npx
 from npx.cuda import blas, launch
-from npx.precision import dtype
+from npx.precision import dtype_named
 
 IN_PLACE = {  # arguments that are both read and written
     "bias_relu": {"y"},
@@ -28,12 +28,13 @@ IN_PLACE = {  # arguments that are both read and written
     "accumulate": {"total"},
     "embedding_grad": {"total"},
 }
-WITH = {"relu_grad": ("masked", "y")}  # the first argument is not written if the second is null
-GATHERED = {
+WRITTEN_IF = {"relu_grad": ("masked", "y")}  # the kernel writes the first argument only if the second is not null
+# Maps a kernel to (tables, rows): it accesses only as many rows of each table as the argument `rows` has.
+GATHERED_ROWS = {
     "embedding": ({"table"}, "y"),
     "embedding_grad": ({"gtable", "total"}, "g"),
-}  # only as many rows of the first arguments are accessed as the second one has
-BUSY = 8192, 15  # size and number of the square matmuls that keep a device busy for about 20 ms
+}
+BUSY_MATMULS = 8192, 15  # size and number of the square matmuls that keep a device busy for about 20 ms
 
 
 class Call(NamedTuple):
@@ -89,8 +90,8 @@ def recorded(timed: range | None = None) -> Iterator[list[Call]]:
         import cupy
 
         if len(calls) == timed[0]:
-            operand, out = (npx.zeros((BUSY[0], BUSY[0]), "float16") for _ in range(2))
-            for _ in range(BUSY[1]):
+            operand, out = (npx.zeros((BUSY_MATMULS[0], BUSY_MATMULS[0]), "float16") for _ in range(2))
+            for _ in range(BUSY_MATMULS[1]):
                 gemm(cupy, operand, operand, out, False, None, False)
         before, after = cupy.cuda.Event(), cupy.cuda.Event()
         before.record()
@@ -108,7 +109,8 @@ def recorded(timed: range | None = None) -> Iterator[list[Call]]:
         return start
 
     def counting_gemm(cupy: Any, a: Any, b: Any, out: Any, add: bool, *epilogue: Any) -> None:
-        (m, k), n = a.shape, b.shape[1]
+        m, k = a.shape
+        n = b.shape[1]
         nbytes = a.nbytes + b.nbytes + out.nbytes * (1 + add)
         record(product_name(a, b), nbytes, 2.0 * m * n * k, lambda: gemm(cupy, a, b, out, add, *epilogue))
 
@@ -121,7 +123,8 @@ def recorded(timed: range | None = None) -> Iterator[list[Call]]:
 
 def product_name(a: Any, b: Any) -> str:
     """Return the sizes of a matmul and, for each operand, whether its rows (N) or its columns (T) are contiguous."""
-    (m, k), n = a.shape, b.shape[1]
+    m, k = a.shape
+    n = b.shape[1]
     kinds = ("T" if (blas.leading_dimension(x) or (False,))[0] else "N" for x in (a, b))
     return f"{m:,} x {n:,} x {k:,} {''.join(kinds)}"
 
@@ -144,10 +147,10 @@ def kernel_bytes(source: str, kernel: str, args: Any) -> int:
         if hasattr(arg, "strides") and arg.ndim
     }
     sizes = {name: times * arg.nbytes for name, (arg, times) in arrays.items()}
-    if kernel in WITH and WITH[kernel][1] not in sizes:
-        del sizes[WITH[kernel][0]]
-    if kernel in GATHERED:
-        tables, rows = GATHERED[kernel]
+    if kernel in WRITTEN_IF and WRITTEN_IF[kernel][1] not in sizes:
+        del sizes[WRITTEN_IF[kernel][0]]
+    if kernel in GATHERED_ROWS:
+        tables, rows = GATHERED_ROWS[kernel]
         for name in tables & sizes.keys():
             table, times = arrays[name]
             sizes[name] = min(sizes[name], times * table.itemsize * arrays[rows][0].size)
@@ -158,7 +161,7 @@ def noise(rows: int, columns: int) -> Any:
     """Return a random bfloat16 matrix, because a GPU is faster on zeros."""
     values = npx.asarray(np.random.default_rng(0).normal(size=min(rows * columns, 1 << 20)).astype(np.float32))
     repeated = npx.tile(values, -(-rows * columns // values.size))[: rows * columns]
-    return repeated.astype(dtype("bfloat16")).reshape(rows, columns)
+    return repeated.astype(dtype_named("bfloat16")).reshape(rows, columns)
 
 
 def by_kernel(calls: list[Call]) -> list[Line]:

@@ -19,7 +19,7 @@ from collections.abc import Callable
 
 import numpy as np
 
-from train.text.batches import ORDER, Batches
+from train.text.batches import ORDER_VERSION, Batches
 from train.text.corpus import Corpus, IntArray, prepare
 from train.text.tokenizer import Tokenizer
 
@@ -51,7 +51,7 @@ def schemes(corpus: Corpus, batch_tokens: int) -> dict[str, Callable[[int], Plan
     def in_order(order: Callable[[np.random.Generator], IntArray]) -> Callable[[int], Plan]:
         return lambda epoch: cut(corpus, order(np.random.default_rng(epoch)), batch_tokens)
 
-    ours = {f"version {n}": Batches(corpus, batch_tokens, 1, n).epoch for n in range(ORDER, 0, -1)}
+    ours = {f"version {n}": Batches(corpus, batch_tokens, 1, n).epoch for n in range(ORDER_VERSION, 0, -1)}
     return ours | {
         "fairseq": in_order(lambda rng: fairseq_order(corpus, rng)),
         "random": in_order(lambda rng: rng.permutation(len(corpus))),

@@ -22,7 +22,7 @@ from typing import Any
 
 AIMS = {"page": 1000, "flow": 1000, "block": 50, "grids": 150, "hover": 50, "first": 300, "sentence": 1000}
 AIMS |= (CONTROLS := dict.fromkeys(("dropped", "present", "theme"), 50))
-MADE = """async (times) => {
+GRIDS_SCRIPT = """async (times) => {
   const { grids } = await import("/heads.js"), [n, layers, heads] = [30, 6, 8];
   const pieces = Array.from({ length: n }, (_, i) => `piece ${i}`);
   const bytes = btoa(String.fromCharCode(...Array.from({ length: layers * heads * n * n }, (_, i) => i * 7 % 256)));
@@ -55,7 +55,7 @@ MADE = """async (times) => {
 }"""
 
 
-OPENED = """async (times) => {
+BLOCKS_SCRIPT = """async (times) => {
   const blocks = [...document.querySelectorAll("[data-block]")].map((block) => block.dataset.block);
   const panel = "#model .opened", found = [];
   for (let k = 0; k < times; k++) {
@@ -70,7 +70,7 @@ OPENED = """async (times) => {
   }
   return found;
 }"""
-CLICKED = """async ([control, times]) => {
+CONTROL_SCRIPT = """async ([control, times]) => {
   const shown = () => new Promise((done) => requestAnimationFrame(() => setTimeout(done)));
   const found = [];
   document.documentElement.requestFullscreen = undefined; // it requires a click by a user
@@ -93,21 +93,21 @@ def chromium() -> str | None:
 
 def measured(tab: Any, address: str, sentence: str, times: int) -> dict[str, list[float]]:
     """Return the milliseconds of each part, measured `times` times; the very first measurement is discarded."""
-    found: dict[str, list[float]] = {name: [] for name in AIMS}
+    milliseconds: dict[str, list[float]] = {name: [] for name in AIMS}
     for _ in range(times + 1):
         tab.goto(address)
         tab.wait_for_selector("body[data-ready]")
-        found["page"].append(float(tab.get_attribute("body", "data-ready")))
+        milliseconds["page"].append(float(tab.get_attribute("body", "data-ready")))
         if not tab.locator("#model[data-flow]").count() and not tab.locator("#examples").count():
             tab.fill("#text", sentence)
             tab.press("#text", "Enter")
         tab.wait_for_selector("#model[data-flow]", state="attached", timeout=120_000)
-        found["flow"].append(float(tab.get_attribute("#model", "data-flow")))
-    found["block"] = tab.evaluate(OPENED, times + 1)
+        milliseconds["flow"].append(float(tab.get_attribute("#model", "data-flow")))
+    milliseconds["block"] = tab.evaluate(BLOCKS_SCRIPT, times + 1)
     tab.goto("about:blank")
     tab.goto(f"{address}#translate")
     tab.wait_for_selector("body[data-ready]")
-    found |= tab.evaluate(MADE, times + 1)
+    milliseconds |= tab.evaluate(GRIDS_SCRIPT, times + 1)
     for number in range(1, times + 2):
         tab.goto("about:blank")
         tab.goto(f"{address}#translate")
@@ -117,14 +117,14 @@ def measured(tab: Any, address: str, sentence: str, times: int) -> dict[str, lis
         tab.evaluate("document.getElementById('ask').dataset.milliseconds = ''")
         tab.press("#text", "Enter")
         tab.wait_for_selector("#ask[data-milliseconds]:not([data-milliseconds=''])", timeout=120_000)
-        found["sentence"].append(float(tab.get_attribute("#ask", "data-milliseconds")))
-        found["first"].append(float(tab.get_attribute("#ask", "data-first")))
+        milliseconds["sentence"].append(float(tab.get_attribute("#ask", "data-milliseconds")))
+        milliseconds["first"].append(float(tab.get_attribute("#ask", "data-first")))
     tab.goto(f"{address}#beam")
     tab.wait_for_selector("#beam svg[data-name]")
     for name in CONTROLS:  # an even number of clicks restores the state of each control
         tab.check("#dropped")
-        found[name] = tab.evaluate(CLICKED, [name, 2 * times + 2])
-    return {name: values[len(values) // (times + 1) :] for name, values in found.items()}
+        milliseconds[name] = tab.evaluate(CONTROL_SCRIPT, [name, 2 * times + 2])
+    return {name: values[len(values) // (times + 1) :] for name, values in milliseconds.items()}
 
 
 def main() -> None:
@@ -147,12 +147,12 @@ def main() -> None:
             browser = driver.chromium.launch(executable_path=path, args=arguments)
             load = os.getloadavg()[0]
             tab = browser.new_page(viewport={"width": 1200, "height": 900})
-            found = measured(tab, address, given.sentence, given.times)
-            told: dict[str, Any] = {"browser": browser.version, "load": load, "cores": os.cpu_count()}
-            for name, values in found.items():
+            milliseconds = measured(tab, address, given.sentence, given.times)
+            summary: dict[str, Any] = {"browser": browser.version, "load": load, "cores": os.cpu_count()}
+            for name, values in milliseconds.items():
                 rounded = [round(x, 1) for x in (statistics.median(values), min(values), max(values))]
-                told[name] = dict(zip(("median", "least", "most"), rounded, strict=True)) | {"aim": AIMS[name]}
-            print(json.dumps(told, indent=1))
+                summary[name] = dict(zip(("median", "least", "most"), rounded, strict=True)) | {"aim": AIMS[name]}
+            print(json.dumps(summary, indent=1))
             browser.close()
         finally:
             server.terminate()

@@ -24,7 +24,7 @@ from train.tasks.parsing.evalb import score
 from train.tasks.parsing.linearize import TAGS_OF_PUNCTUATION
 from train.tasks.parsing.task import Parse, read_clean_trees
 from train.tasks.parsing.trees import TOP, Leaf, Tree, punctuation
-from train.text.affixes import shape
+from train.text.affixes import word_shape
 
 RARE = 2  # maximum count of the words that model unknown words
 SMOOTHING = 1.0  # pseudo-count of the tags of similar words
@@ -52,7 +52,8 @@ class Pcfg:
         for rule, n in (*binary.items(), *unary.items()):
             totals[rule[0]] += n
         names = sorted({name for rule in (*binary, *unary) for name in rule} | {t for c in words.values() for t in c})
-        self.names, self.index = names, {name: i for i, name in enumerate(names)}
+        self.names = names
+        self.index = {name: i for i, name in enumerate(names)}
         weighted = ((*map(self.index.get, rule), np.log(n / totals[rule[0]])) for rule, n in binary.items())
         columns = list(zip(*sorted(weighted), strict=True))
         self.left, self.first, self.second = map(np.array, columns[:3])
@@ -86,7 +87,8 @@ class Pcfg:
         """Compute the best chain of unary rules between all symbols, and its first step."""
         size = len(self.names)
         unary_symbols = sorted({i for pair in rules for i in pair})
-        self.unary_symbols, unary_index = np.array(unary_symbols), {symbol: i for i, symbol in enumerate(unary_symbols)}
+        self.unary_symbols = np.array(unary_symbols)
+        unary_index = {symbol: i for i, symbol in enumerate(unary_symbols)}
         best = np.full((len(unary_symbols), len(unary_symbols)), IMPOSSIBLE, np.float32)
         step = np.tile(np.arange(len(unary_symbols)), (len(unary_symbols), 1))
         for (a, b), weight in rules.items():
@@ -96,8 +98,12 @@ class Pcfg:
         for k in range(len(unary_symbols)):
             through = best[:, k : k + 1] + best[k]
             better = through > best
-            best, step = np.where(better, through, best), np.where(better, step[:, k : k + 1], step)
-        self.unary, self.step, self.unary_index, self.size = best, step, unary_index, size
+            best = np.where(better, through, best)
+            step = np.where(better, step[:, k : k + 1], step)
+        self.unary = best
+        self.step = step
+        self.unary_index = unary_index
+        self.size = size
 
     def count_words(self, words: dict[str, Counter[str]]) -> None:
         """Count the tags of words and of the classes of rare words."""
@@ -108,7 +114,10 @@ class Pcfg:
             if sum(counts.values()) <= RARE:
                 for word_class in word_classes(word):
                     classes[word_class].update(counts)
-        self.tags, self.total, self.words, self.classes = tags, sum(tags.values()), words, classes
+        self.tags = tags
+        self.total = sum(tags.values())
+        self.words = words
+        self.classes = classes
 
     def word(self, word: str, mark: str) -> dict[int, float]:
         """Return the tags of a word, as a map from symbol to log P(tag | word) / P(tag)."""
@@ -126,7 +135,8 @@ class Pcfg:
 
     def parse(self, words: Sequence[str]) -> tuple[Tree, bool]:
         """Return the most probable tree and False, or a flat tree and True if the grammar derives none."""
-        n, marks = len(words), punctuation(words)
+        n = len(words)
+        marks = punctuation(words)
         chart = np.full((n, n + 1, self.size), IMPOSSIBLE, np.float32)  # [i, j, symbol] for words i to j
         bare = np.full((n, n + 1, self.size), IMPOSSIBLE, np.float32)  # scores before unary rules
         for i, (word, mark) in enumerate(zip(words, marks, strict=True)):
@@ -157,7 +167,8 @@ class Pcfg:
 
     def with_unaries(self, bare: Any) -> Any:
         """Return the scores after the best chain of unary rules."""
-        full, scores = bare.copy(), bare[self.unary_symbols]
+        full = bare.copy()
+        scores = bare[self.unary_symbols]
         full[self.unary_symbols] = (self.unary + scores).max(axis=1)
         return full
 
@@ -199,7 +210,8 @@ class Pcfg:
 
 def word_classes(word: str) -> list[str]:
     """Return the classes of an unknown word, the most specific first."""
-    form, lower = shape(word), word.lower()
+    form = word_shape(word)
+    lower = word.lower()
     return [f"{form} {lower[-3:]}", f"{form} {lower[-2:]}", f"{form} {lower[-1:]}", form]
 
 

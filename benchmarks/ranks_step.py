@@ -46,7 +46,8 @@ def link(world: Any) -> tuple[float, float]:
 
     medians = []
     for size, times in ((world.size, 21), (BUCKET // 4, 7)):
-        flat, seconds = np.zeros(size, np.float32), []
+        flat = np.zeros(size, np.float32)
+        seconds = []
         for _ in range(times):
             world.gather(None)  # a barrier
             start_time = time.perf_counter()
@@ -88,7 +89,7 @@ def work(args: argparse.Namespace) -> dict[str, Any]:
     waits: dict[str, list[float]] = {kind: [] for kind in measured}
     for step in range(2 * args.steps + 2):
         kind = ("overlapped", "after")[step % 2]
-        update.gradients.overlaps = kind == "overlapped"  # meaningless for a single process
+        update.gradients.sends_during_backward = kind == "overlapped"  # meaningless for a single process
         world.bytes_sent = 0
         world.gather(None)  # a barrier
         start_time = time.perf_counter()

@@ -19,7 +19,7 @@ import numpy as np
 from train.errors import UserError
 from train.run.checkpoint import load_model
 from train.tasks.line_predictions import label_lines, score_labels
-from train.text.affixes import shape
+from train.text.affixes import word_shape
 from train.text.labeled_text import LabeledExample, read_tagged
 
 ITERATIONS = 10
@@ -55,14 +55,19 @@ class Perceptron:
                 for feature in features(sentence.texts, i, sentence.labels[:i]):
                     self.ids.setdefault(feature, len(self.ids))
         self.weights = np.zeros((len(self.ids), len(self.tags)))
-        totals, step, rng = np.zeros_like(self.weights), 0, np.random.default_rng(seed)
+        totals = np.zeros_like(self.weights)
+        step = 0
+        rng = np.random.default_rng(seed)
         for _ in range(ITERATIONS):
             for n in rng.permutation(len(sentences)):
-                words, tags, predicted = sentences[n].texts, sentences[n].labels, list[str]()
+                words = sentences[n].texts
+                tags = sentences[n].labels
+                predicted = list[str]()
                 for i, tag in enumerate(tags):
                     step += 1
                     rows = self.rows(words, i, predicted)
-                    best, gold = int(self.weights[rows].sum(axis=0).argmax()), index[tag]
+                    best = int(self.weights[rows].sum(axis=0).argmax())
+                    gold = index[tag]
                     if best != gold:  # averaged weights: w - total / steps, where total sums each update times its step
                         for column, sign in ((gold, 1), (best, -1)):
                             self.weights[rows, column] += sign
@@ -85,14 +90,15 @@ class Perceptron:
 def features(words: Sequence[str], i: int, tags: Sequence[str]) -> Iterator[str]:
     """Yield the features of word i: words and endings around it, affixes, shape, and the two tags before it."""
     padded = [START, START, *words, START, START]
-    word, (tag2, tag1) = words[i], ([START, START, *tags])[-2:]
+    word = words[i]
+    tag2, tag1 = [START, START, *tags][-2:]
     yield "bias"
     yield from (f"word{k} {padded[i + 2 + k].lower()}" for k in range(-2, 3))
     yield from (f"ending{k} {padded[i + 2 + k][-3:].lower()}" for k in (-1, 1))
     yield from (f"suffix {word[-n:]}" for n in range(1, 5))
     yield from (f"prefix {word[:n]}" for n in range(1, 4))
     yield f"cased {word}"
-    yield f"shape {shape(word)} {i == 0}"
+    yield f"shape {word_shape(word)} {i == 0}"
     yield f"tag {tag1}"
     yield f"tags {tag2} {tag1}"
     yield f"tag and word {tag1} {word.lower()}"
@@ -109,8 +115,8 @@ def main() -> None:
     parser.add_argument("--json", action="store_true", help="print one JSON object last")
     arguments = parser.parse_args()
     training, test = (list(read_tagged(path)) for path in (arguments.train, arguments.test))
-    known = {word for sentence in training for word in sentence.texts}
-    unknown = [[word not in known for word in sentence.texts] for sentence in test]
+    training_words = {word for sentence in training for word in sentence.texts}
+    unknown = [[word not in training_words for word in sentence.texts] for sentence in test]
     rows: list[dict[str, Any]] = []
 
     def add(name: str, seconds: float, predicted: Sequence[Sequence[str]]) -> None:

@@ -85,7 +85,8 @@ def our_step(
     npx.use_device(a.device)
     precision = npx.use_precision(a.precision or ("bf16" if a.device == "cuda" else "float32"))
     config = TransformerConfig(a.vocab, a.d_model, a.d_ff, a.heads, a.layers)
-    model, random = Transformer(config, dtype=precision.weight_dtype), np.random.default_rng(0)
+    model = Transformer(config, dtype=precision.weight_dtype)
+    random = np.random.default_rng(0)
     model.enable_gradient_checkpointing(engine == "ours-recompute")
     flat = FlatParameters(model, precision.compute_dtype)
     adam = Adam(flat)
@@ -125,13 +126,13 @@ def ours(a: argparse.Namespace) -> tuple[Callable[[], None], Callable[[], Any], 
         return step, lambda: None, dict
     from benchmarks.launches import recorded
 
-    def more() -> dict[str, Any]:
+    def extra_figures() -> dict[str, Any]:
         use = npx.memory_use()
         with recorded() as calls:  # without CuPy's own kernels
             step()
         return {"gpu_mib": use.held // 2**20 if use else 0, "launches": len(calls)}
 
-    return step, npx.synchronize, more
+    return step, npx.synchronize, extra_figures
 
 
 def torch_step(a: argparse.Namespace) -> tuple[Callable[[], None], Callable[[], Any], Callable[[], dict[str, Any]]]:
@@ -145,7 +146,8 @@ def torch_step(a: argparse.Namespace) -> tuple[Callable[[], None], Callable[[], 
     torch.set_num_threads(a.threads)
     torch.manual_seed(0)
     config = TransformerConfig(a.vocab, a.d_model, a.d_ff, a.heads, a.layers)
-    functions, weights = Functions(), new_weights(config, a.device)
+    functions = Functions()
+    weights = new_weights(config, a.device)
     src = torch.randint(4, a.vocab, (a.batch, a.length), device=a.device)
     tgt = torch.randint(4, a.vocab, (a.batch, a.length + 1), device=a.device)
     half = a.worker == "torch-bf16" or a.device == "cuda"
@@ -169,7 +171,8 @@ def jax_step(a: argparse.Namespace) -> tuple[Callable[[], None], Callable[[], An
     from benchmarks.jax_engine import cross_entropy, new_weights, training_step
     from models import TransformerConfig
 
-    config, random = TransformerConfig(a.vocab, a.d_model, a.d_ff, a.heads, a.layers), np.random.default_rng(0)
+    config = TransformerConfig(a.vocab, a.d_model, a.d_ff, a.heads, a.layers)
+    random = np.random.default_rng(0)
     src = random.integers(4, a.vocab, (a.batch, a.length))
     tgt = random.integers(4, a.vocab, (a.batch, a.length + 1))
 
@@ -183,11 +186,12 @@ def jax_step(a: argparse.Namespace) -> tuple[Callable[[], None], Callable[[], An
 def floor(a: argparse.Namespace) -> tuple[Callable[[], None], Callable[[], Any], Callable[[], dict[str, Any]]]:
     """Return the same as `ours`, for only the matmuls of a step, forward and backward.
 
-    On a CPU, NumPy computes them with the threads of BLAS; on a GPU, cuBLAS in bf16, without those of attention.
+    On a CPU, NumPy computes them with the threads of BLAS; on a GPU, cuBLAS in bf16, without the matmuls of attention.
     """
     import numpy as np
 
-    random, n = np.random.default_rng(0), a.batch * a.length
+    random = np.random.default_rng(0)
+    n = a.batch * a.length
     random_array: Callable[..., Any] = lambda *shape: random.random(shape, np.float32)  # noqa: E731
     multiply: Callable[[Any, Any], Any] = np.matmul
     wait: Callable[[], Any] = lambda: None  # noqa: E731

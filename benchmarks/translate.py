@@ -59,7 +59,8 @@ def ours(a: argparse.Namespace) -> Callable[[], None]:
     npx.use_device(a.device)
     model = Transformer(TransformerConfig(a.vocab, a.d_model, a.d_ff, a.heads, a.layers))
     model.embedding.weight.data[model.config.eos_id] = 0
-    src, extra = sources(a), a.output_length - a.length
+    src = sources(a)
+    extra = a.output_length - a.length
 
     def step() -> None:
         if a.beam == 1:
@@ -96,7 +97,8 @@ def ctranslate2(a: argparse.Namespace) -> Callable[[], None]:
             linear(part, width, a.d_model)
         norm(layer.layer_norm)
 
-    d, table = a.d_model, matrix(a.vocab, a.d_model)
+    d = a.d_model
+    table = matrix(a.vocab, a.d_model)
     for side in (spec.encoder, spec.decoder):
         embedding = side.embeddings[0] if isinstance(side.embeddings, list) else side.embeddings
         embedding.weight = table
@@ -142,7 +144,8 @@ def marian(a: argparse.Namespace) -> Callable[[], None]:
         decoder_start_token_id=2, forced_eos_token_id=None,
         **{f"{side}_{name}": value for side in ("encoder", "decoder") for name, value in shape.items()},
     )  # fmt: skip
-    model, src = MarianMTModel(config).eval().to(a.device), torch.from_numpy(sources(a)).to(a.device)
+    model = MarianMTModel(config).eval().to(a.device)
+    src = torch.from_numpy(sources(a)).to(a.device)
 
     def step() -> None:
         with torch.inference_mode():

@@ -74,7 +74,8 @@ def compare(a: argparse.Namespace, engines: list[str], folder: Path) -> list[dic
     times: dict[str, list[tuple[float, float]]] = {engine: [] for engine in engines}
     for repeat in range(1 + a.repeats):
         for engine in engines:
-            before, started = processor_seconds(), time.perf_counter()
+            before = processor_seconds()
+            started = time.perf_counter()
             subprocess.run(commands[engine], env=environment, check=True)
             if repeat:
                 times[engine].append((processor_seconds() - before, time.perf_counter() - started))
@@ -109,20 +110,17 @@ def command(a: argparse.Namespace, engine: str, folder: Path, environment: dict[
     """Return the command of an engine, which writes to the file `engine` of the folder; export the run for it."""
     ours = [sys.executable, "-m", "train"]
     if engine == "ours":
-        return [
-            *(*ours, "translate", "--quiet", "--model", str(folder / "run")),
-            *("--input", str(a.text), "--output", str(folder / engine)),
-        ]
+        files = ["--model", str(folder / "run"), "--input", str(a.text), "--output", str(folder / engine)]
+        return [*ours, "translate", "--quiet", *files]
     target = "huggingface" if engine == "transformers" else "ctranslate2"
     model = folder / f"model-{engine}"
     options = ["--to", target, "--dtype", "int8" if engine.endswith("int8") else "float32", "--out", str(model)]
     subprocess.run([*ours, "export", str(folder / "run"), *options], env=environment, check=True)
-    settings = ("beam", "batch_tokens", "threads", "alpha")
-    return [
-        *(sys.executable, "-m", "benchmarks.translate_text", str(a.run), str(a.text), "--engine", engine),
-        *(f"--{name.replace('_', '-')}={getattr(a, name)}" for name in settings),
-        *("--worker", str(model), str(folder / engine)),
+    settings = [
+        f"--{name.replace('_', '-')}={getattr(a, name)}" for name in ("beam", "batch_tokens", "threads", "alpha")
     ]
+    worker = ["--engine", engine, *settings, "--worker", str(model), str(folder / engine)]
+    return [sys.executable, "-m", "benchmarks.translate_text", str(a.run), str(a.text), *worker]
 
 
 def processor_seconds() -> float:
@@ -145,7 +143,8 @@ def ctranslate2(a: argparse.Namespace, model: Path, output: Path) -> None:
             sentencepiece.SentencePieceProcessor(model_file=str(settings / f"{side}.spm"))
             for side in ("source", "target")
         )
-        subwords, decode = [[*tokens, "</s>"] for tokens in source.encode(lines, out_type=str)], target.decode
+        subwords = [[*tokens, "</s>"] for tokens in source.encode(lines, out_type=str)]
+        decode = target.decode
     else:
         from tokenizers import Tokenizer
 
@@ -169,10 +168,12 @@ def transformers(a: argparse.Namespace, model: Path, output: Path) -> None:
     from transformers import AutoTokenizer, MarianMTModel
 
     torch.set_num_threads(a.threads)
-    tokenizer, network = AutoTokenizer.from_pretrained(model), MarianMTModel.from_pretrained(model).eval()
+    tokenizer = AutoTokenizer.from_pretrained(model)
+    network = MarianMTModel.from_pretrained(model).eval()
     lines = a.text.read_text(encoding="utf-8").splitlines()
     lengths = [len(ids) for ids in tokenizer(lines)["input_ids"]]
-    translations, batch = [""] * len(lines), []
+    translations = [""] * len(lines)
+    batch = []
     order = sorted(range(len(lines)), key=lambda i: -lengths[i])
     for position, i in enumerate(order):
         batch.append(i)

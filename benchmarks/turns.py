@@ -86,9 +86,9 @@ def compare(module: str, a: argparse.Namespace, title: str, tokens: int, flops: 
 
 
 def serve(
-    step: Callable[[], Any], wait: Callable[[], Any] = lambda: None, more: Callable[[], dict[str, Any]] = dict
+    step: Callable[[], Any], wait: Callable[[], Any] = lambda: None, extra_figures: Callable[[], dict[str, Any]] = dict
 ) -> None:
-    """Run n steps of one engine for each input line "step n"; at "end", report peak memory and `more`.
+    """Run n steps of one engine for each input line "step n"; at "end", report peak memory and `extra_figures`.
 
     Args:
         wait: waits for the device; the time before it is reported as host time.
@@ -96,9 +96,10 @@ def serve(
     for line in sys.stdin:
         if line.strip() == "end":
             peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss // 1024
-            print(json.dumps({"peak_rss_mib": peak, "blas": blas()} | more()), flush=True)
+            print(json.dumps({"peak_rss_mib": peak, "blas": blas()} | extra_figures()), flush=True)
             return
-        row, started = int(line.split()[1]), time.perf_counter()
+        row = int(line.split()[1])
+        started = time.perf_counter()
         for _ in range(row):
             step()
         launched = time.perf_counter()

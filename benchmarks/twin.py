@@ -78,7 +78,8 @@ def encoder_decoder(
         return x + f.dropout(sublayer(f.layer_norm(x, gamma, beta, c.layer_norm_eps)), rate)
 
     def embed(ids: Any, side: str) -> Any:
-        table, length = w["embedding.weight"], ids.shape[1]
+        table = w["embedding.weight"]
+        length = ids.shape[1]
         x = f.embedding(ids, table) * c.d_model**0.5
         if side == "source" and c.target_space:
             x = x + w["target_space.weight"]

@@ -1,5 +1,6 @@
 """Recognize the mistake behind a wrong result, and return a hint about it."""
 
+import ast
 import builtins
 import keyword
 import re
@@ -16,7 +17,7 @@ from book.exercise import Stage
 from book.files import Exercise, exercises
 from book.relations import Pair, exchanged, relation
 from book.results import agrees, check_of, copied, load, outcome, passes, same
-from book.slips import Slip, limited, slips, types_of_names
+from book.slips import Slip, limited, names_in, slips, types_of_names
 
 SEEDS = range(4)  # a mistake is recognized on the cases of several seeds: a short result can be equal by chance
 
@@ -84,12 +85,15 @@ def slip_hint(
 ) -> str:
     """Describe a slip in a right answer that gives the learner's results in every case, or return an empty string.
 
-    With a part, only that part of the results is compared. Of several slips that agree, the likeliest is described.
+    With a part, only that part of the results is compared. Of several slips that agree, the likeliest is described; one
+    that puts in a name which the learner's answer does not contain is the last choice.
     """
     names = getattr(check_of(exercise), "NAMES", None)
     if names is None:
         return ""
-    known = known_words(exercise) | words(Path(str(module.__file__)).read_text(encoding="utf-8"))
+    text = Path(str(module.__file__)).read_text(encoding="utf-8")
+    known = known_words(exercise) | words(text)
+    used = names_in(ast.parse(text))
     cases = [(each, x) for each in similar_stages(exercise, stage) for n in SEEDS for x in each.cases(seed + n)]
     results = [compared(each, module, x) for each, x in cases]
     stages = check_of(exercise).STAGES
@@ -109,19 +113,26 @@ def slip_hint(
             limited(passes, each, seed, slip.module()) for each in earlier
         )
 
+    best, hint = (2, 0), ""
     for path in [exercise.solution, *exercise.also_right]:
         first = [(slip, limited(compared, stage, slip.module(), case)) for slip in all_slips(exercise, path)]
         for part in parts:
             for slip, result in first:
-                text = slip.text
-                if not words(" ".join(text.split("`")[1::2])) <= known:
+                choice = part is not None, not {re.sub(r"_\d+$", "", name) for name in slip.inserted} <= used
+                quoted = " ".join(slip.text.split("`")[1::2])
+                if choice >= best or not words(quoted) <= known:
                     continue
                 if agrees(part_of(result, part), part_of(mine, part)) and fits(slip, part):
+                    best, hint = choice, slip.text
                     if part is not None:
-                        text = text.replace("Your results are those", f"Number {part + 1} of your results is that", 1)
-                    meanings = [f"{name} is {names[name]}" for name in sorted(slip.names & names.keys())]
-                    return text + (f" Here, {', '.join(meanings)}." if meanings else "")
-    return ""
+                        hint = hint.replace("Your results are those", f"Number {part + 1} of your results is that", 1)
+                    explained = words(re.sub(r"\.\w+", "", quoted)) & names.keys()  # methods and functions are not
+                    if explained:
+                        meanings = [f"{name} is {names[name]}" for name in sorted(explained)]
+                        hint += f" In our answer, {', '.join(meanings)}."
+                if not any(best):
+                    return hint
+    return hint
 
 
 def words(text: str) -> set[str]:

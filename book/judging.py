@@ -90,12 +90,21 @@ def first_difference(stage: Stage, seed: int, module: ModuleType, path: Path, do
                     *wrapped(describe_error(yours, path), "  "),
                 ]
             else:
-                a, b = show(yours), show(right)
+                x, y = differing(yours, right, stage.close)
+                a, b = show(x), show(y)
                 if a == b:  # equal in six digits
-                    a, b = show(yours, 13), show(right, 13)
+                    a, b = show(x, 13), show(y, 13)
                 lines += [*folded(a, label="yours  ", max_lines=3), *folded(b, label="right  ", max_lines=3)]
             return Verdict(False, lines, numbers=numbers(case)), yours, case
     return None
+
+
+def differing(yours: Any, right: Any, close: float) -> tuple[Any, Any]:
+    """Leave out the entries that two dicts have in common."""
+    if not (isinstance(yours, dict) and isinstance(right, dict) and yours.keys() == right.keys()):
+        return yours, right
+    wrong = [key for key in right if not same(yours[key], right[key], close)]
+    return {key: yours[key] for key in wrong}, {key: right[key] for key in wrong}
 
 
 def with_hint(

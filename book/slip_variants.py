@@ -172,7 +172,8 @@ def constant(node: ast.Constant, parent: ast.AST, keys: list[str]) -> Variants:
         for other in dict.fromkeys(others):
             if isinstance(value, float) or other == int(other):
                 other = other if isinstance(value, float) else int(other)
-                yield 3, ast.Constant(other), f"`{other}` should be `{value}`"
+                new = ast.parse(repr(other), mode="eval").body  # -1 is `-` and `1`
+                yield 3, new, f"`{other}` should be `{value}`"
         if isinstance(parent, ast.keyword) and parent.arg == "axis":
             for axis in {0, 1, 2} - {value + 1, value - 1, -value}:
                 yield 2, ast.Constant(axis), f"`axis={axis}` should be `axis={value}`"

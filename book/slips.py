@@ -24,11 +24,11 @@ EXPRESSIONS = (ast.expr, ast.keyword, ast.comprehension)
 
 
 class Slip(NamedTuple):
-    """A right answer with one slip: how it is described, its code, and the names in the description."""
+    """A right answer with one slip: how it is described, its code, and the names that the slip puts in."""
 
     text: str
     code: CodeType
-    names: frozenset[str]
+    inserted: frozenset[str]
     rank: int  # the slip of lower rank is reported if two slips have the same results
 
     def module(self) -> ModuleType:
@@ -86,9 +86,9 @@ def slips(path: Path, types: dict[str, Any]) -> list[Slip]:
     for function in functions:
         remember_old_values(function)
     found = []
-    for rank, text, names in itertools.chain.from_iterable(changes(function, types) for function in functions):
+    for rank, text, inserted in itertools.chain.from_iterable(changes(function, types) for function in functions):
         with contextlib.suppress(SyntaxError, ValueError):  # such as an assignment to a call
-            found.append(Slip(text, compile(ast.fix_missing_locations(tree), FILE, "exec"), names, rank))
+            found.append(Slip(text, compile(ast.fix_missing_locations(tree), FILE, "exec"), inserted, rank))
     return sorted(found, key=lambda slip: slip.rank)
 
 
@@ -110,7 +110,7 @@ Changes = Iterator[tuple[int, str, frozenset[str]]]
 
 
 def changes(function: ast.FunctionDef, types: dict[str, Any]) -> Changes:
-    """Change a function in place, yield the rank, description and names of the slip, and undo the change."""
+    """Change a function in place, yield rank, description and inserted names of the slip, and undo the change."""
     parents = {child: node for node in ast.walk(function) for child in ast.iter_child_nodes(node)}
     names = sorted({n.id for n in ast.walk(function) if isinstance(n, ast.Name) and isinstance(n.ctx, ast.Store)}
                    | {n.arg for n in ast.walk(function) if isinstance(n, ast.arg)})  # fmt: skip
@@ -123,7 +123,8 @@ def changes(function: ast.FunctionDef, types: dict[str, Any]) -> Changes:
         for field, value in ast.iter_fields(node):
             children = value if isinstance(value, list) else [value]
             if field == "body" and isinstance(node, (ast.FunctionDef, ast.For, ast.While, ast.If)):
-                yield from of_statements(value)
+                for rank, text in of_statements(value):
+                    yield rank, text, frozenset()
             if field in ("args", "decorator_list", "targets") and not isinstance(node, ast.Call):
                 continue
             for i, child in enumerate(children):
@@ -133,7 +134,15 @@ def changes(function: ast.FunctionDef, types: dict[str, Any]) -> Changes:
                     put(node, field, value, i, new)
                     parents[new] = node
                     shown = enclosing(new, parents)
-                    yield rank, f"Your results are those of `{shown[0]}`, where {note}.", shown[1]
+                    text = ast.unparse(shown)
+                    replaced = re.match("`(.+)` should be `", note)
+                    if replaced and occurrences(replaced[1], text) > 1:
+                        part = unique_part(new, shown, parents)
+                        wrong = ast.unparse(part)
+                        put(node, field, value, i, child)
+                        note = f"`{wrong}` should be `{ast.unparse(child if part is new else part)}`"
+                        put(node, field, value, i, new)
+                    yield rank, description(text, note), names_in(new) - names_in(child)
                     put(node, field, value, i, child)
         if isinstance(node, ast.stmt) and not isinstance(node, (ast.FunctionDef, ast.For, ast.While, ast.If)):
             yield from everywhere(node, alike)
@@ -150,8 +159,28 @@ def is_docstring(node: ast.AST) -> bool:
     return isinstance(node, ast.Expr) and isinstance(node.value, ast.Constant)
 
 
-def enclosing(node: ast.AST, parents: dict[ast.AST, ast.AST]) -> tuple[str, frozenset[str]]:
-    """Return the largest short expression or assignment around a node, as text, and its names."""
+def description(text: str, note: str) -> str:
+    sentence = f"Your results are those of `{text}`, where {note}."
+    return sentence.replace(f"where `{text}` should", "which should")
+
+
+def occurrences(part: str, text: str) -> int:
+    """Return how often an operator, a name or another expression occurs in an expression."""
+    if not re.search(r"\w", part):
+        return text.count(f" {part} ")
+    return len(re.findall(rf"(?<!\w){re.escape(part)}(?!\w)", text))
+
+
+def unique_part(node: ast.AST, shown: ast.AST, parents: dict[ast.AST, ast.AST]) -> ast.AST:
+    """Return the smallest expression around a node that occurs only once in `shown`."""
+    text = ast.unparse(shown)
+    while node is not shown and occurrences(ast.unparse(node), text) > 1:
+        node = parents[node]
+    return node
+
+
+def enclosing(node: ast.AST, parents: dict[ast.AST, ast.AST]) -> ast.AST:
+    """Return the largest short expression or assignment around a node."""
     shown, child = node, node
     while isinstance(parent := parents.get(child), (*EXPRESSIONS, ast.Assign, ast.AugAssign)):
         clear = isinstance(shown, (ast.BinOp, ast.Call, ast.Compare, ast.BoolOp, ast.IfExp))
@@ -163,14 +192,14 @@ def enclosing(node: ast.AST, parents: dict[ast.AST, ast.AST]) -> tuple[str, froz
         if len(ast.unparse(parent)) > (MAX_WIDTH if clear else 2 * MAX_WIDTH):
             break
         shown = parent
-    return ast.unparse(shown), names_in(shown)
+    return shown
 
 
-def names_in(*nodes: ast.AST) -> frozenset[str]:
-    return frozenset(n.id for node in nodes for n in ast.walk(node) if isinstance(n, ast.Name))
+def names_in(node: ast.AST) -> frozenset[str]:
+    return frozenset(n.id for n in ast.walk(node) if isinstance(n, ast.Name))
 
 
-def of_statements(body: list[ast.stmt]) -> Changes:
+def of_statements(body: list[ast.stmt]) -> Iterator[tuple[int, str]]:
     """Leave out a statement or a condition, exchange two neighbors, or move a statement into or out of a loop."""
     simple = (ast.Assign, ast.AugAssign, ast.Expr)
     for i, statement in enumerate(body):
@@ -178,21 +207,17 @@ def of_statements(body: list[ast.stmt]) -> Changes:
         text = ast.unparse(statement)
         if isinstance(statement, simple) and not is_docstring(statement) and not saves_value(statement):
             body[i] = ast.Pass()
-            yield 6, f"Your results are those of a solution without `{text}`.", names_in(statement)
+            yield 6, f"Your results are those of a solution without `{text}`."
             if isinstance(following, simple) and not saves_value(following):
                 body[i : i + 2] = [following, statement]
                 exchanged = (
                     f"Your results are those of a solution that computes `{ast.unparse(following)}` before `{text}`."
                 )
-                yield 7, exchanged, names_in(statement, following)
+                yield 7, exchanged
                 body[i + 1] = following
         if isinstance(statement, ast.AugAssign):
             body[i] = ast.copy_location(ast.Assign([statement.target], statement.value), statement)
-            yield (
-                2,
-                f"Your results are those of `{ast.unparse(body[i])}`, where `=` should be `+=`.",
-                names_in(statement),
-            )
+            yield 2, f"Your results are those of `{ast.unparse(body[i])}`, where `=` should be `+=`."
         if isinstance(statement, (ast.If, ast.While)):
             test = statement.test
             for value, note in (
@@ -200,21 +225,21 @@ def of_statements(body: list[ast.stmt]) -> Changes:
                 (ast.Constant(False), "without the case"),
             ):
                 statement.test = value
-                yield 2, f"Your results are those of a solution {note} `{ast.unparse(test)}`.", names_in(test)
+                yield 2, f"Your results are those of a solution {note} `{ast.unparse(test)}`."
             statement.test = ast.UnaryOp(ast.Not(), test)
-            yield 2, f"Your results are those of a solution with the opposite of `{ast.unparse(test)}`.", names_in(test)
+            yield 2, f"Your results are those of a solution with the opposite of `{ast.unparse(test)}`."
             statement.test = test
         if isinstance(statement, (ast.For, ast.While)):
             *rest, last = inside = statement.body
             if rest:
                 statement.body, body[i + 1 : i + 1] = rest, [last]
                 moved = ast.unparse(last).splitlines()[0]
-                yield 6, f"Your results are those of a solution with `{moved}` after the loop.", names_in(last)
+                yield 6, f"Your results are those of a solution with `{moved}` after the loop."
                 statement.body, body[i + 1 : i + 2] = inside, []
             if isinstance(following, (*simple, ast.Return)):
                 statement.body, body[i + 1] = [*inside, following], ast.Pass()
                 moved = ast.unparse(following)
-                yield 6, f"Your results are those of a solution with `{moved}` inside the loop.", names_in(following)
+                yield 6, f"Your results are those of a solution with `{moved}` inside the loop."
                 statement.body, body[i + 1] = inside, following
         body[i] = statement
 
@@ -233,11 +258,14 @@ def everywhere(statement: ast.stmt, alike: dict[str, list[str]]) -> Changes:
     uses = [n for n in ast.walk(statement) if isinstance(n, ast.Name) and isinstance(n.ctx, ast.Load)]
     for old, others in alike.items():
         same = [n for n in uses if n.id == old]
+        right = ast.unparse(statement).removeprefix("return ")
         for new in others if len(same) > 1 else ():
             for n in same:
                 n.id = new
             text = ast.unparse(statement).removeprefix("return ")
             if len(text) <= 2 * MAX_WIDTH:
-                yield 5, f"Your results are those of `{text}`, where `{new}` should be `{old}`.", names_in(statement)
+                only_these = occurrences(new, text) == len(same)
+                note = f"`{new}` should be `{old}`" if only_these else f"`{text}` should be `{right}`"
+                yield 5, description(text, note), frozenset([new])
             for n in same:
                 n.id = old

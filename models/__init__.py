@@ -1,8 +1,9 @@
 """Models: modules, layers, architectures, and search."""
 
-from models.architectures.blocks import DecoderLayer, EncoderLayer, SequenceModel
+from models.architectures.base import SequenceModel
 from models.architectures.encoder import Encoder
 from models.architectures.encoder_decoder import DecoderState, Transformer
+from models.architectures.layers import DecoderLayer, EncoderLayer
 from models.config import TransformerConfig
 from models.layers import GRU, LSTM, Bidirectional, Convolution, RestrictedSelfAttention
 from models.layers import CrossAttention, Dropout, Embedding, FeedForward, LayerNorm, Linear, Residual, SelfAttention

@@ -1,7 +1,7 @@
 """The state that decoding carries from step to step. Each row belongs to a hypothesis, and the search selects rows.
 
-A layer works incrementally with a cache: `layer(x, spec, cache)` takes the next positions, attends to the earlier ones
-in the cache, and appends its own. States and caches hold arrays, without a graph.
+With a cache, a layer computes only new positions: `layer(x, spec, cache)` takes the next positions, attends to the
+earlier ones in the cache, and appends its own keys and values. States and caches hold arrays, without a graph.
 """
 
 import npx
@@ -65,7 +65,7 @@ class KeyValueCache(DecodingState):
             self._stamp(length)
 
     def _stamp(self, n_positions: int) -> None:
-        """Append a new stamp for each row, repeated over the `n_positions` new positions."""
+        """Append a new stamp to each row, at all of the `n_positions` new positions."""
         assert self.stamps is not None
         new = host.arange(self.next_stamp, self.next_stamp + len(self.stamps))
         self.stamps = host.concatenate([self.stamps, host.repeat(new[:, None], n_positions, axis=1)], axis=1)
@@ -76,14 +76,16 @@ class KeyValueCache(DecodingState):
 
         The capacity doubles when the cache is full.
         """
-        start, self.length = self.length, self.length + k.shape[1]
+        start = self.length
+        self.length += k.shape[1]
         if self.length > self.keys.shape[1]:
             extra = max(self.length - start, self.keys.shape[1])
             self.keys, self.values = (
                 npx.concatenate([x, npx.empty((len(x), extra, *x.shape[2:]), x.dtype)], axis=1)
                 for x in (self.keys, self.values)
             )
-        self.keys[:, start : self.length], self.values[:, start : self.length] = k, v
+        self.keys[:, start : self.length] = k
+        self.values[:, start : self.length] = v
         if self.stamps is not None:
             self._stamp(k.shape[1])
         return self.keys[:, : self.length], self.values[:, : self.length]
@@ -95,8 +97,8 @@ class KeyValueCache(DecodingState):
             self.stamps = old_stamps[rows]
         if old_stamps is not None and len(rows) <= len(old_stamps):
             differs = self.stamps != old_stamps[: len(rows)]  # (R, T)
-            never = host.ones((len(rows), 1), bool)
-            prefix = host.concatenate([differs, never], axis=1).argmax(axis=1)  # (R,) length of the common prefix
+            end = host.ones((len(rows), 1), bool)  # counts as a difference after the last position
+            prefix = host.concatenate([differs, end], axis=1).argmax(axis=1)  # (R,) length of the common prefix
             row, position = host.nonzero(host.arange(self.length) >= prefix[:, None])
             for x in (self.keys, self.values):
                 x[row, position] = x[rows[row], position]
@@ -110,7 +112,10 @@ class KeyValueCache(DecodingState):
 
 
 def equal_runs(values: npx.Array) -> tuple[npx.Array, int]:
-    """Return the value of each run of equal values, and the length of all runs; (values, 1) if their lengths differ."""
+    """Return the value of each run of equal values, and the length that all runs have.
+
+    If the lengths differ, each value counts as a run: the result is (values, 1).
+    """
     length = max(1, len(values) // (1 + int((values[1:] != values[:-1]).sum())))
     runs = values[::length]
     return (runs, length) if host.array_equal(values, host.repeat(runs, length)) else (values, 1)
@@ -120,8 +125,10 @@ class SharedState(DecodingState):
     """Base class of a state with one row for each source, shared by the hypotheses of that source.
 
     Sharing requires that the hypotheses of a source are adjacent and that every source has the same number of them, as
-    in beam search. Otherwise, each hypothesis gets its own copy. `sources` (R,), the source of each row, is on the
-    host.
+    in beam search. Otherwise, each hypothesis gets its own copy.
+
+    Attributes:
+        sources: the source of each hypothesis (R,), on the host.
     """
 
     def __init__(self, n_sources: int) -> None:
@@ -129,8 +136,8 @@ class SharedState(DecodingState):
         self.sources = host.arange(n_sources)
 
     def select(self, rows: npx.Array) -> None:
-        selected, rows_each = equal_runs(self.sources[rows])
+        selected, rows_per_source = equal_runs(self.sources[rows])
         if not host.array_equal(selected, host.arange(self.n_sources)):
             super().select(selected)
-        self.sources = host.repeat(host.arange(len(selected)), rows_each)
+        self.sources = host.repeat(host.arange(len(selected)), rows_per_source)
         self.n_sources = len(selected)

@@ -7,28 +7,29 @@ from typing import Any
 from models.config_checks import check_config
 from models.fields import FRACTION, LENGTH, POSITIVE, WIDTH, key
 from models.flops import training_flops
-from models.init import SCHEMES, shapes_only
+from models.init import SCHEMES, use_shapes_only
 from models.layers.norm import PLACEMENTS
 from models.presets import PRESETS
 from models.registry import ACTIVATIONS, ARCHITECTURES, CELLS, NORMS, POSITIONS
+from npx.messages import suggest_arguments
 
 
 def add_former_defaults(values: Mapping[str, Any]) -> dict[str, Any]:
-    """Return a model's stored keys, completed with former defaults for keys that its version did not have yet.
+    """Return a model's stored keys, with the values that older versions used for keys they did not have yet.
 
-    Versions without `position_rates` used the paper's rates for both orders of the sinusoids.
+    Versions without `position_rates` used the paper's rates for both layouts of the sinusoids.
     """
     rates = {"position_rates": "paper"} if values.get("positions") == "sinusoidal_halves" else {}
     return {**rates, **values}
 
 
-TRANSFORMERS = "encoder_decoder", "decoder", "encoder"
-WITH_ATTENTION = *TRANSFORMERS, "rnn", "convs2s"
+TRANSFORMER_ARCHITECTURES = ("encoder_decoder", "decoder", "encoder")
+ATTENTION_ARCHITECTURES = (*TRANSFORMER_ARCHITECTURES, "rnn", "convs2s")
 
 
 @dataclass(frozen=True)
 class TransformerConfig:
-    """The shape of a model. The defaults are the paper's base model.
+    """The configuration of a model: its architecture, sizes and options. The defaults are the paper's base model.
 
     Fields that a configuration file may set are described where they are declared, and in docs/configuration.md.
 
@@ -104,19 +105,19 @@ class TransformerConfig:
         " al., 2023). 1 is multi-query attention (Shazeer, 2019).",
         within="[1, 1024]",
         unset="n_heads",
-        architectures=WITH_ATTENTION,
+        architectures=ATTENTION_ARCHITECTURES,
     )
     qk_norm: bool = key(
         False,
         "Normalize the queries and keys of each head, with the norm of `normalization` (Dehghani et al., 2023).",
-        architectures=WITH_ATTENTION,
+        architectures=ATTENTION_ARCHITECTURES,
     )
     stochastic_depth: float = key(
         0.0,
         "Probability that a sub-layer of the last layer is skipped in training; the probability grows linearly with"
         " depth (Huang et al., 2016).",
         within=FRACTION,
-        architectures=TRANSFORMERS,
+        architectures=TRANSFORMER_ARCHITECTURES,
     )
     n_experts: int | None = key(
         None,
@@ -124,7 +125,7 @@ class TransformerConfig:
         " experts; Fedus et al., 2022).",
         within="[2, 1024]",
         unset="one network without a router",
-        architectures=TRANSFORMERS,
+        architectures=TRANSFORMER_ARCHITECTURES,
     )
     experts_per_token: int = key(1, "Number of experts that each token uses.", within="[1, 2]")
     balance_loss: float = key(
@@ -255,8 +256,8 @@ class TransformerConfig:
         return ARCHITECTURES[self.architecture](self, seed, dtype)
 
     def outline(self) -> Any:
-        """Return the model with shapes but without values, so that it takes no memory."""
-        with shapes_only():
+        """Return the model with parameters that have shapes but no values, so that it takes no memory."""
+        with use_shapes_only():
             return self.build()
 
     def n_parameters(self) -> int:
@@ -280,7 +281,7 @@ class TransformerConfig:
     def from_dict(cls, values: dict[str, Any]) -> "TransformerConfig":
         """Build a configuration from the result of `to_dict`; unknown fields raise ValueError.
 
-        Missing fields get the values that earlier versions, without these fields, used.
+        Missing fields get the values that versions without these fields used.
         """
         unknown = set(values) - {f.name for f in fields(cls)}
         if unknown:
@@ -303,3 +304,6 @@ class TransformerConfig:
         if name not in PRESETS:
             raise ValueError(f"preset: expected one of {', '.join(PRESETS)}; got {name!r}")
         return replace(cls(vocab_size=vocab_size, **PRESETS[name]), **changes)
+
+
+TransformerConfig.__init__ = suggest_arguments(TransformerConfig.__init__)  # type: ignore[method-assign]

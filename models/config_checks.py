@@ -1,4 +1,4 @@
-"""Checks of a model's configuration: ranges, and fields that must be consistent with each other."""
+"""Checks of a model's configuration: the range of each field, and the consistency of fields with each other."""
 
 from typing import Any
 
@@ -12,7 +12,7 @@ VOCABULARY = Range(int, "[1, 16777216]")
 def check_config(c: Any) -> None:
     """Raise ValueError, naming the field, for the TransformerConfig of a model that cannot be built."""
     if not VOCABULARY.fits(c.vocab_size):
-        raise ValueError(f"vocab_size: expected {VOCABULARY.words()}; got {c.vocab_size!r}")
+        raise ValueError(f"vocab_size: expected {VOCABULARY.describe()}; got {c.vocab_size!r}")
     check_special_ids(c)
     check(c)
     if c.src_vocab_size is not None:
@@ -32,13 +32,16 @@ def special_ids(c: Any) -> dict[str, Any]:
 
 def check_special_ids(c: Any) -> None:
     """Raise ValueError for special ids that are outside the vocabulary or the outputs, or equal to each other."""
-    vocab_size, n_outputs, special = c.vocab_size, c.n_outputs, special_ids(c)
+    vocab_size, n_outputs = c.vocab_size, c.n_outputs
+    special = special_ids(c)
     for name, value in special.items():
         if not (type(value) is int and 0 <= value < vocab_size):
             raise ValueError(f"{name}: expected a whole number below vocab_size = {vocab_size}; got {value!r}")
-    names, ids = ", ".join(special), special.values()
-    needed = {name: i for name, i in special.items() if (name, c.decoder_start) != ("bos_id", "pad")}
-    if len({*needed.values()}) < len(needed):  # search must tell them apart
+    names = ", ".join(special)
+    ids = special.values()
+    # With decoder_start "pad", bos_id is not used. Search must tell the other ids apart.
+    used = {name: i for name, i in special.items() if (name, c.decoder_start) != ("bos_id", "pad")}
+    if len({*used.values()}) < len(used):
         raise ValueError(f"{names}: expected different ids; got {', '.join(map(str, ids))}")
     if n_outputs is not None and not (type(n_outputs) is int and max(ids) < n_outputs <= vocab_size):
         lowest = f"{max(ids) + 1} (above {names})"
@@ -52,7 +55,8 @@ def check_special_ids(c: Any) -> None:
 
 def check_unknown_id(c: Any) -> None:
     """Raise ValueError if word dropout has no id for dropped words."""
-    unk_id, special = c.unk_id, special_ids(c)
+    unk_id = c.unk_id
+    special = special_ids(c)
     if c.word_dropout and not (type(unk_id) is int and 0 <= unk_id < c.vocab_size and unk_id not in special.values()):
         raise ValueError(
             f"unk_id: expected an id below vocab_size = {c.vocab_size} other than {', '.join(special)}; got {unk_id!r}"
@@ -83,7 +87,7 @@ def check_widths(c: Any) -> None:
 
 
 def check_window(c: Any) -> None:
-    """Raise ValueError for a window combined with a kind of attention that has none."""
+    """Raise ValueError for a window together with options that windowed attention does not support."""
     relative = c.positions if c.positions in ("alibi", "shaw", "t5") else ""
     others = {"n_kv_heads": c.n_kv_heads, "qk_norm": c.qk_norm, f"positions = {relative}": relative}
     if c.attention_window is not None and (given := [name for name, value in others.items() if value]):
@@ -95,7 +99,8 @@ def check_window(c: Any) -> None:
 def check_architecture(c: Any) -> None:
     """Raise ValueError for a key that the architecture would ignore."""
     for f in keys_of(type(c)):
-        names, value = f.metadata["architectures"], getattr(c, f.name)
+        names = f.metadata["architectures"]
+        value = getattr(c, f.name)
         if names and c.architecture not in names and value != f.default:
             raise ValueError(
                 f"{f.name}: expected the default unless architecture = {' or '.join(names)}; got {value!r} with "
@@ -121,10 +126,10 @@ def check_buckets(c: Any) -> None:
 
 
 def check_source_vocabulary(c: Any) -> None:
-    """Raise ValueError if a separate source vocabulary is inconsistent with the other fields."""
+    """Raise ValueError for a separate source vocabulary that is too small, or that `tying` would share."""
     if not VOCABULARY.fits(c.src_vocab_size) or c.src_vocab_size <= max(special_ids(c).values()):
         raise ValueError(
-            f"src_vocab_size: expected {VOCABULARY.words()}, above the special ids; got {c.src_vocab_size!r}"
+            f"src_vocab_size: expected {VOCABULARY.describe()}, above the special ids; got {c.src_vocab_size!r}"
         )
     if c.tying == "all":
         raise ValueError(

@@ -30,10 +30,10 @@ def key(
         help: the description, for documentation and `--help`.
         choices: the allowed names; may be a registry, to which later imports add names.
         within: interval of allowed numbers, such as "[0, 1)".
-        unset: description of the value None, for keys whose default is None.
-        may_change: whether a resumed run may change it.
-        is_path: whether it names a file or folder, whose absolute path a run stores.
-        architectures: the architectures that use it; empty for all.
+        unset: what the value None means, for keys whose default is None.
+        may_change: whether the value may change when a run is resumed.
+        is_path: whether the value is the path of a file or folder. A run stores its absolute path.
+        architectures: the architectures that use the key; empty for all.
     """
     return field(default=default, metadata={
         "help": help, "choices": choices, "within": within, "unset": unset, "may_change": may_change,
@@ -42,7 +42,7 @@ def key(
 
 
 def value_type(f: Field[Any]) -> Any:
-    """Return the type of a key without None: int for `int | None`."""
+    """Return the type of a key's values other than None: int for `int | None`."""
     return get_args(f.type)[0] if isinstance(f.type, types.UnionType) else f.type
 
 
@@ -57,8 +57,8 @@ def fits(f: Field[Any], value: Any) -> bool:
 
 
 def describe_range(f: Field[Any]) -> str:
-    """Describe the range of a key: `a number of at least 0 and below 1`."""
-    return range_of(f).words()
+    """Return the range of a key in words, such as "a number of at least 0 and below 1"."""
+    return range_of(f).describe()
 
 
 def keys_of(cls: type) -> Iterator[Field[Any]]:
@@ -77,7 +77,11 @@ def check(config: Any) -> None:
 
 
 def optional_keys(cls: type, unset: str) -> list[tuple[str, Any, Any]]:
-    """Return the keys of a dataclass as optional fields for `make_dataclass`; `unset` describes the value None."""
+    """Return the keys of a dataclass as fields for `make_dataclass` that may be None, which is the default.
+
+    Args:
+        unset: what None means, for keys that do not say so themselves.
+    """
     optional = []
     for f in keys_of(cls):
         changes = {"unset": f.metadata["unset"] or unset, "choices": tuple(f.metadata["choices"])}

@@ -1,8 +1,8 @@
 """Floating-point operations of a training update, counted from the shapes of a model.
 
 Each token that passes through a weight matrix costs one multiplication and one addition per weight in the forward pass,
-and twice as much in the backward pass. Attention adds the matmuls q k^T and p v, which grow with the length of the
-sequence attended to. Softmax, norms, activations and the optimizer are not counted.
+and twice as many in the backward pass. Attention adds the matmuls q k^T and p v, whose cost per query grows with the
+number of keys. Softmax, norms, activations and the optimizer are not counted.
 """
 
 from collections.abc import Callable, Iterable
@@ -19,7 +19,7 @@ def training_flops(model: Any, source_tokens: int, target_tokens: int, length: i
     """Return the number of floating-point operations of one update.
 
     Args:
-        model: a model, possibly with shapes but without values (`TransformerConfig.outline`).
+        model: a model; its parameters need no values (`TransformerConfig.outline`).
         source_tokens, target_tokens: the numbers of tokens or, for an encoder, of text tokens and labels.
         length: number of tokens in a typical sequence, for attention.
 
@@ -31,50 +31,57 @@ def training_flops(model: Any, source_tokens: int, target_tokens: int, length: i
     return FLOPS_PER_MULTIPLICATION * FORMULAS[architecture](model, source_tokens, target_tokens, length)
 
 
-def matrix_size(*modules: Module) -> int:
+def matrix_multiplications(*modules: Module) -> int:
     """Return the number of multiplications per token in the matrices and score biases of `modules`."""
     biases = [part for module in modules for part in module.modules() if isinstance(part, ScoreBias)]
     tables = sum(p.size for bias in biases for p in bias.parameters())  # embeddings are looked up, not multiplied
     matrices = sum(p.size for module in modules for p in module.parameters() if p.ndim == 2)
     for mixture in (part for module in modules for part in module.modules() if isinstance(part, Experts)):
         n = len(mixture.experts)
-        matrices -= matrix_size(*mixture.experts) * (n - mixture.n_active) // n
+        matrices -= matrix_multiplications(*mixture.experts) * (n - mixture.n_active) // n
     return matrices - tables + sum(bias.multiplications for bias in biases)
 
 
-def attention_size(attentions: Iterable[Any], length: int) -> int:
+def attention_multiplications(attentions: Iterable[Any], length: int) -> int:
     """Return the number of multiplications per query in q k^T and p v, summed over these attention layers."""
     return sum(a.n_heads * (a.d_k + a.d_v) * min(length, getattr(a, "window", length)) for a in attentions)
 
 
-def encoder_decoder(model: Any, source_tokens: int, target_tokens: int, length: int) -> int:
+def encoder_decoder_multiplications(model: Any, source_tokens: int, target_tokens: int, length: int) -> int:
     """Return the number of multiplications in a forward pass of an encoder-decoder."""
     attentions = model.attentions()
-    memory_projections = matrix_size(*(a.key_value for a in attentions["cross"]))  # applied to source tokens
-    source = matrix_size(*model.encoder) + memory_projections + attention_size(attentions["encoder"], length)
-    target = matrix_size(*model.decoder) + model.output_embedding.size - memory_projections
-    target += attention_size([*attentions["decoder"], *attentions["cross"]], length)
+    memory_projections = matrix_multiplications(*(a.key_value for a in attentions["cross"]))  # applied to source tokens
+    source = (
+        matrix_multiplications(*model.encoder)
+        + memory_projections
+        + attention_multiplications(attentions["encoder"], length)
+    )
+    target = matrix_multiplications(*model.decoder) + model.output_embedding.size - memory_projections
+    target += attention_multiplications([*attentions["decoder"], *attentions["cross"]], length)
     return round(source_tokens * model.expansion) * source + target_tokens * target
 
 
-def decoder(model: Any, source_tokens: int, target_tokens: int, length: int) -> int:
+def decoder_multiplications(model: Any, source_tokens: int, target_tokens: int, length: int) -> int:
     """Return the number of multiplications in a forward pass of a language model."""
-    weights = matrix_size(*model.layers, model.embedding)
-    attention = attention_size([layer.attention for layer in model.layers], length)
+    weights = matrix_multiplications(*model.layers, model.embedding)
+    attention = attention_multiplications([layer.attention for layer in model.layers], length)
     return (source_tokens + target_tokens) * (weights + attention)
 
 
-def encoder(model: Any, source_tokens: int, target_tokens: int, length: int) -> int:
+def encoder_multiplications(model: Any, source_tokens: int, target_tokens: int, length: int) -> int:
     """Return the number of multiplications in a forward pass of an encoder.
 
     Only predicted positions reach the output projection. The pooler, which reads one token of a text, is not counted.
     """
-    attention = attention_size([layer.attention for layer in model.layers], length)
-    output = model.output_embedding.size + (matrix_size(model.output_transform) if model.output_transform else 0)
-    return source_tokens * (matrix_size(*model.layers) + attention) + target_tokens * output
+    attention = attention_multiplications([layer.attention for layer in model.layers], length)
+    output = model.output_embedding.size + (
+        matrix_multiplications(model.output_transform) if model.output_transform else 0
+    )
+    return source_tokens * (matrix_multiplications(*model.layers) + attention) + target_tokens * output
 
 
 FORMULAS: dict[str, Callable[[Any, int, int, int], int]] = {
-    "encoder_decoder": encoder_decoder, "rnn": encoder_decoder, "convs2s": encoder_decoder,
-    "bytenet": encoder_decoder, "decoder": decoder, "encoder": encoder,
-}  # fmt: skip
+    **dict.fromkeys(("encoder_decoder", "rnn", "convs2s", "bytenet"), encoder_decoder_multiplications),
+    "decoder": decoder_multiplications,
+    "encoder": encoder_multiplications,
+}

@@ -1,6 +1,6 @@
-"""Parameter initialization, in float32. Within `shapes_only()`, parameters have their shapes but take no memory.
+"""Parameter initialization, in float32. Within `use_shapes_only()`, parameters have their shapes but take no memory.
 
-Random values come from the keys of the enclosing `with npx.keyed(seed, 0):`, in order of construction.
+Parameters are sampled, in order of construction, with the random keys of the enclosing `with npx.keyed(seed, 0):`.
 """
 
 from contextlib import AbstractContextManager
@@ -15,23 +15,23 @@ _scheme = Scoped("xavier")
 _gain = Scoped(1.0)
 
 
-def shapes_only() -> AbstractContextManager[Any]:
+def use_shapes_only() -> AbstractContextManager[Any]:
     """Return a context manager within which parameters are zeros that share one element; do not write to them."""
-    return _shapes_only.setting(True)
+    return _shapes_only.override(True)
 
 
-def scheme(name: str) -> AbstractContextManager[Any]:
-    """Return a context manager within which `uniform` uses the scheme `name`, a key of SCHEMES."""
-    return _scheme.setting(name)
+def use_scheme(name: str) -> AbstractContextManager[Any]:
+    """Return a context manager within which `uniform` uses the scheme `name`, one of SCHEMES."""
+    return _scheme.override(name)
 
 
-def scaled(gain: float) -> AbstractContextManager[Any]:
-    """Return a context manager within which `uniform` multiplies its own gain by `gain`."""
-    return _gain.setting(gain)
+def scale_gain(factor: float) -> AbstractContextManager[Any]:
+    """Return a context manager within which `uniform` multiplies its gain by `factor`."""
+    return _gain.override(factor)
 
 
 def full(value: float, *shape: int) -> npx.Array:
-    """Return an array filled with `value`."""
+    """Return a float32 array filled with `value`."""
     if _shapes_only.get():
         return npx.broadcast_to(npx.zeros(()), shape)
     return npx.full(shape, value)
@@ -48,12 +48,12 @@ def normal(rows: int, width: int, deviation: float, zero_row: int | None = None)
 
 
 def uniform(n_in: int, *n_out: int, gain: float | tuple[float, ...] = 1.0) -> npx.Array:
-    """Sample from U(-a, a); the scheme in use (`scheme`) determines a.
+    """Sample from U(-a, a); the scheme in use (`use_scheme`) determines a.
 
     "xavier": a = gain sqrt(6 / (n_in + n_out)) (Glorot and Bengio, 2010). "uniform_unit_scaling": a = gain
-    sqrt(3 / n_in), which gives x W the variance of x (Sussillo and Abbott, 2014; TensorFlow's name). With several
-    n_out, the result holds merged matrices, each with its own bound and, if there are several gains, its own gain.
-    Returns (n_in, sum(n_out)).
+    sqrt(3 / n_in), which gives x W the variance of x (Sussillo and Abbott, 2014; TensorFlow's name). Returns
+    (n_in, sum(n_out)). With several n_out, the result is the concatenation of one matrix for each, with its own a and,
+    if there are several gains, its own gain.
     """
     if _shapes_only.get():
         return full(0, n_in, sum(n_out))

@@ -1,8 +1,8 @@
 """Module and Parameter: a tree of layers whose parameters have names.
 
 Parameters need no registration: they are found among the attributes of a module and, recursively, among the attributes
-of its submodules. Parameters and submodules may be inside lists, tuples and dicts. A Parameter that can be reached by
-several names counts once, under the first of them.
+of its submodules. Parameters and submodules may be inside lists, tuples and dicts. A Parameter with several names
+counts once, under the first of them.
 """
 
 from collections.abc import Callable, Iterator, Mapping
@@ -30,7 +30,7 @@ class Parameter(Tensor):
         self.buffer: Any = None  # weak reference to the FlatParameters that holds it (models/parameters.py)
 
     def __getstate__(self) -> Any:
-        """Return the state for a copy, which has its own arrays, outside any buffer, and restarts its version at 0."""
+        """Return the state for a copy or pickle: without the original's buffer, and with version 0."""
         state: Any = super().__getstate__()  # Python 3.11 returns (None, values) for slots
         return None, state[1] | {"buffer": None, "version": 0}
 
@@ -57,7 +57,7 @@ class Module:
         training: whether dropout is active; set it with `train()` and `eval()`.
         hook: called with the positional arguments of each call, for inspection. Default None.
         gradient_checkpointing: whether to save only the inputs and outputs of calls and recompute the rest in backward
-            (autograd/rematerialize.py). Default False.
+            (autograd/checkpointing.py). Default False.
     """
 
     training = True
@@ -66,7 +66,7 @@ class Module:
 
     def forward(self, *args: Any, **kwargs: Any) -> Any:
         """Compute the output; subclasses must define this."""
-        raise NotImplementedError(f"{type(self).__name__}: missing `forward` method; try defining this method")
+        raise NotImplementedError(f"{type(self).__name__} must define forward()")
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
         if self.hook:
@@ -76,7 +76,7 @@ class Module:
         return self.forward(*args, **kwargs)
 
     def named_children(self) -> Iterator[tuple[str, "Module"]]:
-        """Yield (attribute name, module) for each direct child; "name.i" for the i-th of a list."""
+        """Yield (name, module) for each direct child: its attribute name, or "name.i" for part i of a list."""
         return ((name, part) for name, part in _parts(vars(self)) if isinstance(part, Module))
 
     def modules(self) -> Iterator["Module"]:
@@ -156,7 +156,10 @@ class Module:
 
 
 def _parts(container: Any) -> Iterator[tuple[str, Module | Parameter]]:
-    """Yield (name, part) for the Modules and Parameters in a dict, list or tuple; nested ones are named "name.i"."""
+    """Yield (name, part) for the Modules and Parameters in a container; those in nested containers are named "name.i".
+
+    A container is a dict, list or tuple.
+    """
     for name, value in container.items() if isinstance(container, dict) else enumerate(container):
         if isinstance(value, (Module, Parameter)):
             yield str(name), value

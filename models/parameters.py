@@ -23,51 +23,55 @@ class FlatParameters:
     """All trainable parameters of a module, as views into one array `data`.
 
     Args:
-        module: the module. Parameters with `requires_grad = False` are left out. Raises ValueError if the others are
-            already in a buffer (build it once and pass it on), or do not all have the same dtype.
+        module: the module. Parameters with `requires_grad = False` are left out. Raises ValueError if any of the others
+            is already in a buffer (create one FlatParameters and share it), or if they have different dtypes.
         compute_dtype: for mixed precision, a narrower dtype for computations. Default None: the parameters' dtype.
 
     Attributes:
-        data: the weights (`master` of each parameter in mixed precision), in the parameters' dtype.
+        data: the weights, in the parameters' dtype; in mixed precision, each parameter's `master` is a view of it.
         grad: all gradients in one array; see the module docstring.
-        low_precision: in mixed precision the weights rounded to `compute_dtype`, of which each parameter's `data` is a
-            view; otherwise None. `data` and `grad` stay in full precision, so rounding does not lose small updates.
-        spans: name -> slice of the flat arrays.
+        low_precision: in mixed precision, the weights rounded to `compute_dtype`; each parameter's `data` is a view of
+            it. Otherwise None. `data` and `grad` stay in full precision, so rounding does not lose small updates.
+        spans: the slice of the flat arrays for each parameter, by name.
         size, n_local: the number of weights, and how many of them this process updates (`shard_to`).
     """
 
     def __init__(self, module: Module, compute_dtype: Any = None) -> None:
         if not isinstance(module, Module):
             raise TypeError(f"FlatParameters: expected a Module; got {type(module).__name__}; try the model")
-        named = {name: p for name, p in module.named_parameters() if p.requires_grad}
-        dtypes = {p.weights.dtype for p in named.values()}
+        trainable = {name: p for name, p in module.named_parameters() if p.requires_grad}
+        dtypes = {p.weights.dtype for p in trainable.values()}
         if len(dtypes) != 1:
             raise ValueError(
                 f"FlatParameters: expected parameters of one dtype; got {sorted(map(str, dtypes)) or 'no parameters'}"
             )
-        in_use = [name for name, p in named.items() if p.buffer is not None and p.buffer() is not None]
+        in_use = [name for name, p in trainable.items() if p.buffer is not None and p.buffer() is not None]
         if in_use:
             raise ValueError(
                 f"FlatParameters: expected parameters in no other buffer; got {in_use[0]}, which is in another one; "
                 "try the existing FlatParameters, as in Adam(flat), or deleting that object and its Adam"
             )
-        self.module, self.parameters = module, list(named.values())
-        size, dtype = sum(p.size for p in self.parameters), dtypes.pop()
-        self.size = self.n_local = size
+        self.module = module
+        self.parameters = list(trainable.values())
+        self.size = self.n_local = size = sum(p.size for p in self.parameters)
+        dtype = dtypes.pop()
         self.compute_dtype = dtype if compute_dtype is None else compute_dtype
         self.data = npx.empty(size, dtype)
         self._grad: npx.Array | None = None
         self.low_precision = None if self.compute_dtype == dtype else npx.empty(size, self.compute_dtype)
         self.spans: dict[str, slice] = {}
-        start, reference = 0, weakref.ref(self)
-        for name, p in named.items():
+        reference = weakref.ref(self)
+        start = 0
+        for name, p in trainable.items():
             span = slice(start, start + p.size)
             self.data[span] = p.weights.reshape(-1)
             data = self.data[span].reshape(p.shape)
             if self.low_precision is None:
-                p.data, p.master = data, None
+                p.data = data
+                p.master = None
             else:
-                p.data, p.master = self.low_precision[span].reshape(p.shape), data
+                p.data = self.low_precision[span].reshape(p.shape)
+                p.master = data
                 p.assign(data)
             p.buffer = reference
             self.spans[name] = span
@@ -77,9 +81,11 @@ class FlatParameters:
                 if not p.requires_grad:
                     p.master = p.weights
                     p.data = p.master.astype(self.compute_dtype)
-        self._data_views, self._grad_views = [p.data for p in self.parameters], list[npx.Array]()
+        self._data_views = [p.data for p in self.parameters]
+        self._grad_views: list[npx.Array] = []
         self._grad = None if self.low_precision is None else self.grad
-        self._local_spans: list[tuple[slice, slice]] = []  # this rank's spans (in the buffer, in `data`); empty: all
+        # For each span that this rank updates: (slice of the full buffer, slice of `data`). Empty if it updates all.
+        self._local_spans: list[tuple[slice, slice]] = []
 
     def __reduce_ex__(self, protocol: Any) -> Any:
         raise TypeError(
@@ -88,7 +94,7 @@ class FlatParameters:
         )
 
     def shard_to(self, spans: Sequence[slice]) -> None:
-        """Restrict the updates of this process to these spans of the buffer; other ranks update and send the rest.
+        """Restrict the updates of this process to these spans of the buffer; other ranks update and send the others.
 
         In mixed precision `data` then holds only these spans, and parameters have no `master`.
         """
@@ -116,26 +122,31 @@ class FlatParameters:
         return self._grad
 
     def gradient_chunks(self) -> Iterator[tuple[slice, npx.Array]]:
-        """Yield the gradient in order, as (span of the flat arrays, values); missing gradients are zeros."""
+        """Yield the gradient in chunks, in order: (span of the flat arrays, values). Missing gradients are zeros."""
         if self._grad is not None:
             yield slice(0, self.size), self.grad
             return
-        start, parts = 0, list[npx.Array]()
+        start = 0
+        parts: list[npx.Array] = []
         for p, span in zip(self.parameters, self.spans.values(), strict=True):
             if parts and span.stop - start > CHUNK_SIZE:
                 yield slice(start, span.start), concatenate(parts)
-                start, parts = span.start, []
+                start = span.start
+                parts = []
             parts.append(npx.zeros(p.size, p.dtype) if p.grad is None else p.grad.reshape(-1))
         yield slice(start, self.size), concatenate(parts)
 
     def update_chunks(self) -> Iterator[tuple[npx.Array, npx.Array, npx.Array | None]]:
         """Yield the parts that this process updates, as (weights, gradient, low-precision weights or None)."""
-        local = ((span, data_span, self.grad[span]) for span, data_span in self._local_spans)
-        for span, data_span, g in local if self._local_spans else ((s, s, g) for s, g in self.gradient_chunks()):
+        if self._local_spans:
+            chunks = ((span, data_span, self.grad[span]) for span, data_span in self._local_spans)
+        else:
+            chunks = ((span, span, g) for span, g in self.gradient_chunks())
+        for span, data_span, g in chunks:
             yield self.data[data_span], g, None if self.low_precision is None else self.low_precision[span]
 
     def round_weights(self) -> None:
-        """Copy the weights that this process updates, rounded, into the low-precision weights."""
+        """Round the weights that this process updates, and store them in `low_precision`."""
         if self.low_precision is not None:
             for span, data_span in self._local_spans or [(slice(None), slice(None))]:
                 self.low_precision[span] = self.data[data_span]

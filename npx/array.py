@@ -119,7 +119,10 @@ def asarray(x: Any, dtype: Any = None) -> Array:
 
 
 def from_host(x: np.ndarray) -> Array:
-    """Copy a NumPy array to the current device; on a CPU, return the array itself."""
+    """Copy a NumPy array to the current device; on a CPU, return the array itself.
+
+    The result is that of `asarray`; this name marks the places where data is uploaded to a GPU.
+    """
     return asarray(x)
 
 
@@ -133,8 +136,8 @@ def from_dlpack(x: Any) -> Array:
 
     Errors of the other library propagate. Raises ValueError for a GPU array unless `use_device("cuda")` was called.
     """
-    kind = int(x.__dlpack_device__()[0])
-    if kind != CUDA_DEVICE:
+    device_type = int(x.__dlpack_device__()[0])
+    if device_type != CUDA_DEVICE:
         return np.from_dlpack(x)
     if _cupy is None:
         raise ValueError(
@@ -186,18 +189,18 @@ def add_at(x: Array, index: Any, values: Array) -> None:
 
 
 def accumulate(values: GradientTargets, accumulate_into: GradientTargets) -> Any:
-    """Add each value to its target in place; return each target, or the value itself if its target is None."""
+    """Add each value to its target in place; return the targets, or the value itself where the target is None."""
     for value, target in zip(values, accumulate_into, strict=False):
         if target is not None:
             target += value
     return tuple(value if target is None else target for value, target in zip(values, accumulate_into, strict=False))
 
 
-def use_tf32(on: bool) -> None:
+def use_tf32(enabled: bool) -> None:
     """Set whether float32 matmuls on a GPU round their operands to TF32; this has no effect on a CPU."""
     if _device == "cuda" and _cupy is not None:
         linalg = _cupy._core._routines_linalg
-        compute_type = linalg.COMPUTE_TYPE_TF32 if on else linalg.COMPUTE_TYPE_DEFAULT
+        compute_type = linalg.COMPUTE_TYPE_TF32 if enabled else linalg.COMPUTE_TYPE_DEFAULT
         linalg.set_compute_type(np.float32, compute_type)
 
 
@@ -205,7 +208,7 @@ def use_tf32(on: bool) -> None:
 
 
 class MemoryUse(NamedTuple):
-    """GPU memory in bytes: used by arrays, held by the pool (arrays and free blocks), free, and total."""
+    """GPU memory in bytes: used by arrays, held by CuPy's pool (arrays and free blocks), free on the GPU, and total."""
 
     used: int
     held: int
@@ -220,10 +223,11 @@ def limit_memory(cupy: Any) -> None:
     """
     if not (limit := os.environ.get("NPX_GPU_MEMORY", "")):
         return
+    is_percentage = limit.endswith("%")
     try:
-        number, is_percentage = float(limit.removesuffix("%")), limit.endswith("%")
+        number = float(limit.removesuffix("%"))
     except ValueError:
-        number, is_percentage = 0.0, False
+        number = 0.0
     if not (0 < number <= 100 if is_percentage else 0 < number < 1e6):
         raise ValueError(f"NPX_GPU_MEMORY: expected a size in GiB (20) or a percentage of the GPU (80%); got {limit!r}")
     pool = cupy.get_default_memory_pool()

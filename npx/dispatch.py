@@ -38,7 +38,7 @@ import numpy as np
 from npx.array import Array, array_module, to_host
 from npx.registry import Registry
 from npx.scoped import Scoped
-from npx.settings import KERNEL_MODES, setting
+from npx.settings import KERNEL_MODES, read_setting
 
 # Allowed error relative to the largest magnitude, or to 1 if that is larger. The largest magnitude is taken over the
 # array or, in float64, where the tolerance is far above the rounding error, over each row.
@@ -46,7 +46,7 @@ TOLERANCE = {"float16": 2e-3, "bfloat16": 2e-2, "float32": 2e-5, "float64": 1e-1
 
 Output = tuple[Array, Any]  # the result of a version with a gradient: y and the saved values
 KERNELS: Registry["Kernel"] = Registry("kernel")
-_mode: Scoped[str] = Scoped(setting("NPX_KERNELS"))
+_mode: Scoped[str] = Scoped(read_setting("NPX_KERNELS"))
 # Larger arrays are recomputed in the backward pass. Saving arrays of up to 2 MiB makes a training step 8% faster for
 # d_model = 128 or 256, and such a model is so small that the saved arrays need little memory.
 REMATERIALIZED_BYTES = 2 << 20
@@ -59,8 +59,8 @@ def dtype_name(dtype: Any) -> str:
     return str(dtype.name)
 
 
-def emulating() -> bool:
-    """Return whether CUDA kernels run on NumPy arrays, in the emulator."""
+def is_emulating() -> bool:
+    """Return whether the kernel mode runs CUDA kernels on NumPy arrays, in the emulator."""
     return _mode.get().startswith("emulate")
 
 
@@ -70,16 +70,16 @@ def should_rematerialize(x: Array) -> bool:
     On a CPU they do so for arrays of more than 2 MiB, or of more bytes than `rematerialize_above` sets. On a GPU, where
     kernel launches are the expensive part, they save everything.
     """
-    return bool(x.nbytes > _rematerialized_bytes.get()) and not emulating() and type(x).__module__ == "numpy"
+    return bool(x.nbytes > _rematerialized_bytes.get()) and not is_emulating() and type(x).__module__ == "numpy"
 
 
 def rematerialize_above(n_bytes: float) -> AbstractContextManager[Any]:
     """Within the block, make operations recompute only arrays of more than `n_bytes` bytes in the backward pass."""
-    return _rematerialized_bytes.setting(n_bytes)
+    return _rematerialized_bytes.override(n_bytes)
 
 
 class KernelMismatch(AssertionError):
-    """A fast version and its reference disagree; `rule` names the violated rule, if known."""
+    """A fast version and its reference disagree; `rule` names the rule that is broken, if known."""
 
     rule = ""
 
@@ -114,7 +114,7 @@ class Saved(NamedTuple):
 
 
 class Versions:
-    """A reference and the fast versions registered for an array library and a dtype."""
+    """A reference, and its fast versions for certain array libraries and dtypes."""
 
     def __init__(self, reference: Callable[..., Any]) -> None:
         self.name = reference.__name__
@@ -147,11 +147,13 @@ class Kernel(Versions):
     def __call__(self, x: Array, /, *args: Any, **kwargs: Any) -> Any:
         mode = _mode.get()
         # Versions are registered for the array library and the dtype of the first argument.
-        key = None if mode == "reference" else ("cupy" if emulating() else type(x).__module__, dtype_name(x.dtype))
+        key = None if mode == "reference" else ("cupy" if is_emulating() else type(x).__module__, dtype_name(x.dtype))
         if key not in self.versions or not mode.endswith("check"):
             return self.run(key, x, *args, **kwargs)
-        args_copy, kwargs_copy = copy_arrays((x, *args)), copy_arrays(kwargs)
-        expected, result = self.run(None, *args_copy, **kwargs_copy), self.run(key, x, *args, **kwargs)
+        args_copy = copy_arrays((x, *args))
+        kwargs_copy = copy_arrays(kwargs)
+        expected = self.run(None, *args_copy, **kwargs_copy)
+        result = self.run(key, x, *args, **kwargs)
         if self.grad is None:
             compare(self.name, expected, result)
         else:
@@ -175,8 +177,10 @@ class Gradient(Versions):
     def __call__(self, g: Array, saved: Saved, **options: Any) -> Any:
         if saved.reference is None:
             return saved.backward(g, **options)
-        g_copy, options_copy = g.copy(), copy_arrays(options)
-        expected, result = saved.reference.backward(g_copy, **options_copy), saved.backward(g, **options)
+        g_copy = g.copy()
+        options_copy = copy_arrays(options)
+        expected = saved.reference.backward(g_copy, **options_copy)
+        result = saved.backward(g, **options)
         compare(self.name, expected, result, g.dtype.name)
         compare(f"{self.name}, arguments after the call", (g_copy, options_copy), (g, options), g.dtype.name)
         return result
@@ -233,10 +237,12 @@ def _compare_arrays(name: str, expected: Array, result: Array, computed_in: str)
             f"{name}: the reference returns {expected.shape} {expected.dtype}, "
             f"the fast version {result.shape} {result.dtype}"
         )
-    e, r = to_host(expected).astype(np.float64), to_host(result).astype(np.float64)
+    e = to_host(expected).astype(np.float64)
+    r = to_host(result).astype(np.float64)
     if np.array_equal(e, r):
         return
-    tolerance, finite = TOLERANCE.get(expected.dtype.name, 0.0), np.isfinite(e)
+    finite = np.isfinite(e)
+    tolerance = TOLERANCE.get(expected.dtype.name, 0.0)
     tolerance = max(tolerance, TOLERANCE[computed_in]) if tolerance else 0.0
     magnitude = np.where(finite, np.abs(e), 0)
     by_row = expected.dtype == np.float64 and e.ndim
@@ -265,4 +271,4 @@ def kernel_mode(mode: str) -> AbstractContextManager[str]:
     """
     if mode not in KERNEL_MODES:
         raise ValueError(f"kernel_mode: expected one of {', '.join(KERNEL_MODES)}; got {mode!r}")
-    return _mode.setting(mode)
+    return _mode.override(mode)

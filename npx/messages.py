@@ -1,8 +1,14 @@
 """Text helpers for messages."""
 
 import difflib
+import inspect
 import re
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
+from functools import wraps
+from typing import ParamSpec, TypeVar
+
+P = ParamSpec("P")
+T = TypeVar("T")
 
 _CONTROLS = re.compile("[\\x00-\\x1f\\x7f-\\x9f\\u202a-\\u202e\\u2066-\\u2069]")  # can alter a terminal
 
@@ -30,3 +36,28 @@ def nearest(name: str, choices: Iterable[str]) -> str:
     if not (matches := difflib.get_close_matches(name, list(choices), n=1, cutoff=0.0)):
         raise ValueError("nearest: expected at least one choice; got an empty collection")
     return matches[0]
+
+
+def check_arguments(given: Iterable[str], *functions: Callable[..., object]) -> None:
+    """Raise TypeError, with a similar name or all names, for a keyword argument that none of the functions accepts."""
+    parameters = [p for function in functions for p in inspect.signature(function).parameters.values()]
+    accepted = [p.name for p in parameters if p.name != "self" and p.kind in (p.POSITIONAL_OR_KEYWORD, p.KEYWORD_ONLY)]
+    for name in given:
+        if name not in accepted:
+            similar = difflib.get_close_matches(name, accepted, n=1, cutoff=0.8)
+            attempt = f"try {similar[0]}" if similar else f"expected one of {', '.join(dict.fromkeys(accepted))}"
+            raise TypeError(f"{name}: unknown argument; {attempt}")
+
+
+def suggest_arguments(function: Callable[P, T]) -> Callable[P, T]:
+    """Decorate a function so that its TypeError for an unknown keyword argument is that of `check_arguments`."""
+
+    @wraps(function)
+    def call(*args: P.args, **kwargs: P.kwargs) -> T:
+        try:
+            return function(*args, **kwargs)
+        except TypeError:
+            check_arguments(kwargs, function)
+            raise
+
+    return call

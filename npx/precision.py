@@ -15,7 +15,7 @@ from typing import Any
 import numpy as np
 
 from npx.array import device, use_tf32
-from npx.dispatch import emulating
+from npx.dispatch import is_emulating
 
 CPU_PRECISIONS = ("float32", "float64")
 
@@ -39,15 +39,15 @@ class Precision:
     @property
     def compute_dtype(self) -> np.dtype:
         """The dtype of activations and matmuls. Raises ValueError if it needs ml_dtypes and that is missing."""
-        return dtype(self.compute_dtype_name)
+        return dtype_named(self.compute_dtype_name)
 
     def require_dtype(self) -> None:
         """Raise ValueError if the compute dtype needs ml_dtypes and that package is not installed."""
-        dtype(self.compute_dtype_name)
+        dtype_named(self.compute_dtype_name)
 
     @property
     def is_mixed(self) -> bool:
-        """True if the model computes with a 16-bit copy of its weights."""
+        """True if the forward and backward passes use a 16-bit copy of the weights."""
         return self.compute_dtype_name != self.weight_dtype.name
 
 
@@ -71,7 +71,7 @@ def use_precision(name: str) -> Precision:
     Raises ValueError for an unknown name and for a precision that the current device does not support.
     """
     precision = precision_named(name)
-    if name not in CPU_PRECISIONS and device() == "cpu" and not emulating():
+    if name not in CPU_PRECISIONS and device() == "cpu" and not is_emulating():
         supported = " or ".join(CPU_PRECISIONS)
         raise ValueError(f"precision: expected {supported} on a CPU; got {name!r}; try --device cuda")
     use_tf32(name == "tf32")
@@ -79,7 +79,7 @@ def use_precision(name: str) -> Precision:
     return precision
 
 
-def dtype(name: str) -> np.dtype:
+def dtype_named(name: str) -> np.dtype:
     """Return the dtype called `name`.
 
     Raises ValueError for bfloat16 if ml_dtypes, the package that provides it, is not installed.

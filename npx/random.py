@@ -1,4 +1,4 @@
-"""Random numbers keyed by (seed, step, call): pure functions without hidden state.
+"""Random numbers as pure functions of a key (seed, step, call); within `keyed`, `next_key` counts the calls.
 
 The generator is Philox-4x64 (Salmon et al., "Parallel random numbers: as easy as 1, 2, 3", 2011), which maps a key and
 a counter of four words to random bits. The key is (seed, step). The counter's first (lowest) word is the position and
@@ -62,14 +62,14 @@ def keyed(seed: int, step: int, device_counter: Array | None = None, first_call:
         keys = (Key(seed, step, call) for call in calls)
     else:
         keys = (DeviceKey(seed, step, call, device_counter) for call in calls)
-    with _keys.setting(keys):
+    with _keys.override(keys):
         yield
 
 
 @contextmanager
 def replay_keys(keys: list[Key]) -> Iterator[None]:
     """Make `next_key` return the given keys, in order, within the block."""
-    with _keys.setting(iter(keys)):
+    with _keys.override(iter(keys)):
         yield
 
 
@@ -87,7 +87,7 @@ def record_keys() -> Iterator[list[Key]]:
     if outer is None:
         yield recorded  # outside `keyed` there is nothing to record
         return
-    with _keys.setting(record()):
+    with _keys.override(record()):
         yield recorded
 
 
@@ -111,7 +111,7 @@ def _philox(key: Key, position: int = 0) -> "np.random.Philox":  # numpy.random 
 
 
 def bits16(key: Key, start: int, stop: int) -> np.ndarray:
-    """Return words `start` to `stop` of the key's infinite sequence of random 16-bit words, as uint16 on the host."""
+    """Return words start to stop - 1 of the key's infinite sequence of random 16-bit words, as uint16 on the host."""
     first = start // WORDS_PER_COUNT
     words = stop - first * WORDS_PER_COUNT
     raw = _philox(key, first).random_raw(-(-words // 4))

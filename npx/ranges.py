@@ -1,7 +1,7 @@
 """Valid values, declared once for a configuration key, a command-line option or an environment variable.
 
 Range(int, "[1, 512]").fits(4)                    True
-Range(float, "[0, 1)").words()                    "a number of at least 0 and below 1"
+Range(float, "[0, 1)").describe()                 "a number of at least 0 and below 1"
 Range(str, choices=("paper", "length"))           one of these strings
 """
 
@@ -19,36 +19,42 @@ NUMBERS = {int: r"[+-]?[0-9]{1,40}", float: r"[+-]?[0-9.]{1,40}(e[+-]?[0-9]{1,4}
 
 @dataclass(frozen=True)
 class Range:
-    """A type with an interval `within`, such as `[0, 1)`, or with `choices`, which may be a registry."""
+    """A type with an `interval`, such as `[0, 1)`, or with `choices`, which may be a registry."""
 
     kind: type
-    within: str = ""
+    interval: str = ""
     choices: Iterable[Any] = ()
 
     def fits(self, value: Any) -> bool:
         """Return whether a value has exactly this type and lies in the range."""
-        choices, kind = tuple(self.choices), type(value)
-        if kind is not self.kind or (choices and value not in choices):
+        choices = tuple(self.choices)
+        value_type = type(value)
+        if value_type is not self.kind or (choices and value not in choices):
             return False
         if isinstance(value, str):
             return not re.search(r"[\n\r\0\ud800-\udfff]", value)
-        return self.kind is bool or (abs(value) < math.inf and (not self.within or inside(self.within, value)))
+        return self.kind is bool or (abs(value) < math.inf and (not self.interval or is_inside(self.interval, value)))
 
-    def words(self) -> str:
-        """Describe the range for a message: `a number of at least 0 and below 1`."""
+    def describe(self) -> str:
+        """Return a description of the range for a message: `a number of at least 0 and below 1`."""
         if choices := tuple(self.choices):
             return "one of " + ", ".join(f'"{choice}"' for choice in choices)
-        words = TYPES[self.kind]
-        if self.within:
-            low, high = (side.strip() for side in self.within[1:-1].split(","))
-            if self.within[0] == "[" and self.within[-1] == "]":
-                return f"{words} from {low} to {high}"
-            words += f" of at least {low}" if self.within[0] == "[" else f" above {low}"
-            words += "" if high == "inf" else f" and at most {high}" if self.within[-1] == "]" else f" and below {high}"
-        return words
+        text = TYPES[self.kind]
+        if self.interval:
+            low, high = (side.strip() for side in self.interval[1:-1].split(","))
+            includes_low, includes_high = self.interval[0] == "[", self.interval[-1] == "]"
+            if includes_low and includes_high:
+                return f"{text} from {low} to {high}"
+            text += f" of at least {low}" if includes_low else f" above {low}"
+            if high != "inf":
+                text += f" and at most {high}" if includes_high else f" and below {high}"
+        return text
 
-    def plain_number(self, value: Any) -> str:
-        """Turn "5,000" and "5k" into "5000" and, for a float, "0,5" into "0.5"; return "" for an invalid number."""
+    def normalize_number(self, value: Any) -> str:
+        """Return the number that a user may have meant, as plain digits, or "" if there is none in the range.
+
+        "5,000" and "5k" become "5000" and, for a float, "0,5" becomes "0.5".
+        """
         if not isinstance(value, str) or self.kind not in NUMBERS:
             return ""
         if re.fullmatch(r"[1-9][0-9]{0,2}(,[0-9]{3}){1,9}(\.[0-9]+)?", value):
@@ -61,8 +67,8 @@ class Range:
             digits = value
         else:
             return ""
-        is_number = self.kind is float or digits.isdigit()
-        return digits if is_number and self.fits(self.kind(digits)) else ""
+        has_right_type = self.kind is float or digits.isdigit()
+        return digits if has_right_type and self.fits(self.kind(digits)) else ""
 
     def read(self, text: str) -> Any:
         """Parse a value. Raises ValueError (`expected ...; got ...`) if the text is not a value in the range."""
@@ -73,11 +79,11 @@ class Range:
             except ValueError:
                 pass
         if not self.fits(value):
-            raise ValueError(f"expected {self.words()}; got {text[:60]!r}")
+            raise ValueError(f"expected {self.describe()}; got {text[:60]!r}")
         return value
 
 
-def inside(interval: str, value: float) -> bool:
+def is_inside(interval: str, value: float) -> bool:
     """Return whether a number lies in an interval written like `[0, 1)`."""
     low, high = map(float, interval[1:-1].split(","))
     above = value >= low if interval[0] == "[" else value > low

@@ -9,11 +9,16 @@ T = TypeVar("T")
 U = TypeVar("U")
 
 
-class Registry(dict[str, T]):
-    """Values by name, in the order of registration.
+class UnknownName(KeyError, ValueError):
+    """A name that is not registered: a KeyError, as in any dict, and a ValueError, because the name is a bad value."""
 
-    `kind` names the values in messages. Looking up an unknown name raises ValueError with the registered names;
-    registering a name twice raises ValueError. `in` and `get` work as in a dict.
+    __str__ = ValueError.__str__  # KeyError's shows the message as a quoted string
+
+
+class Registry(dict[str, T]):
+    """Values by name, in the order of registration. `kind` names the values in messages.
+
+    Looking up an unknown name raises UnknownName with the registered names; registering a name twice raises ValueError.
     """
 
     def __init__(self, kind: str) -> None:
@@ -37,5 +42,5 @@ class Registry(dict[str, T]):
         return decorate
 
     def __missing__(self, name: str) -> T:
-        attempt = f"; try {nearest(str(name), self)}" if self else ""
-        raise ValueError(f"{self.kind}: expected one of {', '.join(self)}; got {name!r}{attempt}")
+        advice = f"; try {nearest(str(name), self)}" if self else ""
+        raise UnknownName(f"{self.kind}: expected one of {', '.join(self)}; got {name!r}{advice}")

@@ -1,4 +1,4 @@
-"""Values that a `with` block sets for its duration, in the thread that entered it.
+"""Values that a `with` block overrides for its duration, in the thread that entered it.
 
 Several threads can therefore train and translate at the same time. A new thread starts outside all blocks. Only the
 worker threads of `cpu/row_blocks.py` run within the blocks of the thread that they work for.
@@ -13,15 +13,18 @@ T = TypeVar("T")
 
 
 class Scoped(Generic[T]):
-    """A value that `with` blocks set; `get()` returns the innermost block's value, or `default` outside all blocks."""
+    """A value that `with` blocks override.
+
+    `get()` returns the value of the innermost block, or `default` outside all blocks.
+    """
 
     def __init__(self, default: T) -> None:
         self._value = ContextVar("value", default=default)
         self.get = self._value.get
 
     @contextmanager
-    def setting(self, value: T) -> Iterator[T]:
-        """Return a context manager, or decorator, that sets the value within its block."""
+    def override(self, value: T) -> Iterator[T]:
+        """Return a context manager, or decorator, that replaces the value within its block."""
         token = self._value.set(value)
         try:
             yield value

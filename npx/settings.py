@@ -20,11 +20,11 @@ THREAD_ORDERS = ("forward", "reverse", "random")
 
 
 class Setting(NamedTuple):
-    """The valid values of a variable, its default, and the value that an error message suggests."""
+    """The valid values of a variable, its default, and the value that an error message advises to try."""
 
     range: Range
     default: str
-    attempt: str
+    advice: str
 
 
 SETTINGS = {
@@ -37,7 +37,7 @@ SETTINGS = {
 }
 
 
-def setting(name: str) -> Any:
+def read_setting(name: str) -> Any:
     """Return the value of a variable. Raises ValueError, with a one-line message, for an invalid value."""
     return _read(name, os.environ.get(name, "").strip())
 
@@ -48,10 +48,10 @@ def _read(name: str, text: str) -> Any:
     try:
         return declared.range.read(text or declared.default)
     except ValueError as error:
-        raise ValueError(f"{name}: {error}; try {name}={declared.attempt}") from None
+        raise ValueError(f"{name}: {error}; try {name}={declared.advice}") from None
 
 
 def check_settings() -> None:
     """Raise ValueError for the first variable with an invalid value."""
     for name in SETTINGS:
-        setting(name)
+        read_setting(name)

@@ -14,7 +14,7 @@ from models import PRESETS
 from models.fields import keys_of, range_of
 from npx.settings import SETTINGS
 from train.run.config import default_of, preset_values, to_toml
-from train.run.keys import PRESET_DATA, SECTIONS, TRAINING, VARIANTS
+from train.run.keys import PRESET_DATA, PRESET_TRAIN, SECTIONS, VARIANTS
 
 PAGE = Path(__file__).parents[1] / "docs" / "configuration.md"
 INTRODUCTION = """# Configuration
@@ -124,10 +124,10 @@ def values(value_range: Any) -> str:
         return "preset, see below" if choices == tuple(PRESETS) else ", ".join(f"`{choice}`" for choice in choices)
     if value_range.kind is bool:
         return "`true`, `false`"
-    if value_range.within == "[0, 1]" and value_range.kind is int:
+    if value_range.interval == "[0, 1]" and value_range.kind is int:
         return "`0`, `1`"
     name = {int: "integer", float: "number", str: "text"}[value_range.kind]
-    return f"{name} in {value_range.within}" if value_range.within else name
+    return f"{name} in {value_range.interval}" if value_range.interval else name
 
 
 def default(section: str, field: Field[Any]) -> str:
@@ -171,7 +171,7 @@ def page() -> str:
         (
             f"`{name}`",
             assignments(keys) or "none",
-            assignments(TRAINING.get(name, {})),
+            assignments(PRESET_TRAIN.get(name, {})),
             assignments(PRESET_DATA.get(name, {})),
         )
         for name, keys in PRESETS.items()

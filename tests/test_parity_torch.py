@@ -160,11 +160,11 @@ def test_functions_of_jax_equal_pytorchs():
         assert abs(float(loss) - torch_loss.item()) < 1e-9
 
 
-@pytest.mark.parametrize("kv_heads", [1, 2])
-def test_grouped_query_attention_equals_pytorch(kv_heads):
+@pytest.mark.parametrize("n_kv_heads", [1, 2])
+def test_grouped_query_attention_equals_pytorch(n_kv_heads):
     """Compare values and gradients, including the gradient of a bias."""
     rng = np.random.default_rng(0)
-    shapes = (2, 5, 4, 8), (2, 5, kv_heads, 8), (2, 5, kv_heads, 6), (4, 5, 5)
+    shapes = (2, 5, 4, 8), (2, 5, n_kv_heads, 8), (2, 5, n_kv_heads, 6), (4, 5, 5)
     arrays = [rng.normal(size=shape) for shape in shapes]
     ours = [Tensor(npx.asarray(x), requires_grad=True) for x in arrays]
     theirs = [torch.tensor(x, requires_grad=True) for x in arrays]

@@ -29,7 +29,7 @@ PARTS = {
     "faults": lambda w: faults.faults(w, 0.015, kinds=SURVIVED),
     "commands": lambda w: commands.commands(w, 1, without=["`reproduce table3`", "`reproduce figures`"]),
     "damage": lambda w: damage.damaged(w, 4),
-    "fuzz": lambda w: fuzz.fuzzed(w, 60),
+    "fuzz": lambda w: fuzz.fuzzed(w, 70),
 }
 
 

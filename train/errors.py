@@ -1,5 +1,6 @@
 """UserError, which the command line reports in one line with exit status 2, and helpers for error messages."""
 
+import difflib
 import shlex
 from collections.abc import Collection
 
@@ -10,8 +11,10 @@ from npx.messages import plural as plural
 
 OTHER_CHOICES = {  # for each option, names of values in other programs
     "--tokenizer": dict.fromkeys(("sentencepiece", "spm", "unigram"), "bpe"),
-    "--metric": dict.fromkeys(("comet", "bleurt", "bertscore"), "chrf, because neural metrics are out of scope"),
+    "--metric": dict.fromkeys(("comet", "bleurt", "bertscore"), "chrf, because neural metrics are out of scope")
+    | {"bleu_lc": "bleu_13a_lc"},
 }
+TO_UTF8 = "`iconv -f ISO-8859-1 -t UTF-8`, with the encoding of the text instead of ISO-8859-1"  # advice in messages
 
 
 class UserError(Exception):
@@ -31,8 +34,12 @@ def quote(path: object) -> str:
     return shlex.quote(str(path))
 
 
-def check_choice(name: str, value: str, choices: Collection[str]) -> None:
-    """Raise UserError, which suggests the most similar choice, unless `value` is one of the choices of `name`."""
+def check_choice(name: str, value: str, choices: Collection[str], otherwise: str = "") -> None:
+    """Raise UserError unless `value` is one of the choices of `name`.
+
+    The message suggests a similar choice, or, if there is none, `otherwise`.
+    """
     if value not in choices:
-        attempt = OTHER_CHOICES.get(name, {}).get(value.lower()) or nearest(value, choices)
-        raise UserError(f"{name}: expected one of {', '.join(choices)}; got '{value}'; try {attempt}")
+        similar = difflib.get_close_matches(value, choices, n=1)
+        attempt = OTHER_CHOICES.get(name, {}).get(value.lower()) or "".join(similar) or otherwise
+        raise UserError(f"{name}: expected one of {', '.join(choices)}; got '{value}'{attempt and f'; try {attempt}'}")

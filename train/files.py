@@ -44,11 +44,11 @@ FILE_TYPES = {
 }  # fmt: skip
 REMEDIES = {stat.S_IFDIR: "the path of a file inside it", stat.S_IFIFO: "writing its content to a file first"}
 PathLike = str | os.PathLike[str]
-SETTLED = 2 * 10**9  # nanoseconds
+SETTLING_NANOSECONDS = 2 * 10**9  # see `text_digest`
 files_read: set[tuple[int, ...]] = set()  # the first files that the command has read (see `identity`)
 MAX_FILES_READ = 4096  # a long training run reads more files, but writes no output that the user names
 MISSING = "a path that does not exist"
-REPLACES = "this output would replace an input or another output; try another path"
+WOULD_REPLACE_A_FILE = "this output would replace an input or another output; try another path"
 THEN_RETRY, THEN_RESUME = "then the same command again", "then --resume"  # the end of the message of a WriteError
 
 
@@ -58,11 +58,11 @@ class WriteError(UserError):
     Args:
         problem: what was expected and what happened.
         remedy: how to make the write possible.
-        then: what to do after that.
+        next_step: what to do after that.
     """
 
-    def __init__(self, problem: str, remedy: str = "freeing space", then: str = THEN_RETRY) -> None:
-        super().__init__(f"{problem}; try {remedy}, {then}")
+    def __init__(self, problem: str, remedy: str = "freeing space", next_step: str = THEN_RETRY) -> None:
+        super().__init__(f"{problem}; try {remedy}, {next_step}")
         self.problem, self.remedy = problem, remedy
 
 
@@ -98,14 +98,14 @@ def open_for_reading(
     """Open a file for reading. Raises UserError if it is missing or cannot be read.
 
     In the message, `expected` says what the file should be, and `attempt` what to try. With `pipes`, input that can be
-    read only once is accepted too; otherwise a pipe is rejected without blocking.
+    read only once is accepted too, and "-" is standard input; otherwise a pipe is rejected without blocking.
     """
 
-    path = str(path) or "''"
+    path = "/dev/stdin" if pipes and str(path) == "-" else str(path) or "''"
 
     def user_error(error: OSError) -> UserError:
         if isinstance(error, FileNotFoundError):
-            remedy = attempt or ("/dev/stdin" if pipes and path == "-" else f"another path{describe_base(path)}")
+            remedy = attempt or f"another path{describe_base(path)}"
             return UserError(f"{path}: expected {expected}; got {MISSING}; try {remedy}")
         remedy = attempt or "another path"
         if error.errno in (errno.EACCES, errno.EPERM, errno.EMFILE, errno.ENFILE):  # the file itself may be intact
@@ -170,17 +170,20 @@ _digests: dict[tuple[int, ...], str] = {}  # see `text_digest`
 def text_digest(path: PathLike) -> str:
     """Return the SHA-256 of a text file, which is read again only if it has changed.
 
-    After two changes within SETTLED nanoseconds, the file may have the same timestamps, so the hash of a file that has
+    After two changes within SETTLING_NANOSECONDS, the file may have the same timestamps, so the hash of a file that has
     just changed is not cached.
     """
     with open_for_reading(path) as file:
-        before = identity(os.fstat(file.fileno()))
-        if before not in _digests:
+        version = identity(os.fstat(file.fileno()))
+        if version not in _digests:
             sha256 = hashlib.file_digest(cast(Any, file), "sha256").hexdigest()
-            if time.time_ns() - max(before[-2:]) < SETTLED or identity(os.fstat(file.fileno())) != before:
+            if (
+                time.time_ns() - max(version[-2:]) < SETTLING_NANOSECONDS
+                or identity(os.fstat(file.fileno())) != version
+            ):
                 return sha256
-            _digests[before] = sha256
-    return _digests[before]
+            _digests[version] = sha256
+    return _digests[version]
 
 
 # ---- writing
@@ -211,7 +214,7 @@ def atomic_write(path: PathLike, mode: str = "b", write_through: bool = False) -
 
         def check() -> None:
             if write_through and target.exists() and identity(target.stat()) in files_read:
-                raise UserError(f"{path}: {REPLACES}")
+                raise UserError(f"{path}: {WOULD_REPLACE_A_FILE}")
 
         check()
         partial = Path(unique_name(target.parent)) if write_through else target.with_name(f".{target.name}.partial")
@@ -335,17 +338,18 @@ def make_folder(path: Path) -> None:
 
 
 @contextmanager
-def disk_errors(target: str, then: str = "") -> Iterator[None]:
+def disk_errors(target: str, next_step: str = "") -> Iterator[None]:
     """Convert errors of system calls to WriteError, except for a closed pipe.
 
-    `then` (default THEN_RETRY) is the end of the message; it also replaces the end of a WriteError from a nested block.
+    `next_step` (default THEN_RETRY) is the end of the message. It also replaces the end of a WriteError from a nested
+    block.
     """
     try:
         yield
     except WriteError as error:
-        if not then:
+        if not next_step:
             raise
-        raise WriteError(error.problem, error.remedy, then) from None
+        raise WriteError(error.problem, error.remedy, next_step) from None
     except UserError:
         raise
     except Exception as error:
@@ -354,7 +358,7 @@ def disk_errors(target: str, then: str = "") -> Iterator[None]:
             raise
         expected, remedy = CANNOT_WRITE.get(number, ("a readable and writable path", "another path"))
         problem = f"{target}: expected {expected}; got '{os.strerror(number)}'; earlier files are intact"
-        raise WriteError(problem, remedy, then or THEN_RETRY) from None
+        raise WriteError(problem, remedy, next_step or THEN_RETRY) from None
 
 
 def open_inside(path: PathLike, flags: int) -> int:

@@ -7,7 +7,7 @@ import hashlib
 import json
 import math
 import os
-from collections.abc import Collection, Mapping
+from collections.abc import Callable, Collection, Iterable, Mapping
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -17,16 +17,25 @@ from train.errors import ReadError, UserError, one_line
 from train.files import PathLike, describe_path, open_for_reading, write_text
 
 SEAL = "sha256_of_this"
-# Maps a key to a Range or a type, in a tuple with None if null is allowed, or to a nested Schema.
+# Maps each key to the Range or type of its value, to (Range or type, None) if null is allowed, or to a nested Schema.
 Schema = Mapping[str, Any]
 
 # ---- reading
 
 
-def read_json(path: PathLike, expected: str, attempt: str = "downloading or copying it again") -> Any:
-    """Return the content of a JSON file. Raises UserError for invalid JSON, NaN and infinity."""
+def read_json(
+    path: PathLike,
+    expected: str,
+    attempt: str = "downloading or copying it again",
+    on_bytes: Callable[[bytes], object] = len,
+) -> Any:
+    """Return the content of a JSON file. Raises UserError for invalid JSON, NaN and infinity.
+
+    `on_bytes` is called with the content as bytes.
+    """
     with open_for_reading(path, expected, attempt=attempt) as file:
         raw = file.read()
+    on_bytes(raw)
     try:
         return parse_json(raw.decode("utf-8"))
     except (ValueError, RecursionError) as error:
@@ -63,8 +72,8 @@ def open_own_folder(out: Path, *marks: str, ignored: Collection[str] = ()) -> An
     """Return the content of the first valid sealed file among `marks` in an output folder, or None for a new folder.
 
     A new folder contains nothing except the names in `ignored` and perhaps an unfinished first mark, which is the first
-    file that a command writes. Raises UserError for any other folder, because it belongs to the user, and for a folder
-    that contains a link to another folder.
+    file that a command writes. Raises UserError for any other folder, because it belongs to the user, for a folder that
+    contains a link to another folder, and for a new folder inside a run.
     """
     reject_links(*(path for path in (out.iterdir() if out.is_dir() else ()) if path.is_dir()))
     for mark in marks:
@@ -76,7 +85,41 @@ def open_own_folder(out: Path, *marks: str, ignored: Collection[str] = ()) -> An
         raise UserError(
             f"{out}: expected a new folder, or an earlier output folder of this command; got {got}; try another folder"
         )
+    check_outside_run(out)
     return None
+
+
+def check_outside_run(
+    out: Path, kind: str = "folder", attempt: str = "another --out", models: Iterable[Path] = ()
+) -> None:
+    """Raise UserError if an output is inside a run, which replaces and removes folders by their names.
+
+    Args:
+        out: the output; links are resolved.
+        kind: "file" or "folder".
+        attempt: what the message suggests.
+        models: runs or checkpoints that the command reads. The targets of links to their checkpoints are part of them.
+    """
+
+    def runs(path: Path) -> list[Path]:
+        return [
+            f for start in (os.path.abspath(path), os.path.realpath(path)) for f in Path(start).parents if is_run(f)
+        ]
+
+    found = next(iter(runs(out)), None)
+    for model in models:
+        run = model if is_run(model) else next(iter(runs(model)), model)
+        folders = (run, run / "checkpoints", *run.glob("checkpoints/*"))
+        if any(Path(os.path.realpath(out)).is_relative_to(os.path.realpath(folder)) for folder in folders):
+            found = model
+    if found:
+        raise UserError(f"{out}: expected a {kind} outside the run; got a {kind} in {found}; try {attempt}")
+
+
+def is_run(folder: Path) -> bool:
+    """Return whether a folder is a run: it has a checkpoint, or what a run has before its first checkpoint."""
+    begun = ("config.toml", "tokenizer.json", "checkpoints")
+    return all(os.path.exists(folder / name) for name in begun) or any(folder.glob("checkpoints/*/state.json"))
 
 
 def reject_links(*folders: Path) -> None:
@@ -84,7 +127,9 @@ def reject_links(*folders: Path) -> None:
     for path in folders:
         if path.is_symlink():
             attempt = f"moving the folder back, or a link to the complete folder {path.parent} instead"
-            raise UserError(f"{path}: expected a folder of this program; got a link; try {attempt}")
+            raise UserError(
+                f"{path}: expected a folder that npx-transformer created; got a symbolic link; try {attempt}"
+            )
 
 
 # ---- schemas and seals
@@ -108,7 +153,7 @@ def schema_error(content: Any, schema: Schema) -> str:
             if problem := schema_error(value, kind):
                 return f"{key}{': ' if problem.startswith('expected') else '.'}{problem}"
         elif not (kind.fits(value) if isinstance(kind, Range) else type(value) is kind):
-            words = kind.words() if isinstance(kind, Range) else {dict: "keys and values"}.get(kind, kind.__name__)
+            words = kind.describe() if isinstance(kind, Range) else {dict: "keys and values"}.get(kind, kind.__name__)
             return f"{key}: expected {words}; got {one_line(repr(value))[:60]}"
     return ""
 

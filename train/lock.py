@@ -60,16 +60,20 @@ def lock_folder(folder: Path, program: str) -> Iterator[FolderLock]:
     folder_descriptor = os.open(folder, os.O_RDONLY | os.O_CLOEXEC)
     try:
         status = os.fstat(folder_descriptor)
-        key, holder = (status.st_dev, status.st_ino), (os.getpid(), threading.get_ident())
+        key = (status.st_dev, status.st_ino)
+        holder = (os.getpid(), threading.get_ident())
         if key in _held and _held[key][0] == holder:
             yield FolderLock(folder, folder_descriptor, _held[key][1])
             return
-        lock, deadline = folder / "lock", time.monotonic() + LOCK_WAIT_SECONDS
+        lock = folder / "lock"
+        deadline = time.monotonic() + LOCK_WAIT_SECONDS
         descriptor = open_locked(lock, partial(_wait, lock, deadline))
-        earlier = os.pread(descriptor, 12, 0).strip(b"\0")  # a power loss may leave null bytes
-        if not b'{"program": '.startswith(earlier):
+        content = os.pread(descriptor, 12, 0).strip(b"\0")  # a power loss may leave null bytes
+        if not b'{"program": '.startswith(content):
             os.close(descriptor)
-            raise UserError(f"{lock}: expected a lock of this program; got another file; try moving this file")
+            raise UserError(
+                f"{lock}: expected a lock file that npx-transformer created; got another file; try moving it away"
+            )
         _held[key] = holder, descriptor
         try:
             text = {"program": program, "pid": os.getpid(), "host": socket.gethostname(), "since": time.strftime("%c")}
@@ -91,8 +95,8 @@ def lock_folder(folder: Path, program: str) -> Iterator[FolderLock]:
 
 def _wait(lock: Path, deadline: float) -> None:
     """Wait 20 ms if a lock's holder has died and `deadline` has not passed; else raise UserError, naming the holder."""
-    holder, dead = _describe_holder(lock)
-    if not dead or time.monotonic() > deadline:
+    holder, is_dead = _describe_holder(lock)
+    if not is_dead or time.monotonic() > deadline:
         raise UserError(f"{lock.parent} is in use by {holder}; try again when it has finished, or use another folder")
     time.sleep(0.02)
 

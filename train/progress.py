@@ -21,7 +21,7 @@ from typing import Any
 
 FIRST_LINE = 10.0  # seconds
 GROWTH = 0.1
-WIDE = 90  # minimum width of a terminal that also shows bars
+MIN_WIDTH_FOR_BARS = 90  # characters; a narrower terminal shows only text
 BAR_WIDTH = 24
 INDENT = "  "  # begins the continuation lines of a wrapped line
 
@@ -41,7 +41,7 @@ class Work:
 
     def __init__(self, name: str, unit: str = "", total: int | None = None, done: int = 0) -> None:
         self.name, self.unit, self.total = name, unit, total
-        self.first = done
+        self.n_before = done  # items that do not count for the speed
         self.start = time.perf_counter()
         self.details = ""
         self.done = done
@@ -54,7 +54,8 @@ class Work:
 
     @done.setter
     def done(self, count: int) -> None:
-        self._done, self._counted_at = count, time.perf_counter()
+        self._done = count
+        self._counted_at = time.perf_counter()
 
     def advance(self, count: int = 1) -> None:
         """Add `count` completed items."""
@@ -72,26 +73,26 @@ class Work:
     @property
     def rate(self) -> float:
         """Items per second since the start."""
-        return (self.done - self.first) / max(self.seconds, 1e-9)
+        return (self.done - self.n_before) / max(self.seconds, 1e-9)
 
     def time_left(self) -> str:
         """Return the remaining time, "1:02:03 left", or "" if it is unknown.
 
         The estimate is updated when an item is completed; between updates it counts down.
         """
-        if self.total is None or self.done == self.first < self.total:
+        if self.total is None or self.done == self.n_before < self.total:
             return ""
-        rate = (self.done - self.first) / max(self._counted_at - self.start, 1e-9)
+        rate = (self.done - self.n_before) / max(self._counted_at - self.start, 1e-9)
         waited = (self.end or time.perf_counter()) - self._counted_at
         return f"{format_duration(max(0, (self.total - self.done) / max(rate, 1e-9) - waited))} left"
 
     def describe(self) -> str:
         """Return the current state as one line."""
         count = f"{self.done:,}" if self.total is None else f"{min(self.done, self.total):,}/{self.total:,}"
-        what = f"{self.name} {count} {self.unit}".rstrip() if self.unit or self.total is not None else self.name
-        speed = self.details or (f"{format_rate(self.rate)}/s" if self.done > self.first else "")
+        work = f"{self.name} {count} {self.unit}".rstrip() if self.unit or self.total is not None else self.name
+        speed = self.details or (f"{format_rate(self.rate)}/s" if self.done > self.n_before else "")
         left = "" if self.done == self.total else self.time_left()
-        return "  ".join(filter(None, (what, speed, left or format_duration(self.seconds))))
+        return "  ".join(filter(None, (work, speed, left or format_duration(self.seconds))))
 
     def result(self) -> str:
         """Return the final number of items and the speed: "3,000 sentences in 273.1 s, 11 per second"."""
@@ -133,7 +134,8 @@ class Display:
     @contextmanager
     def work(self, name: str, unit: str = "", total: int | None = None, done: int = 0) -> Iterator[Work]:
         """Show the progress of a job (see `Work`) during this block."""
-        work, finished = Work(name, unit, total, done), threading.Event()
+        work = Work(name, unit, total, done)
+        finished = threading.Event()
         self.works.append(work)
         if self.enabled and not self.is_live:
             threading.Thread(target=self._write_regularly, args=(work, finished), daemon=True).start()
@@ -144,17 +146,17 @@ class Display:
             finished.set()
             self.works.remove(work)
 
-    def write(self, text: str, shown: int = 0) -> None:
+    def write(self, text: str, n_optional: int = 0) -> None:
         """Write a line above the displayed jobs.
 
         Fields are separated by two spaces. If the terminal is narrower than the line, the line is wrapped, and its last
-        `shown` fields are omitted because the displayed job shows them too.
+        `n_optional` fields are omitted because the displayed job shows them too.
         """
         if not self.enabled:
             return
         with suppress(OSError):  # the terminal or pipe is closed
             if self.is_live:
-                lines = wrap(text, self.console.width, shown)
+                lines = wrap(text, self.console.width, n_optional)
                 self.console.print(lines, markup=False, highlight=False, soft_wrap=True)
             else:
                 print(text, file=sys.stderr, flush=True)
@@ -170,7 +172,7 @@ class Display:
         from rich.text import Text
 
         lines = Table.grid(padding=(0, 1, 0, 0))
-        is_wide = self.console.width >= WIDE
+        is_wide = self.console.width >= MIN_WIDTH_FOR_BARS
         for work in list(self.works):
             bar = ProgressBar(work.total, work.done, BAR_WIDTH, pulse=work.total is None)
             text = Text(work.describe(), no_wrap=True, overflow="ellipsis")

@@ -144,9 +144,10 @@ def svg(graph: list[Box]) -> str:
                         f'stroke="white" stroke-width="4" paint-order="stroke">{escape(label)}</text>')  # fmt: skip
     out += labels
     for box in graph:
-        x, y, wide = layout.x[box.key], layout.y[box.key], layout.width[box.key]
+        x, y = layout.x[box.key], layout.y[box.key]
+        box_width = layout.width[box.key]
         fill, corner = ("#eef6ee", 18) if box.leaf else ("#eef2fa", 3)
-        out.append(f'<rect x="{x - wide / 2:.0f}" y="{y - HALF:.0f}" width="{wide:.0f}" height="{2 * HALF}" '
+        out.append(f'<rect x="{x - box_width / 2:.0f}" y="{y - HALF:.0f}" width="{box_width:.0f}" height="{2 * HALF}" '
                    f'rx="{corner}" fill="{fill}" stroke="#555"/>')  # fmt: skip
         for i, line in enumerate(box.lines):
             out.append(f'<text x="{x:.0f}" y="{y - 4 + 16 * i:.0f}" text-anchor="middle">{escape(line)}</text>')
@@ -201,7 +202,8 @@ def evaluate(node: ast.AST, leaves: dict[str, Tensor], known: Collection[str] = 
         x = value(node.operand)
         return OPERATIONS["negative"](x) if isinstance(x, Tensor) else -x
     if isinstance(node, ast.BinOp) and type(node.op) in OPERATORS:
-        name, operands = OPERATORS[type(node.op)], (value(node.left), value(node.right))
+        name = OPERATORS[type(node.op)]
+        operands = (value(node.left), value(node.right))
         if any(isinstance(x, Tensor) for x in operands):
             return apply(name, operands)
         if name in ARITHMETIC and not any(isinstance(x, list) for x in operands):

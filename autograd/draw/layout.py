@@ -10,7 +10,7 @@ Point = tuple[float, float]
 
 @dataclass
 class Box:
-    """A box to draw: its lines of text, whether it is a leaf, and the keys of its inputs with the arrows' labels."""
+    """A box to draw: its lines of text, whether it is a leaf, and the source and the label of each arrow to it."""
 
     key: str
     lines: list[str]
@@ -19,7 +19,10 @@ class Box:
 
 
 def ranks(graph: list[Box]) -> dict[str, int]:
-    """Return each box's longest distance from the leaves, ignoring arrows from later boxes (within a module)."""
+    """Return each box's longest distance from the leaves.
+
+    Arrows from later boxes, which occur if a module is called several times, are ignored.
+    """
     rank: dict[str, int] = {}
     for box in graph:
         rank[box.key] = 1 + max((rank.get(source, -1) for source, _ in box.inputs), default=-1)

@@ -1,4 +1,4 @@
-"""The arguments of a call as a flat list, including arrays inside containers and arrays passed by name."""
+"""`Arguments`: the arguments of a call as a flat list, including arrays inside containers and arrays passed by name."""
 
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
@@ -18,33 +18,33 @@ class Arguments:
     """The arguments of one call.
 
     Attributes:
+        values: a flat list of the positional arguments, in which a list, tuple or dict with floating-point arrays is
+            replaced by its items, and of the options with floating-point arrays.
         names: the name of each value, such as `input 0`, `input 1['gain']` or `option scale`.
-        values: the positional arguments, in which a list, tuple or dict with floating-point arrays is replaced by its
-            items, and the options with floating-point arrays.
     """
 
     def __init__(self, inputs: Sequence[Any], options: dict[str, Any]) -> None:
         self.inputs, self.options = inputs, options
         leaves = [leaf for i, x in enumerate(inputs) for leaf in flatten(f"input {i}", x)]
-        self.in_options = [name for name, x in options.items() if has_floats(x)]
-        leaves += [leaf for name in self.in_options for leaf in flatten(f"option {name}", options[name])]
+        self.array_options = [name for name, x in options.items() if has_floats(x)]
+        leaves += [leaf for name in self.array_options for leaf in flatten(f"option {name}", options[name])]
         self.names = [name for name, _ in leaves]
-        self.positional = {f"input {i}" for i in range(len(inputs))}
+        self.positional_names = {f"input {i}" for i in range(len(inputs))}
         self.values = [on_device(x.data if isinstance(x, Tensor) else x) for _, x in leaves]
 
     def require_options(self, check: Callable[..., Any], function: Callable[..., Any]) -> None:
-        """Raise TypeError if `function` needs an option that has the name of one of the check's own options.
+        """Raise TypeError if `function` requires an option that has the name of an option of the check.
 
         The check would take a value passed by that name, and the function would never receive it.
         """
         try:
-            needed = signature(function)
-            given = needed.bind_partial(*self.inputs, **self.options).arguments
+            function_signature = signature(function)
+            given = function_signature.bind_partial(*self.inputs, **self.options).arguments
         except (TypeError, ValueError):  # no signature, or arguments that the call itself will reject
             return
-        settings = {p.name for p in signature(check).parameters.values() if p.kind is p.KEYWORD_ONLY}
-        for p in needed.parameters.values():
-            if p.name in settings - given.keys() and p.default is p.empty:
+        check_options = {p.name for p in signature(check).parameters.values() if p.kind is p.KEYWORD_ONLY}
+        for p in function_signature.parameters.values():
+            if p.name in check_options - given.keys() and p.default is p.empty:
                 name = getattr(function, "__name__", type(function).__name__)
                 raise TypeError(
                     f"{check.__name__}: {name} needs the option {p.name!r}, which is also an option of "
@@ -53,9 +53,10 @@ class Arguments:
 
     def restore(self, values: Sequence[Any]) -> tuple[list[Any], dict[str, Any]]:
         """Return the inputs and options with `values` in place of `self.values`."""
-        rest = iter(values)
-        inputs = [replace_leaves(x, rest) for x in self.inputs]
-        return inputs, self.options | {name: replace_leaves(self.options[name], rest) for name in self.in_options}
+        new_values = iter(values)
+        inputs = [replace_leaves(x, new_values) for x in self.inputs]
+        options = {name: replace_leaves(self.options[name], new_values) for name in self.array_options}
+        return inputs, self.options | options
 
     def adapt(self, function: Callable[..., Any]) -> Callable[..., Any]:
         """Return a function of the flat values that calls `function` with the inputs and options."""
@@ -87,11 +88,10 @@ class Arguments:
             finally:
                 self.options = options
 
-        call, reproduce = changed()(problem.call), changed()(problem.reproduce)
-        return replace(problem, call=call, reproduce=reproduce)
+        return replace(problem, call=changed()(problem.call), reproduce=changed()(problem.reproduce))
 
     def with_other_floats(self, problem: Problem, function: Callable[..., Any]) -> Iterator[tuple[str, Problem]]:
-        """Yield problems in which one option that is a float, or one input that is a Python float, is changed."""
+        """Yield problems with a different value for one option that is a float, or one input that is a Python float."""
         for name, x in self.float_options(function).items():
             yield f"{name}={vary(x):.4g}", self.with_options(problem, {name: vary(x)})
         for i, x in enumerate(problem.values):
@@ -103,10 +103,10 @@ class Arguments:
     def constants(self, problem: Problem, notes: list[str]) -> tuple[int, ...]:
         """Return the positions of the arrays in containers and options that the function treats as constants.
 
-        These are floating-point arrays in whose place the function accepts no Tensor, or to which no gradient flows.
-        They are added to `notes`.
+        These are floating-point arrays that the function does not accept as Tensors, or to which no gradient flows.
+        Each is recorded in `notes`.
         """
-        candidates = [i for i in problem.floats if self.names[i] not in self.positional]
+        candidates = [i for i in problem.floats if self.names[i] not in self.positional_names]
         constants = {*candidates}
         for i in candidates:
             trial = replace(problem, constants=tuple(constants - {i}))
@@ -120,7 +120,8 @@ class Arguments:
                 constants.remove(i)
         for i in sorted(constants):
             note = f"not checked: the gradient of {self.names[i]}, which the function treats as a constant"
-            notes += [note] if note not in notes else []
+            if note not in notes:
+                notes.append(note)
         return tuple(sorted(constants))
 
 
@@ -150,10 +151,10 @@ def flatten(name: str, x: Any) -> Iterator[tuple[str, Any]]:
         yield from flatten(f"{name}[{key!r}]", item)
 
 
-def replace_leaves(x: Any, rest: Iterator[Any]) -> Any:
-    """Return a copy of x in which the next new values replace the values that `flatten` yields."""
+def replace_leaves(x: Any, new_values: Iterator[Any]) -> Any:
+    """Return a copy of x in which the next of `new_values` replace the values that `flatten` yields."""
     if type(x) not in (list, tuple, dict) or not has_floats(x):
-        return next(rest)
+        return next(new_values)
     if type(x) is dict:
-        return {key: replace_leaves(item, rest) for key, item in x.items()}
-    return type(x)(replace_leaves(item, rest) for item in x)
+        return {key: replace_leaves(item, new_values) for key, item in x.items()}
+    return type(x)(replace_leaves(item, new_values) for item in x)

@@ -8,7 +8,7 @@ from autograd.testing.rules import with_layout
 from npx import Array, Key
 from npx.dispatch import map_arrays
 
-BROADCAST = "one number repeated", "one row repeated"  # layouts with strides of 0; they change the values
+BROADCAST = "one number repeated", "one row repeated"  # layouts with strides of 0, which change the values
 np = npx.host
 
 
@@ -94,7 +94,7 @@ def with_repeated_rows(values: Values, times: int) -> Values:
         repeated = np.concatenate([x] * times)
         if x.dtype.kind in "biu":
             return repeated
-        sizes = np.linspace(1, 0.5, len(repeated)).reshape(-1, *[1] * (x.ndim - 1))
-        return (repeated * sizes).astype(x.dtype)
+        factors = np.linspace(1, 0.5, len(repeated)).reshape(-1, *[1] * (x.ndim - 1))
+        return (repeated * factors).astype(x.dtype)
 
     return map_arrays(change, values)

@@ -32,7 +32,17 @@ RIGHT, WRONG, UNCHECKED = "right", "wrong", "not checked"
 
 @dataclass
 class Outcome:
-    """The result of checking one custom gradient."""
+    """The outcome of checking one custom gradient.
+
+    Attributes:
+        kind: as for `CustomGradient`.
+        result: one of RIGHT, WRONG and UNCHECKED.
+        inputs: a description of each input.
+        rule: the broken rule, if the result is WRONG.
+        text: the report on a wrong gradient, or the error that prevented the check.
+        compared, notes: as for `Report`.
+        seconds: the duration of the check.
+    """
 
     name: str
     kind: str
@@ -63,7 +73,10 @@ def load(name: str) -> ModuleType:
 
 
 def select(target: str) -> list[CustomGradient]:
-    """Return the custom gradients that `MODULE` or `MODULE:NAME` names."""
+    """Return the custom gradients of `MODULE`, or the one that `MODULE:NAME` names.
+
+    Raises UsageError if there is none.
+    """
     module_name, _, name = target.partition(":")
     module = load(module_name)
     gradients = [*custom_gradients(module)]
@@ -127,11 +140,13 @@ def describe_input(x: Any) -> str:
 
 def parse_expectations(texts: list[str], gradients: list[CustomGradient]) -> dict[str, str]:
     """Return the declared gradients by name, parsed from `NAME=GRADIENT`; a single function needs no name."""
-    names, expectations = [g.name for g in gradients], {}
+    names = [g.name for g in gradients]
+    expectations = {}
     for text in texts:
         name, separator, declared = text.partition("=")
         if not (separator and name in names) and len(names) == 1:
-            name, declared = names[0], text
+            name = names[0]
+            declared = text
         if name not in names:
             raise UsageError(f"expected NAME=GRADIENT for --expect, with NAME among {', '.join(names)}; got {text!r}")
         try:
@@ -144,13 +159,14 @@ def parse_expectations(texts: list[str], gradients: list[CustomGradient]) -> dic
     return expectations
 
 
-def check_one(gradient: CustomGradient, shapes: list[str], seed: int, expect: str | None = None) -> Outcome:
+def run_check(gradient: CustomGradient, shapes: list[str], seed: int, expect: str | None = None) -> Outcome:
     """Check one custom gradient at inputs of the given `shapes` or, if there are none, at guessed inputs.
 
     Args:
         expect: as for `check_operation`.
     """
-    outcome, start = Outcome(gradient.name, gradient.kind), time.perf_counter()
+    outcome = Outcome(gradient.name, gradient.kind)
+    start = time.perf_counter()
     try:
         inputs = [parse_input(text, i, seed) for i, text in enumerate(shapes)]
         inputs = inputs or guess_inputs(gradient.operation, seed)
@@ -172,7 +188,7 @@ def check_one(gradient: CustomGradient, shapes: list[str], seed: int, expect: st
     return outcome
 
 
-def check_all(
+def run_checks(
     gradients: list[CustomGradient], shapes: list[str], seed: int, expectations: dict[str, str]
 ) -> list[Outcome]:
     """Check all gradients, with a progress line on a terminal."""
@@ -183,7 +199,7 @@ def check_all(
 
     with progress_line(show) if sys.stderr.isatty() else nullcontext():
         for gradient in gradients:
-            outcomes.append(check_one(gradient, shapes, seed, expectations.get(gradient.name)))
+            outcomes.append(run_check(gradient, shapes, seed, expectations.get(gradient.name)))
     return outcomes
 
 
@@ -236,15 +252,15 @@ def main(arguments: list[str]) -> int:
         options = parser().parse_args(arguments)
         gradients = select(options.target)
         expectations = parse_expectations(options.expect, gradients)
-        outcomes = check_all(gradients, options.input, options.seed, expectations)
+        outcomes = run_checks(gradients, options.input, options.seed, expectations)
     except UsageError as error:
         sys.stderr.write(f"check: {error}\n")
         return 2
     except KeyboardInterrupt:
         return 130
     if options.json:
-        facts = {"target": options.target, "seed": options.seed, "checks": [vars(o) for o in outcomes]}
-        sys.stdout.write(json.dumps(facts, indent=1) + "\n")
+        result = {"target": options.target, "seed": options.seed, "checks": [vars(o) for o in outcomes]}
+        sys.stdout.write(json.dumps(result, indent=1) + "\n")
     else:
         print_table(outcomes)
     results = {o.result for o in outcomes}

@@ -85,7 +85,8 @@ def check_operation(
     settings |= {"reference": reference, "expect": expect, "float32": None if float32 else False}
     arguments = Arguments(inputs, options)
     arguments.require_options(check_operation, operation)
-    problem, report = operation_problem(operation, arguments, settings), Report()
+    report = Report()
+    problem = operation_problem(operation, arguments, settings)
     problem.constants = arguments.constants(problem, report.notes)
     variants.require_inside(problem, domain)
     with missing_bodies_reported(problem, operation, *arguments.restore(arguments.values)):
@@ -96,7 +97,7 @@ def check_operation(
         if reference is not None:
             check.compare_value = partial(compare_value, reference=arguments.adapt(reference))
         check.compare_value(problem, tolerance=1e-9, given=True)
-        expected = check.at_given_inputs(problem)
+        expected = check.check_given_inputs(problem)
     note_unchecked_tensors(stray_tensors(expected.problem), report.notes)
     if check.declared is not None:
         report.notes.append(check.declared.describe_difference(problem, seed))
@@ -111,8 +112,8 @@ def check_operation(
             y, gradients = arguments.with_options(problem, {option: size}).output_and_gradients(expected.c)
             expected.compare("block size", f"with {option}={size}", y, gradients)
     if derive:
-        check.at_derived_inputs(problem)
-        check.at_other_options(arguments.with_other_floats(problem, operation))
+        check.check_derived_inputs(problem)
+        check.check_other_options(arguments.with_other_floats(problem, operation))
     report.notes += getattr(operation, "notes", [])  # an operation from another framework has notes
     return report
 
@@ -129,12 +130,12 @@ def operation_problem(operation: Callable[..., Tensor], arguments: Arguments, se
         given["reference"] = Placeholder("reference")
 
     def call(values: list[Any]) -> Any:
-        at_inputs, at_options = arguments.restore(values)
-        return operation(*at_inputs, **at_options)
+        inputs, options = arguments.restore(values)
+        return operation(*inputs, **options)
 
-    def reproduce(at: Problem) -> str:
-        at_inputs, at_options = arguments.restore(at.values)
-        return reproduction("check_operation", operation, at_inputs, at_options | given)
+    def reproduce(failing: Problem) -> str:
+        inputs, options = arguments.restore(failing.values)
+        return reproduction("check_operation", operation, inputs, options | given)
 
     problem = Problem(name, call, arguments.values, reproduce=reproduce, names=arguments.names)
     require_floats(name, problem.values)
@@ -156,8 +157,8 @@ def check_layer(
 ) -> Report:
     """Check the gradients of `layer(*inputs, **options)` with respect to inputs and parameters, in each mode.
 
-    The rules for operations and for modes apply, and evaluation mode must not draw random numbers. Each call in
-    training mode runs within `npx.keyed(seed, 1)`, which holds the dropout masks fixed.
+    All rules for operations and the rules for modes apply, and the layer must not draw random numbers in evaluation
+    mode. Each call in training mode runs within `npx.keyed(seed, 1)`, which holds the dropout masks fixed.
 
     Args:
         layer: an object such as a models.Module, with `train()`, `eval()` and `named_parameters()`, which returns
@@ -174,25 +175,32 @@ def check_layer(
     arguments, TypeError or ValueError.
     """
     require_layer(layer, modes)
-    name, named = getattr(layer, "__name__", type(layer).__name__), list(layer.named_parameters())
+    name = getattr(layer, "__name__", type(layer).__name__)
+    named_parameters = list(layer.named_parameters())
     arguments = Arguments(inputs, options)
     arguments.require_options(check_layer, getattr(layer, "forward", layer))
     values = [x.astype("float64") if is_float(x) else x for x in arguments.values]
-    originals, tensors = {n: p.data for n, p in named}, [p for _, p in named]
-    report, first = Report(), None
+    originals = {n: p.data for n, p in named_parameters}
+    tensors = [p for _, p in named_parameters]
+    report = Report()
+    first: Expected | None = None  # the results in the first mode
     entered: list[tuple[Callable[[], Any], Expected | None]] = []
 
-    def reproduce(at: Problem) -> str:
+    def reproduce(failing: Problem) -> str:
         # A layer cannot be printed as a literal: `layer` stands for a layer built like the failing one.
-        state = ", ".join(f"{n!r}: {literal(npx.to_host(a))}" for n, a in at.parameters.items())
-        made = f"from autograd.testing import {layer.adapter}; layer = {layer!r}; " if hasattr(layer, "adapter") else ""
-        setup = f"{made}state = {{{state}}}; [setattr(p, 'data', state[n]) for n, p in layer.named_parameters()]"
-        return reproduction("check_layer", Placeholder("layer"), *arguments.restore(at.values), setup if named else "")
+        setup = ""
+        if named_parameters:
+            state = ", ".join(f"{n!r}: {literal(npx.to_host(a))}" for n, a in failing.parameters.items())
+            setup = f"state = {{{state}}}; [setattr(p, 'data', state[n]) for n, p in layer.named_parameters()]"
+            if hasattr(layer, "adapter"):
+                setup = f"from autograd.testing import {layer.adapter}; layer = {layer!r}; {setup}"
+        return reproduction("check_layer", Placeholder("layer"), *arguments.restore(failing.values), setup)
 
     with layer_restored(layer) as restore_buffers:
         for mode in modes:
             other_mode = next((m for m in modes if m != mode), "train" if mode == "eval" else "eval")
-            enter, leave = getattr(layer, mode), getattr(layer, other_mode)
+            enter = getattr(layer, mode)
+            leave = getattr(layer, other_mode)
             enter()
             parameters = {n: data.astype("float64") for n, data in originals.items()}
             call = call_in_mode(layer, mode, seed, arguments)
@@ -206,15 +214,15 @@ def check_layer(
             check = ProblemCheck(report, directions, float32, domain, None, seed)
             check.save_buffers = partial(buffer_state, layer)
             check.warm_up(problem)
-            expected = check.at_given_inputs(problem, first)
+            expected = check.check_given_inputs(problem, first)
             require_registered(expected.problem, layer, options, report.notes)
             mode_rules.check_backward_in_other_mode(expected, leave, enter)
             if mode == "eval" and len(modes) > 1:
                 others = [other for name, other in variants.values(problem) if name.endswith("in the parameters")]
                 mode_rules.check_mode_after_update(expected, others, restore_buffers, layer.train, layer.eval)
             if derive and not (first and first.equals(expected)):
-                check.at_derived_inputs(problem)
-                check.at_other_options(arguments.with_other_floats(problem, getattr(layer, "forward", layer)))
+                check.check_derived_inputs(problem)
+                check.check_other_options(arguments.with_other_floats(problem, getattr(layer, "forward", layer)))
             first = first or expected
             entered.append((enter, expected if mode == "eval" else None))  # calls in training mode update buffers
             restore_buffers()

@@ -1,4 +1,4 @@
-"""Points at which several gradients are defensible, and how to tell these gradients from wrong ones.
+"""Recognize points at which several gradients are defensible, and tell these gradients from wrong ones.
 
 The gradient of a maximum of equal entries may go to any of them. A derivative with respect to a single entry says
 little: moving one of seven zeros leaves their median unchanged. Near such a point, however, the function is smooth, and
@@ -29,7 +29,8 @@ class Neighborhood:
     """The function near a point at which its gradient may not be unique.
 
     Args:
-        problem, arrays, sizes: the function, the point, and the unit of distance in each array.
+        problem, arrays: the function and the point.
+        units: the unit of distance in each array, which is the magnitude of its largest entry.
         c: the incoming gradient.
         at_point: the gradients at the point.
     """
@@ -38,11 +39,12 @@ class Neighborhood:
         self,
         problem: Problem,
         arrays: Sequence[Array],
-        sizes: Sequence[float],
+        units: Sequence[float],
         c: Array,
         at_point: Sequence[Array],
     ) -> None:
-        self.problem, self.arrays, self.sizes, self.c, self.at_point = problem, arrays, sizes, c, at_point
+        self.problem, self.arrays, self.units = problem, arrays, units
+        self.c, self.at_point = c, at_point
 
     def convention(self, direction: Direction, analytic: float, numerical: float) -> str:
         """Return why an analytic derivative along a direction is defensible, or "" if it is not.
@@ -51,12 +53,14 @@ class Neighborhood:
             numerical: the numerical derivative at this point.
         """
         for kind in ("nearby", "scattered", "aligned"):  # each is computed only if the previous ones are inconclusive
-            points, is_certain = getattr(self, kind), kind != "aligned"
+            points = getattr(self, kind)
             slopes = [slope for slope in self.slopes(direction, points) if npx.isfinite(slope)]
-            low, high = min(slopes, default=0.0), max(slopes, default=0.0)
+            low = min(slopes, default=0.0)
+            high = max(slopes, default=0.0)
             size = max(abs(analytic), abs(low), abs(high))
             if not (slopes and low - 1e-3 * size <= analytic <= high + 1e-3 * size):
                 continue
+            is_certain = kind != "aligned"
             is_jump = high - low > WIDE * size and (is_certain or self.has_slopes(direction, points, (low, high)))
             if is_jump or self.confirms(direction, points, analytic, numerical):
                 return f"neighboring points have derivatives from {low:.3g} to {high:.3g}; got {analytic:.3g}"
@@ -74,8 +78,8 @@ class Neighborhood:
         """
         for arrays, _ in points[:2]:
             neighboring = self.numerical_slope(direction, arrays)
-            off = abs(neighboring - analytic)
-            if not off <= 1e-3 * abs(analytic) or off > 0.1 * abs(neighboring - numerical):
+            error = abs(neighboring - analytic)
+            if not error <= 1e-3 * abs(analytic) or error > 0.1 * abs(neighboring - numerical):
                 return False
         return len(points) > 1
 
@@ -91,13 +95,14 @@ class Neighborhood:
     def numerical_slope(self, direction: Direction, arrays: Sequence[Array]) -> float:
         """Return the central difference along a direction at a neighboring point."""
         step = DISTANCE / (8 * max(a.size for a in self.arrays))
-        ahead, behind = (self.values(direction, t, arrays) for t in (step, -step))
+        ahead = self.values(direction, step, arrays)
+        behind = self.values(direction, -step, arrays)
         return float(npx.sum(self.c.reshape(-1) * (ahead - behind))) / (2 * step)
 
     def slopes(self, direction: Direction, points: Points) -> list[float]:
         """Return the analytic derivatives along a direction at neighboring points."""
         return [
-            sum(self.sizes[i] * float(npx.sum(gradients[i] * part)) for i, part in direction.items())
+            sum(self.units[i] * float(npx.sum(gradients[i] * part)) for i, part in direction.items())
             for _, gradients in points
         ]
 
@@ -109,37 +114,37 @@ class Neighborhood:
 
     @cached_property
     def scattered(self) -> Points:
-        """Points in random directions. Near a degenerate matrix, each has the gradient of another eigenbasis."""
-        return self.with_gradients(
-            [
-                [
-                    a + (DISTANCE * size * npx.to_host(npx.random.normal(npx.Key(k, 12, i), a.shape))).astype(a.dtype)
-                    for i, (a, size) in enumerate(zip(self.arrays, self.sizes, strict=True))
-                ]
-                for k in range(MAX_NEIGHBORS)
-            ]
-        )
+        """Points in random directions. Near a matrix with equal eigenvalues, each selects a different eigenbasis."""
+        points = []
+        for k in range(MAX_NEIGHBORS):
+            point = []
+            for i, (a, unit) in enumerate(zip(self.arrays, self.units, strict=True)):
+                offsets = npx.to_host(npx.random.normal(npx.Key(k, 12, i), a.shape))
+                point.append(a + (DISTANCE * unit * offsets).astype(a.dtype))
+            points.append(point)
+        return self.with_gradients(points)
 
     @cached_property
     def aligned(self) -> Points:
         """Points that differ from this point only in entries whose gradient is not 0.
 
         For the eigenvalues of a matrix of zeros, any eigenbasis gives a defensible gradient. A gradient with zeros is
-        that of neighbors with zeros in the same places; random neighbors have no zeros.
+        the gradient of neighbors with zeros in the same places; random neighbors have no zeros.
         """
-        numbers = [int((g != 0).sum()) for g in self.at_point]
-        if not 0 < sum(numbers) < sum(g.size for g in self.at_point):
+        counts = [int((g != 0).sum()) for g in self.at_point]  # nonzero entries of each gradient
+        if not 0 < sum(counts) < sum(g.size for g in self.at_point):
             return []
         points = []
-        for k in range(min(MAX_NEIGHBORS, 4 * max(numbers))):
+        for k in range(min(MAX_NEIGHBORS, 4 * max(counts))):
             point = []
-            for a, g, size, number in zip(self.arrays, self.at_point, self.sizes, numbers, strict=True):
+            for a, g, unit, n in zip(self.arrays, self.at_point, self.units, counts, strict=True):
                 offsets = npx.zeros_like(a, dtype="float64")
-                entries = npx.host.arange(number)
-                mixed = npx.sign(npx.host.sin(k // 4 + 2.5 * entries + 1))
-                signs = (-1.0) ** k * (mixed if k // 2 % 2 else 1.0)
-                offsets[g != 0] = signs * ((entries + k // 4) % max(1, number) + 0.5) / max(1, number)
-                point.append(a + (DISTANCE * size * offsets).astype(a.dtype))
+                entries = npx.host.arange(n)
+                # a fixed pattern of signs and ranks that changes with k
+                mixed_signs = npx.sign(npx.host.sin(k // 4 + 2.5 * entries + 1))
+                signs = (-1.0) ** k * (mixed_signs if k // 2 % 2 else 1.0)
+                offsets[g != 0] = signs * ((entries + k // 4) % max(1, n) + 0.5) / max(1, n)
+                point.append(a + (DISTANCE * unit * offsets).astype(a.dtype))
             points.append(point)
         return self.with_gradients(points)
 
@@ -155,35 +160,38 @@ class Neighborhood:
         return result
 
     def neighbor(self, k: int) -> list[Array]:
-        """Return the k-th point near this one: each entry moves by its rank, and the ranks rotate with k."""
+        """Return the k-th point near this one.
+
+        Each entry moves in proportion to its rank, so all entries of the point differ; the ranks rotate with k.
+        """
         arrays = []
-        for i, (a, size) in enumerate(zip(self.arrays, self.sizes, strict=True)):
+        for i, (a, unit) in enumerate(zip(self.arrays, self.units, strict=True)):
             turn = k * max(1, a.size // MAX_NEIGHBORS) * (i + 1)
             rank = (npx.host.arange(a.size) + turn) % max(1, a.size) - (a.size - 1) / 2
             rank += 0.25 if (k >> i) % 2 else -0.25  # never 0
-            arrays.append(a + (DISTANCE * size / max(1, a.size) * rank.reshape(a.shape)).astype(a.dtype))
+            arrays.append(a + (DISTANCE * unit / max(1, a.size) * rank.reshape(a.shape)).astype(a.dtype))
         return arrays
 
     def has_jump(self, direction: Direction) -> bool:
-        """Return whether any output that depends on the moved entries (or any at all, if none does) jumps here.
+        """Return whether the function jumps at this point: in an output that depends on the moved entries, if any does.
 
-        Tries the direction itself, an outward direction through all arrays, and the outward direction of each array
-        alone: along most lines through (0, 0), x ** y is continuous, but 0 ** y jumps.
+        Tries the direction itself, an outward direction through all arrays, and an outward direction through each array
+        separately: along most lines through (0, 0), x ** y is continuous, but 0 ** y jumps.
         """
-        here = self.values({}, 0.0)
-        least = ROUNDING * float(abs(here[npx.isfinite(here)]).max(initial=0.0))
-        depends = (self.values(direction, -JUMPS[0]) != here) | (self.values(direction, JUMPS[0]) != here)
+        y0 = self.values({}, 0.0)
+        min_jump = ROUNDING * float(abs(y0[npx.isfinite(y0)]).max(initial=0.0))
+        depends = (self.values(direction, -JUMPS[0]) != y0) | (self.values(direction, JUMPS[0]) != y0)
         depends |= not depends.any()
         for sign in (1.0, -1.0):
             neighbor = self.neighbor(1 if sign > 0 else 0)
             outward = {
-                i: sign * (b - a) / (DISTANCE * size)
-                for i, (a, b, size) in enumerate(zip(self.arrays, neighbor, self.sizes, strict=True))
+                i: sign * (b - a) / (DISTANCE * unit)
+                for i, (a, b, unit) in enumerate(zip(self.arrays, neighbor, self.units, strict=True))
             }
-            alone = [{i: part} for i, part in outward.items()] if len(outward) > 1 else []
-            for line in (direction, outward, *alone):
-                jumps = [abs(self.values(line, sign * t) - here) for t in JUMPS]
-                is_jump = (jumps[2] > 0.5 * npx.maximum(jumps[0], jumps[1])) & (jumps[2] > least)
+            separate = [{i: part} for i, part in outward.items()] if len(outward) > 1 else []
+            for line in (direction, outward, *separate):
+                jumps = [abs(self.values(line, sign * t) - y0) for t in JUMPS]
+                is_jump = (jumps[2] > 0.5 * npx.maximum(jumps[0], jumps[1])) & (jumps[2] > min_jump)
                 if (is_jump & depends & npx.isfinite(jumps[2])).any():
                     return True
         return False
@@ -192,7 +200,7 @@ class Neighborhood:
         """Return the output at a distance along a direction, from `start` or this point; NaN where it is undefined."""
         arrays = list(start or self.arrays)
         for i, part in direction.items():
-            arrays[i] = arrays[i] + (t * self.sizes[i] * part).astype(arrays[i].dtype)
+            arrays[i] = arrays[i] + (t * self.units[i] * part).astype(arrays[i].dtype)
         undefined = npx.host.full(self.c.size, npx.nan, "float64")
         try:
             y = self.problem.output_value(list(map(npx.from_host, arrays))).reshape(-1)

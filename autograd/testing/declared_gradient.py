@@ -10,7 +10,7 @@ from typing import Any
 
 import npx
 from autograd.testing.expected import Expected, close, difference
-from autograd.testing.gradcheck import check_gradients
+from autograd.testing.gradcheck import compare_gradients
 from autograd.testing.problem import Problem, floating_point_warnings_ignored
 from autograd.testing.report import CheckError, GradientError, NonFiniteError, Report
 from npx import Array
@@ -63,16 +63,16 @@ class DeclaredGradient:
         declared = declared if isinstance(declared, (tuple, list)) else [declared]
         if len(declared) > len(gradients):
             raise ValueError(f"expect: expected a gradient for each of {len(gradients)} inputs; got {len(declared)}")
-        for label, right, gx in zip(problem.labels, declared, gradients, strict=False):
-            right = npx.host.asarray(right)
-            if not close(right, gx, 1e-6, float(abs(g).max(initial=0.0)) * 1e-6):
-                text = f"expected the declared gradient ({self.reason}) of {label}; {difference(right, gx)}"
+        for label, expected, gx in zip(problem.labels, declared, gradients, strict=False):
+            expected = npx.host.asarray(expected)
+            if not close(expected, gx, 1e-6, float(abs(g).max(initial=0.0)) * 1e-6):
+                text = f"expected the declared gradient ({self.reason}) of {label}; {difference(expected, gx)}"
                 raise problem.failure("expected gradient", text, GradientError)
 
     def describe_difference(self, problem: Problem, seed: int) -> str:
         """Return how the gradient differs from the derivative, as a note for the report."""
         try:
-            check_gradients(problem, Report(), seed=seed)
+            compare_gradients(problem, Report(), seed=seed)
         except GradientError as error:
             lines = str(error).removeprefix(f"{problem.name}: ").splitlines()
             numbers = " ".join(" ".join(line.split()) for line in lines[1:3])
@@ -90,11 +90,11 @@ def suggest_declaration(problem: Problem, seed: int) -> str:
         gx = problem.gradients(output, leaves, c)[0]
     except (RuntimeError, ValueError, AssertionError):
         return ""
-    used = gx != 0
-    if gx.shape != c.shape or used.sum() < 2:  # any gradient of a single entry is a multiple of g
+    is_used = gx != 0
+    if gx.shape != c.shape or is_used.sum() < 2:  # any gradient of a single entry is a multiple of g
         return ""
-    if npx.array_equal(gx[used], c[used]):
-        return 'expect="straight-through"' if used.all() else "expect=lambda g, x: g * mask(x)"
+    if npx.array_equal(gx[is_used], c[is_used]):
+        return 'expect="straight-through"' if is_used.all() else "expect=lambda g, x: g * mask(x)"
     return 'expect="reversed"' if npx.array_equal(gx, -c) else ""
 
 

@@ -1,6 +1,7 @@
 """The text of a report on a wrong gradient: the numbers side by side and the pattern of the wrong entries."""
 
 from collections.abc import Sequence
+from math import isnan
 
 import npx
 from autograd.testing.numerical import Verdict
@@ -14,16 +15,16 @@ SIMPLE_FACTORS = -2, -1, -1 / 2, 1 / 4, 1 / 3, 1 / 2, 2 / 3, 3 / 2, 2, 3, 4
 MAX_LINES = 12  # maximum number of entries listed for wider arrays
 
 
-def comparison(analytic: float, verdict: Verdict, difference: float | None = None) -> list[str]:
+def comparison(analytic: float, verdict: Verdict, error: float | None = None) -> list[str]:
     """Return lines that show an analytic derivative and the expected one."""
     expected = repr(verdict.numerical)
     if verdict.is_kink:
         expected = f"from {verdict.low!r} to {verdict.high!r}, the left and right derivatives at a kink"
-    off = abs(analytic - verdict.numerical) if difference is None else difference
+    error = abs(analytic - verdict.numerical) if error is None else error
     return [
         f"    analytic   {analytic!r}",
         f"    numerical  {expected}",
-        f"    difference {off:.3g}; the numerical derivative is accurate to {verdict.bound:.2g}",
+        f"    difference {error:.3g}; the numerical derivative is accurate to {verdict.bound:.2g}",
     ]
 
 
@@ -35,16 +36,17 @@ def describe_entries(
     numerical: Array,
     wrong: Sequence[tuple[float, tuple[int, ...], Verdict]],
 ) -> str:
-    """Describe the wrong entries, given as (difference, index, verdict), of the gradient of `arrays[i]`.
+    """Describe the wrong entries, given as (error, index, verdict), of the gradient of `arrays[i]`.
 
     Small gradients are printed in full, with all arrays.
     """
-    label, a = labels[i], arrays[i]
-    difference, index, verdict = max(wrong, key=lambda entry: entry[0])
+    label = labels[i]
+    a = arrays[i]
+    error, index, verdict = max(wrong, key=lambda entry: entry[0])
     lines = [
         f"wrong gradient of {label}, {a.shape} {a.dtype}, in {len(wrong)} of {a.size} entries; the largest "
         f"error is at {index}:",
-        *comparison(float(gradient[index]), verdict, difference),
+        *comparison(float(gradient[index]), verdict, error),
     ]
     if a.size <= MAX_PRINTED:
         lines += [f"{name} = {literal(array)}" for name, array in zip(labels, arrays, strict=True)]
@@ -62,25 +64,28 @@ def side_by_side(left: Array, right: Array) -> list[str]:
         formatter = {"float_kind": lambda value: f"{value:>11.5g}" if value == value else f"{undefined:>11}"}
         return npx.host.array2string(x, max_line_width=10_000, formatter=formatter).splitlines()  # type: ignore
 
-    first, second = lines(left, "nan"), lines(right, "-")
-    width = max(map(len, first))
+    left_lines = lines(left, "nan")
+    right_lines = lines(right, "-")
+    width = max(map(len, left_lines))
     if 2 * width <= MAX_WIDTH:
-        return [f"    {a:<{width}}  |  {b}" for a, b in zip(first, second, strict=True)]
-    off = npx.where(npx.isfinite(left - right), abs(left - right), npx.where(right == right, npx.inf, -1)).reshape(-1)
-    order = npx.host.argsort(-off, kind="stable")
+        return [f"    {a:<{width}}  |  {b}" for a, b in zip(left_lines, right_lines, strict=True)]
+    non_finite_error = npx.where(right == right, npx.inf, -1)
+    errors = npx.where(npx.isfinite(left - right), abs(left - right), non_finite_error).reshape(-1)
+    order = npx.host.argsort(-errors, kind="stable")
     shown = [tuple(map(int, npx.unravel_index(int(k), left.shape))) for k in order[:MAX_LINES]]
     table = [f"    {index!s:<12}{left[index]:>11.5g}  |  {right[index]:>11.5g}" for index in shown]
-    return table + [f"    ... and {off.size - MAX_LINES} more entries"] * (off.size > MAX_LINES)
+    return table + [f"    ... and {errors.size - MAX_LINES} more entries"] * (errors.size > MAX_LINES)
 
 
 def likely_cause(shape: tuple[int, ...], entries: list[tuple[tuple[int, ...], float, float]]) -> str:
-    """Return what the wrong entries, given as (index, analytic, numerical), have in common; "" if nothing."""
+    """Return what the wrong entries, given as (index, analytic, numerical), have in common, or ""."""
     if all(analytic == 0 for _, analytic, _ in entries):
         return "the gradient is 0: the input is detached from the graph, or the vjp drops its gradient"
     ratios = [analytic / numerical for _, analytic, numerical in entries if numerical]
     first = ratios[0] if len(ratios) == len(entries) else npx.nan
-    is_simple = min(abs(first - factor) for factor in SIMPLE_FACTORS) <= 1e-4 * abs(first)  # required of a single entry
-    if first == first and (len(entries) > 1 or is_simple) and all(abs(r - first) <= 1e-4 * abs(first) for r in ratios):
+    is_simple = min(abs(first - factor) for factor in SIMPLE_FACTORS) <= 1e-4 * abs(first)
+    is_plausible = len(entries) > 1 or is_simple  # any single entry is wrong by some factor
+    if is_plausible and all(abs(r - first) <= 1e-4 * abs(first) for r in ratios) and not isnan(first):
         if abs(first + 1) <= 1e-4:
             return "the sign is wrong: every wrong entry is the negative of the numerical derivative"
         return f"a factor is wrong: every wrong entry is {first:.4g} times the numerical derivative"

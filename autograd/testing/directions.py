@@ -1,7 +1,7 @@
 """Compare the analytic and numerical derivatives of one problem along directions through its arrays.
 
-A direction is a dictionary. For some of the arrays, it says how far each entry moves, in units of the array's largest
-entry. A neighbor is a point at a small distance along a direction.
+A direction is a dictionary from the positions of some of the arrays to the distances by which their entries move, in
+units of the array's largest entry. A neighbor is a point at a small distance along a direction.
 """
 
 from collections.abc import Callable
@@ -33,30 +33,36 @@ from npx import Array
 class Directions:
     """The analytic gradient of one problem, and its comparison with numerical derivatives along directions.
 
-    Arguments: see `gradcheck.check_gradients`. Raises NonFiniteError, TypeError and ValueError like `gradcheck`.
+    Arguments: see `gradcheck.compare_gradients`. Raises NonFiniteError, TypeError and ValueError like `gradcheck`.
     """
 
     def __init__(
-        self, problem: Problem, report: Report, rtol: float | None, atol: float | None, seed: int, least: float = 0.0
+        self,
+        problem: Problem,
+        report: Report,
+        rtol: float | None,
+        atol: float | None,
+        seed: int,
+        min_derivative: float = 0.0,
     ) -> None:
         self.report, self.seed = report, seed
         self.arrays = [npx.to_host(a).copy() for a in problem.arrays]
         self.problem = problem.with_arrays(self.arrays)
         dtypes = {a.dtype.name for a in self.arrays}
         output, leaves = problem.output_and_leaves([npx.from_host(a.copy()) for a in self.arrays])
-        lowest = next((d for d in (*dtypes, output.dtype.name) if d != "float64"), "float64")
-        if lowest not in STEP:
+        dtype = next((d for d in (*dtypes, output.dtype.name) if d != "float64"), "float64")  # the narrowest
+        if dtype not in STEP:
             raise TypeError(
-                f"{problem.name}: expected inputs in float64 or float32; got {lowest}; try .astype('float64')"
+                f"{problem.name}: expected inputs in float64 or float32; got {dtype}; try .astype('float64')"
             )
-        if rtol is not None and rtol < RTOL[lowest] / 100:
+        if rtol is not None and rtol < RTOL[dtype] / 100:
             raise ValueError(
-                f"{problem.name}: expected an rtol of at least {RTOL[lowest] / 100:g} for {lowest}; got {rtol:g}; "
+                f"{problem.name}: expected an rtol of at least {RTOL[dtype] / 100:g} for {dtype}; got {rtol:g}; "
                 "try .astype('float64') on the inputs"
             )
         self.y = npx.to_host(output.data).copy()
-        here = self.y.astype("float64").reshape(-1)
-        if not npx.isfinite(here).all():
+        y0 = self.y.astype("float64").reshape(-1)
+        if not npx.isfinite(y0).all():
             index = tuple(int(k[0]) for k in npx.nonzero(~npx.isfinite(npx.host.atleast_1d(self.y))))
             value = npx.host.atleast_1d(self.y)[index]
             raise NonFiniteError(f"{problem.name}: expected finite outputs; got {value} at {index}; try other inputs")
@@ -66,24 +72,24 @@ class Directions:
         self.gradients = problem.gradients(output, leaves, self.c)
         repeated = problem.output_value([npx.from_host(a.copy()) for a in self.arrays]).reshape(-1)
         # Some frameworks compute a function in another order when no input requires a gradient.
-        rounding = 8 * EPS[lowest] * float(abs(here).max(initial=0.0))
-        if not npx.host.allclose(here, repeated, rtol=0, atol=rounding, equal_nan=True):
+        rounding = 8 * EPS[dtype] * float(abs(y0).max(initial=0.0))
+        if not npx.host.allclose(y0, repeated, rtol=0, atol=rounding, equal_nan=True):
             raise ValueError(
                 f"{problem.name}: expected the same output for the same input; two calls differ; "
                 "try a fixed key for random numbers (npx.Key, or `with npx.keyed(...)` inside the function)"
             )
-        # the unit of the steps in each array
-        self.sizes = [float(abs(a[npx.isfinite(a)]).max(initial=0.0)) or 1.0 for a in self.arrays]
-        self.largest = [
-            size * float(abs(g[npx.isfinite(g)]).max(initial=0.0))
-            for g, size in zip(self.gradients, self.sizes, strict=True)
+        # The unit of the steps in each array is the magnitude of its largest entry.
+        self.units = [float(abs(a[npx.isfinite(a)]).max(initial=0.0)) or 1.0 for a in self.arrays]
+        self.max_derivatives = [  # per unit, of each array's entries
+            unit * float(abs(g[npx.isfinite(g)]).max(initial=0.0))
+            for g, unit in zip(self.gradients, self.units, strict=True)
         ]
         with floating_point_warnings_ignored():
-            ratios = [abs(a.astype("float64")) / size for a, size in zip(self.arrays, self.sizes, strict=True)]
-            # the step of an entry, in these units: its own magnitude or, for a zero, that of the array's largest entry
+            ratios = [abs(a.astype("float64")) / unit for a, unit in zip(self.arrays, self.units, strict=True)]
+            # The step of an entry, in these units, is its own magnitude or, for a zero, 1.
             self.steps = [npx.where((ratio > 1e-12) & (ratio < npx.inf), ratio, 1.0) for ratio in ratios]
-        least_noise = 2 * EPS[lowest] * abs(here)
-        self.scale = Scale(lowest, here, least_noise, RTOL[lowest] if rtol is None else rtol, atol, least)
+        min_noise = 2 * EPS[dtype] * abs(y0)
+        self.scale = Scale(dtype, y0, min_noise, RTOL[dtype] if rtol is None else rtol, atol, min_derivative)
 
     @property
     def expected(self) -> Expected:
@@ -93,10 +99,10 @@ class Directions:
     # Directions
 
     def arrays_at(
-        self, direction: Direction, t: float, sizes: list[float] | dict[int, Array] | None = None
+        self, direction: Direction, t: float, units: list[float] | dict[int, Array] | None = None
     ) -> list[Array]:
-        """Return the arrays at distance t along a direction, in units of `sizes`."""
-        units = self.sizes if sizes is None else sizes
+        """Return the arrays at distance t along a direction, in `units` (default: `self.units`)."""
+        units = self.units if units is None else units
         return [
             a + (t * units[i] * direction[i]).astype(a.dtype) if i in direction else a.copy()
             for i, a in enumerate(self.arrays)
@@ -125,33 +131,33 @@ class Directions:
     @cached_property
     def noise(self) -> Array:
         """The rounding error of each output, measured with 12 calls."""
-        return noise(self.outputs(self.random_direction(10**6)), self.scale.here, self.scale.dtype)
+        return noise(self.outputs(self.random_direction(10**6)), self.scale.y0, self.scale.dtype)
 
     def analytic_along(self, direction: Direction) -> tuple[float, Scale]:
         """Return the analytic derivative along a direction, and the scale for the comparison."""
-        parts = [(self.gradients[i].astype("float64") * part, self.sizes[i]) for i, part in direction.items()]
-        analytic = sum(
-            size * float(npx.sum(npx.where(direction[i] != 0, part, 0)))
-            for i, (part, size) in zip(direction, parts, strict=True)
-        )
+        analytic = 0.0
+        for i, offsets in direction.items():
+            products = self.gradients[i].astype("float64") * offsets
+            analytic += self.units[i] * float(npx.sum(npx.where(offsets != 0, products, 0)))
         # The rounding errors of the largest entries can affect every entry of the gradient.
-        largest = max((self.largest[i] * float(abs(direction[i]).max(initial=0.0)) for i in direction), default=0.0)
-        slack = self.scale.rtol * (0.1 * largest + 0.01 * max(self.largest, default=0.0))
+        reaches = (self.max_derivatives[i] * float(abs(offsets).max(initial=0.0)) for i, offsets in direction.items())
+        slack = self.scale.rtol * (0.1 * max(reaches, default=0.0) + 0.01 * max(self.max_derivatives, default=0.0))
         # Inputs that cancel each other leave their rounding errors in the output.
-        slack += 4e3 * EPS[self.scale.dtype] * max(self.sizes) * float(abs(self.weights).max(initial=0.0))
+        slack += 4e3 * EPS[self.scale.dtype] * max(self.units) * float(abs(self.weights).max(initial=0.0))
         return analytic, replace(self.scale, slack=slack)
 
     def quick_verdict(self, direction: Direction) -> Verdict | None:
         """Return the verdict that the gradient is right along a direction if one short step shows this, else None.
 
-        The rounding error is assumed to be minimal, because more noise would widen the accepted range. The weights are
-        random, so the errors of the outputs add like independent ones. Where the function is not smooth, the result is
-        None.
+        This saves most of the calls for a right gradient. The rounding error is assumed to be minimal, because more
+        noise would widen the accepted range. The weights are random, so the errors of the outputs add like independent
+        ones. Where the function is not smooth, the result is None.
         """
         analytic, scale = self.analytic_along(direction)
-        changed = npx.zeros_like(scale.here, dtype="bool")
+        changed = npx.zeros_like(scale.y0, dtype="bool")
         derivatives = richardson(self.outputs(direction), scale, STEP[scale.dtype] / REFINEMENT, changed)
-        numerical, bounds = total(self.weights, derivatives.central), abs(self.weights) * derivatives.bound
+        numerical = total(self.weights, derivatives.central)
+        bounds = abs(self.weights) * derivatives.bound
         bound = min(float(npx.sum(bounds)), 4 * float(npx.host.linalg.norm(bounds)))
         allowed = scale.tolerance(self.weights, analytic, numerical)
         if not (bound <= allowed and abs(analytic - numerical) <= allowed):
@@ -167,9 +173,9 @@ class Directions:
         verdict = judge(self.outputs(direction), self.weights, analytic, scale, step or STEP[self.scale.dtype], levels)
         if verdict.kind == "wrong" and abs(analytic - verdict.numerical) <= 10 * self.rounding_error_along(direction):
             verdict = verdict._replace(kind="inconclusive", reason="rounding the inputs changes the gradient itself")
-        reach = max(self.sizes[i] * float(abs(direction[i]).max(initial=0.0)) for i in direction)
+        reach = max(self.units[i] * float(abs(direction[i]).max(initial=0.0)) for i in direction)
         if verdict.kind == "wrong" and reach > 1 and self.scale.dtype == "float64":
-            if is_on_staircase(self.outputs(direction), self.weights, analytic, verdict.numerical, self.scale.here):
+            if is_on_staircase(self.outputs(direction), self.weights, analytic, verdict.numerical, self.scale.y0):
                 reason = "the function is a staircase whose stairs are narrower than the step size"
                 verdict = verdict._replace(kind="inconclusive", reason=reason)
         self.report.compared += 1
@@ -180,7 +186,8 @@ class Directions:
     def note_difference(self, analytic: float, numerical: float) -> None:
         """Record the relative difference of two derivatives in the report if it is the largest so far."""
         unit = self.scale.tolerance(self.weights, analytic, numerical) / self.scale.rtol
-        self.report.worst = max(self.report.worst, abs(analytic - numerical) / (unit or 1.0))
+        relative = abs(analytic - numerical) / (unit or 1.0)
+        self.report.largest_difference = max(self.report.largest_difference, relative)
 
     # Inconclusive cases
 
@@ -194,12 +201,12 @@ class Directions:
         if self.output_rounding <= 1e3 * EPS[self.scale.dtype]:
             return 0.0
         rounding = self.gradient_rounding
-        return sum(self.sizes[i] * float(npx.sum(rounding[i] * abs(part))) for i, part in direction.items())
+        return sum(self.units[i] * float(npx.sum(rounding[i] * abs(part))) for i, part in direction.items())
 
     @property
     def output_rounding(self) -> float:
         """The rounding error of the output, relative to its largest value."""
-        return float(self.noise.max(initial=0.0) / (abs(self.scale.here).max(initial=0.0) or 1.0))
+        return float(self.noise.max(initial=0.0) / (abs(self.scale.y0).max(initial=0.0) or 1.0))
 
     @cached_property
     def gradient_rounding(self) -> list[Array]:
@@ -209,16 +216,17 @@ class Directions:
         for sign in (-2.0, 1.0, 2.0):
             signs = {k: sign * npx.sign(part) for k, part in self.random_direction(10**6 + 1).items()}
             neighbor = self.neighbor(signs, 1.0, units)
-            for most, g, other in zip(rounding, self.gradients, neighbor.gradients if neighbor else [], strict=False):
-                off = abs(g.astype("float64") - other)
-                is_small = self.output_rounding > 1e-3 or off <= 1e-2 * abs(g[npx.isfinite(g)]).max(initial=0.0)
-                npx.copyto(most, npx.maximum(most, npx.where(is_small, off, 0)))
+            others = neighbor.gradients if neighbor else []
+            for max_change, g, other in zip(rounding, self.gradients, others, strict=False):
+                change = abs(g.astype("float64") - other)
+                is_small = self.output_rounding > 1e-3 or change <= 1e-2 * abs(g[npx.isfinite(g)]).max(initial=0.0)
+                npx.copyto(max_change, npx.maximum(max_change, npx.where(is_small, change, 0)))
         return rounding
 
     @cached_property
     def neighborhood(self) -> Neighborhood:
         """The function near this point."""
-        return Neighborhood(self.problem, self.arrays, self.sizes, self.c, self.gradients)
+        return Neighborhood(self.problem, self.arrays, self.units, self.c, self.gradients)
 
     def convention(self, direction: Direction, analytic: float, verdict: Verdict) -> str:
         """Return why a gradient that differs from the numerical derivative is defensible; "" if it is wrong.
@@ -239,11 +247,11 @@ class Directions:
                 return ""
         return "each operation of a composition chooses its value at its own kink"
 
-    def neighbor(self, direction: Direction, t: float, sizes: dict[int, Array] | None = None) -> "Directions | None":
-        """Return the check at a nearby point; None where the function is undefined."""
+    def neighbor(self, direction: Direction, t: float, units: dict[int, Array] | None = None) -> "Directions | None":
+        """Return the `Directions` at a nearby point; None where the function is undefined."""
         scale = self.scale
-        problem = self.problem.with_arrays(self.arrays_at(direction, t, sizes))
+        problem = self.problem.with_arrays(self.arrays_at(direction, t, units))
         try:
-            return Directions(problem, Report(), scale.rtol, scale.atol, self.seed, scale.least)
+            return Directions(problem, Report(), scale.rtol, scale.atol, self.seed, scale.min_derivative)
         except REJECTIONS:
             return None

@@ -44,7 +44,7 @@ class Expected:
         tolerance: float = 1e-9,
         cause: str = "",
     ) -> None:
-        """Raise CheckError unless the output and gradients match the expected ones. Results that are None are skipped.
+        """Raise CheckError unless an output and gradients match the expected ones. Results that are None are skipped.
 
         Args:
             condition: how the results were computed, for the message.
@@ -57,34 +57,39 @@ class Expected:
             text = f"expected the same output {condition}; {difference(self.y, y)}"
             raise self.problem.failure(rule, text, cause=cause)
         # Terms as large as c may cancel, which leaves their rounding errors.
-        terms = abs(factor) * float(abs(self.c).max(initial=0.0))
-        wanted = "the same gradient of {}" if factor == 1 else f"the gradient of {{}} to be {factor:g} times as large"
-        for label, right, g in zip(self.problem.labels, self.gradients, gradients, strict=True):
-            if g is not None and not close(factor * right, g, tolerance, terms):
-                text = f"expected {wanted.format(label)} {condition}; {difference(factor * right, g)}"
+        term_size = abs(factor) * float(abs(self.c).max(initial=0.0))
+        for label, expected, g in zip(self.problem.labels, self.gradients, gradients, strict=True):
+            if g is not None and not close(factor * expected, g, tolerance, term_size):
+                gradient = f"the gradient of {label} to be {factor:g} times as large"
+                if factor == 1:
+                    gradient = f"the same gradient of {label}"
+                text = f"expected {gradient} {condition}; {difference(factor * expected, g)}"
                 raise self.problem.failure(rule, text, cause=cause)
 
 
 def close(a: Array, b: Array, tolerance: float, scale: float = 0.0) -> bool:
-    """Return whether b equals a within `tolerance` times the largest finite magnitude of a (at least `scale`).
+    """Return whether b equals a within `tolerance` times the largest finite magnitude of a.
 
     Non-finite values must be the same in both.
+
+    Args:
+        scale: the magnitude to use if that of a is smaller.
     """
     if a.shape != b.shape:
         return False
     finite = npx.isfinite(a)
     size = float(abs(a[finite]).max(initial=scale))
-    identical = (a == b) | ((a != a) & (b != b))
+    is_identical = (a == b) | ((a != a) & (b != b))
     with floating_point_warnings_ignored():
-        return bool((npx.where(finite, abs(a - b) <= tolerance * size, identical)).all())
+        return bool((npx.where(finite, abs(a - b) <= tolerance * size, is_identical)).all())
 
 
-def difference(right: Array, other: Array) -> str:
-    """Describe the largest difference between an expected array and another one."""
-    if right.shape != other.shape:
-        return f"got shape {other.shape} instead of {right.shape}"
+def difference(expected: Array, actual: Array) -> str:
+    """Describe the largest difference between an expected and an actual array."""
+    if expected.shape != actual.shape:
+        return f"got shape {actual.shape} instead of {expected.shape}"
     with floating_point_warnings_ignored():
-        off = abs(right.astype("float64") - other)
-    index = npx.unravel_index(int(npx.argmax(npx.where(off == off, off, npx.inf))), off.shape)
-    position = f" at {tuple(map(int, index))}" if right.ndim else ""
-    return f"got {float(other[index])!r} instead of {float(right[index])!r}{position}"
+        error = abs(expected.astype("float64") - actual)
+    index = npx.unravel_index(int(npx.argmax(npx.where(error == error, error, npx.inf))), error.shape)
+    position = f" at {tuple(map(int, index))}" if expected.ndim else ""
+    return f"got {float(actual[index])!r} instead of {float(expected[index])!r}{position}"

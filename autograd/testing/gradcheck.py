@@ -9,6 +9,7 @@ moved together, so phi has a derivative along that direction, and the gradient i
 """
 
 from collections.abc import Callable
+from math import isnan
 from typing import Any
 
 import npx
@@ -28,6 +29,8 @@ MAX_ENTRIES = 1500  # up to this many entries, each is perturbed separately
 SAMPLED_ENTRIES = 12  # entries to perturb separately if there are more
 DIRECTIONS = 3  # random directions through all arrays, in addition to sampled entries
 CHUNK = 16  # entries of a large array that are perturbed together first
+# The random directions of two checks, apart from those of `check_directions` and directions.py
+ALL_ENTRIES, CHUNKS = 10**6 + 2, 10**6 + 3
 MAX_CONFIRMED = 3  # wrong entries to confirm in full; the rest get a quick estimate for the printed table
 
 
@@ -57,25 +60,26 @@ def gradcheck(
     Raises TypeError if no input is floating-point or the function does not return a Tensor. Raises ValueError if the
     function is not deterministic, if it returns a non-finite value, or if rtol is too small for the dtype.
     """
-    arguments, report = Arguments(inputs, options), Report()
+    arguments = Arguments(inputs, options)
+    report = Report()
     name = f"gradcheck: {getattr(function, '__name__', type(function).__name__)}"
     require_floats(name, arguments.values)
     problem = Problem(
         name,
         lambda values: arguments.adapt(function)(*values),
         arguments.values,
-        reproduce=lambda at: reproduction("gradcheck", function, *arguments.restore(at.values)),
+        reproduce=lambda failing: reproduction("gradcheck", function, *arguments.restore(failing.values)),
         names=arguments.names,
     )
     problem.constants = arguments.constants(problem, report.notes)
-    check_gradients(problem, report, directions, rtol, atol, seed)
+    compare_gradients(problem, report, directions, rtol, atol, seed)
     return report
 
 
 class GradientCheck(Directions):
     """The comparison of the analytic gradient of one problem with numerical derivatives, entry by entry.
 
-    Arguments: see `check_gradients`. Raises NonFiniteError, TypeError and ValueError like `gradcheck`.
+    Arguments: see `compare_gradients`. Raises NonFiniteError, TypeError and ValueError like `gradcheck`.
     """
 
     n_wrong = 0
@@ -90,15 +94,16 @@ class GradientCheck(Directions):
                 positions = range(0, a.size, max(1, -(-a.size * len(self.arrays) // SAMPLED_ENTRIES)))
             if len(positions) > 2 * CHUNK and self.is_right_in_chunks(i, positions):
                 continue
-            numerical, wrong = npx.host.full(a.shape, npx.nan, "float64"), []
+            numerical = npx.host.full(a.shape, npx.nan, "float64")
+            wrong = []
             for position in positions:
-                index, analytic, verdict = self.check_entry(i, position)
+                index, analytic, verdict = self.compare_entry(i, position)
                 numerical[index] = verdict.numerical
                 if verdict.kind in ("kink", "convention"):
                     tied.add(float(a[index]))
                 elif verdict.kind == "wrong":
-                    off = abs(analytic - verdict.numerical)
-                    wrong.append((off if off == off else npx.inf, index, verdict))
+                    error = abs(analytic - verdict.numerical)
+                    wrong.append((npx.inf if isnan(error) else error, index, verdict))
             if wrong:
                 raise self.entry_failure(i, numerical, wrong)
         for value in sorted(tied):
@@ -109,7 +114,7 @@ class GradientCheck(Directions):
 
         This reveals a wrong entry unless its error is only about 1e-6 of the sum over its chunk.
         """
-        offsets = self.steps[i] * self.random_direction(10**6 + 3)[i]
+        offsets = self.steps[i] * self.random_direction(CHUNKS)[i]
         for start in range(0, len(positions), CHUNK):
             chunk = npx.zeros_like(offsets)
             entries = npx.host.asarray(positions[start : start + CHUNK])
@@ -118,20 +123,30 @@ class GradientCheck(Directions):
                 return False
         return True
 
-    def check_entry(self, i: int, position: int) -> tuple[tuple[int, ...], float, Verdict]:
-        """Return the index, the analytic derivative per unit of the entry, and the verdict for one entry of array i."""
+    def compare_entry(self, i: int, position: int) -> tuple[tuple[int, ...], float, Verdict]:
+        """Compare the derivatives for one entry of array i; return its index, its analytic derivative and the verdict.
+
+        Entries whose verdict is neither right nor wrong are recorded in the report.
+        """
         index = tuple(int(k) for k in npx.unravel_index(position, self.arrays[i].shape))
         offsets = npx.zeros_like(self.arrays[i], dtype="float64")
         offsets[index] = self.steps[i][index]
-        quick = self.n_wrong >= MAX_CONFIRMED
-        if (verdict := self.quick_verdict({i: offsets})) is None:
-            along, verdict = self.compare_along({i: offsets}, levels=2 if quick else LEVELS)
+        is_quick = self.n_wrong >= MAX_CONFIRMED
+        verdict = self.quick_verdict({i: offsets})
+        if verdict is None:
+            analytic, verdict = self.compare_along({i: offsets}, levels=2 if is_quick else LEVELS)
         if verdict.kind == "wrong":
-            reason = "" if quick else self.convention({i: offsets}, along, verdict)
+            reason = "" if is_quick else self.convention({i: offsets}, analytic, verdict)
             verdict = verdict._replace(kind="convention" if reason else "wrong", reason=reason)
             self.n_wrong += not reason
-        numerical, bound, low, high = (x / (self.sizes[i] * float(offsets[index])) for x in verdict[1:5])
-        verdict = Verdict(verdict.kind, numerical, bound, low, high, verdict.reason)
+        # Dividing by this turns a derivative along the direction into one with respect to the entry.
+        step = self.units[i] * float(offsets[index])
+        verdict = verdict._replace(
+            numerical=verdict.numerical / step,
+            bound=verdict.bound / step,
+            low=verdict.low / step,
+            high=verdict.high / step,
+        )
         entry = f"{self.problem.labels[i]} {index}"
         if verdict.kind == "kink":
             jump = verdict.high - verdict.low
@@ -147,7 +162,7 @@ class GradientCheck(Directions):
 
         This reveals a wrong entry unless its error is only about 1e-6 of the sum.
         """
-        random = self.random_direction(10**6 + 2)
+        random = self.random_direction(ALL_ENTRIES)
         direction = {i: steps * random[i] for i, steps in enumerate(self.steps)}
         if self.quick_verdict(direction):
             return True
@@ -156,7 +171,7 @@ class GradientCheck(Directions):
 
     def check_tied(self, value: float) -> None:
         """Compare derivatives along the direction that moves all entries equal to `value`, in all inputs, together."""
-        direction = {i: (a == value).astype("float64") / self.sizes[i] for i, a in enumerate(self.arrays)}
+        direction = {i: (a == value).astype("float64") / self.units[i] for i, a in enumerate(self.arrays)}
         analytic, verdict = self.compare_along(direction)
         if verdict.kind == "wrong" and not self.convention(direction, analytic, verdict):
             text = f"wrong gradient of tied entries; all entries equal to {value!r} were moved together:"
@@ -188,20 +203,23 @@ class GradientCheck(Directions):
         flat = npx.concatenate([direction[i].reshape(-1) for i in direction])
 
         def excess(start: int, stop: int) -> float:
-            """Return how far the derivative along entries [start, stop) lies outside its bound."""
+            """Return how far the analytic derivative along entries [start, stop) lies outside its bound."""
             offsets = npx.zeros_like(flat)
             offsets[start:stop] = flat[start:stop]
             direction = {i: offsets[ends[i] : ends[i + 1]].reshape(a.shape) for i, a in enumerate(self.arrays)}
             analytic, verdict = self.compare_along(direction, levels=2)
-            off = abs(analytic - verdict.numerical) - verdict.bound
-            return off if off == off else npx.inf
+            error = abs(analytic - verdict.numerical) - verdict.bound
+            return npx.inf if isnan(error) else error
 
         low, high = 0, flat.size
         while high - low > 1:
             middle = (low + high) // 2
-            low, high = (low, middle) if excess(low, middle) >= excess(middle, high) else (middle, high)
+            if excess(low, middle) >= excess(middle, high):
+                high = middle
+            else:
+                low = middle
         i = int(npx.host.searchsorted(ends, low, side="right")) - 1
-        index, analytic, verdict = self.check_entry(i, low - int(ends[i]))
+        index, analytic, verdict = self.compare_entry(i, low - int(ends[i]))
         if verdict.kind == "wrong":
             numerical = npx.host.full(self.arrays[i].shape, npx.nan, "float64")
             numerical[index] = verdict.numerical
@@ -235,7 +253,7 @@ class GradientCheck(Directions):
         return failure
 
 
-def check_gradients(
+def compare_gradients(
     problem: Problem,
     report: Report,
     directions: int | None = None,
@@ -243,9 +261,9 @@ def check_gradients(
     atol: float | None = None,
     seed: int = 0,
     limit: int = MAX_ENTRIES,
-    least: float = 0.0,
-    screen: bool = False,
-    known: Expected | None = None,
+    min_derivative: float = 0.0,
+    screen_first: bool = False,
+    already_checked: Expected | None = None,
 ) -> Expected:
     """Compare the gradients of a problem with numerical derivatives; return the output and gradients.
 
@@ -253,14 +271,16 @@ def check_gradients(
         report: collects the statistics.
         directions, rtol, atol, seed: as for `gradcheck`.
         limit: above this number of entries, only a sample is perturbed separately.
-        least: numerical derivatives smaller than this are treated as 0.
-        screen: whether to skip the individual entries if the gradient is right along a random direction.
-        known: gradients already compared at the same inputs; if the new ones are equal, entries are screened too.
+        min_derivative: numerical derivatives smaller than this are treated as 0.
+        screen_first: whether to skip the individual entries if the gradient is right along a random direction.
+        already_checked: gradients already compared at the same inputs; equal ones are screened first as well.
+
+    Raises GradientError for a wrong gradient, and NonFiniteError, TypeError and ValueError like `gradcheck`.
     """
-    check = GradientCheck(problem, report, rtol, atol, seed, least)
+    check = GradientCheck(problem, report, rtol, atol, seed, min_derivative)
     with floating_point_warnings_ignored():
-        screen = screen or (known is not None and known.equals(check.expected))
-        if screen and directions is None and check.is_right_in_every_entry():
+        screen_first = screen_first or (already_checked is not None and already_checked.equals(check.expected))
+        if screen_first and directions is None and check.is_right_in_every_entry():
             return check.expected
         if directions is None:
             check.check_entries(limit)

@@ -1,4 +1,4 @@
-"""Hidden state: what a function remembers between calls. Repeated calls reveal it, and it is restored before each call.
+"""Hidden state: what a function remembers between calls. The checker finds it by repeated calls and holds it fixed.
 
 Two kinds of state make a correct gradient look wrong: random numbers without a key (from the global generators of NumPy
 and Python, or from generators in attributes, closures and globals), and buffers that every call updates, such as
@@ -51,8 +51,8 @@ def random_state(subject: Any) -> tuple[Callable[[], None], Callable[[], bool]]:
     ]
     for x in {id(x): x for x in referenced_objects(subject)}.values():
         if isinstance(x, npx.host.random.Generator):
-            bits = x.bit_generator
-            sources.append((partial(getattr, bits, "state"), partial(setattr, bits, "state")))
+            bit_generator = x.bit_generator
+            sources.append((partial(getattr, bit_generator, "state"), partial(setattr, bit_generator, "state")))
         elif isinstance(x, npx.host.random.RandomState):
             sources.append((x.get_state, x.set_state))
         elif isinstance(x, random.Random):
@@ -130,7 +130,7 @@ def equal(a: Any, b: Any) -> bool:
 
 def cast_buffers(layer: Any, dtype: Any) -> None:
     """Cast the floating-point arrays among the buffers, such as running means, to the dtype of the check."""
-    others = [
+    other_arrays = [
         (module, name, value)
         for module in (layer.modules() if hasattr(layer, "modules") else ())
         for name, value in vars(module).items()
@@ -138,8 +138,8 @@ def cast_buffers(layer: Any, dtype: Any) -> None:
         and array.dtype != dtype  # the dtypes are compared first, because `name` is slow
         and array.dtype.name in ("float32", "float64")
     ]
-    parameters = {id(p) for _, p in layer.named_parameters()} if others else set()
-    for module, name, value in others:
+    parameters = {id(p) for _, p in layer.named_parameters()} if other_arrays else set()
+    for module, name, value in other_arrays:
         if id(value) not in parameters:
             is_tensor = isinstance(value, Tensor)
             cast = (value.data if is_tensor else value).astype(dtype)
@@ -166,9 +166,12 @@ def layer_restored(layer: Any) -> Iterator[Callable[[], list[str]]]:
 def hold_state(problem: Problem, subject: Any, notes: list[str]) -> None:
     """Make a problem restore its hidden state before each call, if repeated calls give different outputs.
 
-    Records in `notes` what is held fixed. Raises CheckError with the rule `determinism` if outputs still differ.
+    What is held fixed is recorded in `notes`. Raises CheckError with the rule `determinism` if the outputs differ even
+    with the state restored.
     """
-    call, (restore_random, is_random_used), restore_buffers = problem.call, random_state(subject), buffer_state(subject)
+    call = problem.call
+    restore_random, is_random_used = random_state(subject)
+    restore_buffers = buffer_state(subject)
 
     def varies(restores: Sequence[Callable[[], Any]]) -> bool:
         outputs: list[Array] = []
@@ -190,7 +193,8 @@ def hold_state(problem: Problem, subject: Any, notes: list[str]) -> None:
         is_varying = varies(restores)
         restore_buffers()
         problem.output_value()
-        notes.append(f"buffers that each call changes: held fixed ({', '.join(sorted(set(restore_buffers())))})")
+        changed = restore_buffers()
+        notes.append(f"buffers that each call changes: held fixed ({', '.join(sorted(set(changed)))})")
     if is_varying:
         advice = "try a fixed key for random numbers (npx.Key, or `with npx.keyed(...)` inside the function)"
         text = f"expected the same output for the same input; repeated calls differ; {advice}"

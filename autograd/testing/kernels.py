@@ -27,7 +27,7 @@ from autograd.testing.rules import LAYOUTS
 from npx import Array, KernelMismatch, Key
 from npx.dispatch import compare, copy_arrays, map_arrays
 
-BLOCK_SIZES, THREADS = (1, 2, 3), (1, 2, 3)
+BLOCK_SIZES = THREAD_COUNTS = (1, 2, 3)
 MAX_BLOCKS = 1000  # maximum number of blocks of an array; larger arrays get larger blocks
 MANY_ROWS, MANY_NUMBERS = 2100, 150_000  # maximum size of a call that spans several blocks of the usual size
 FACTORS = 2.0**20, 2.0**-20, 0.0  # factors on the gradient of the output; powers of two are exact
@@ -138,8 +138,7 @@ class KernelCheck:
     """The check of one fast version of a kernel.
 
     Args:
-        kernel: the kernel.
-        key: the engine and dtype of the version.
+        kernel, key: the kernel, and the engine and dtype of the version.
         values: its arguments.
         seed: selects the gradient of the output.
     """
@@ -152,7 +151,7 @@ class KernelCheck:
         self.n_numbers = sum(x.size for x in arrays_in(values))
 
     def check(self, derive: bool) -> None:
-        """Check all rules or, without `derive`, those that are checked for every drawn example."""
+        """Check all rules or, without `derive`, the subset that is fast enough for every drawn example."""
         expected = self.expected(self.values)
         self.require("reference", "given layout", expected)
         if self.n_numbers > MANY_NUMBERS:
@@ -160,7 +159,7 @@ class KernelCheck:
                 self.require("thread count", "2 threads", expected)
             return
         self.check_layouts(expected)
-        self.check_blocks(expected, BLOCK_SIZES if derive else (2,), THREADS if derive else (1, 2))
+        self.check_blocks(expected, BLOCK_SIZES if derive else (2,), THREAD_COUNTS if derive else (1, 2))
         if derive:
             doubled = self.with_rows(expected, 2)
             self.check_incoming(expected)
@@ -223,8 +222,8 @@ class KernelCheck:
         longer = self.derived(with_repeated_rows(self.values, times))
         if longer is None:
             return None
-        short, long = ((x.outcome.y, x.outcome.gradients) for x in (expected, longer))
-        pairs = zip(arrays_in(short), arrays_in(long), strict=True)
+        short_arrays, long_arrays = (arrays_in((x.outcome.y, x.outcome.gradients)) for x in (expected, longer))
+        pairs = zip(short_arrays, long_arrays, strict=True)
         fits = all(b.shape in (a.shape, (times * len(a), *a.shape[1:]) if a.ndim else ()) for a, b in pairs)
         return longer if fits else None
 
@@ -252,14 +251,15 @@ class KernelCheck:
 
     def compare(self, condition: str, expected: KernelExpected, outcome: Outcome) -> None:
         """Raise KernelMismatch unless an outcome is as expected."""
-        name, right = f"{self.name}, {condition}", expected.outcome
-        compare(name, right.y, outcome.y)
-        triples = zip(*map(arrays_in, (expected.values[:2], right.arguments, outcome.arguments)), strict=True)
+        name = f"{self.name}, {condition}"
+        reference = expected.outcome
+        compare(name, reference.y, outcome.y)
+        triples = zip(*map(arrays_in, (expected.values[:2], reference.arguments, outcome.arguments)), strict=True)
         for i, (before, by_reference, after) in enumerate(triples):
             is_result = differ(before, by_reference)  # the reference writes to it; the caller's rule applies
             with reported_as("" if is_result else "no mutation", name):
                 compare(f"{name}, argument {i} after the call", by_reference, after)
-        compare(f"{self.grad_name}, {condition}", right.gradients, outcome.gradients)
+        compare(f"{self.grad_name}, {condition}", reference.gradients, outcome.gradients)
 
     # The rules
 
@@ -276,18 +276,18 @@ class KernelCheck:
             return
         self.require("input layout", "read-only arguments", expected, "read-only")
 
-    def check_blocks(self, expected: KernelExpected, sizes: tuple[int, ...], threads: tuple[int, ...]) -> None:
+    def check_blocks(self, expected: KernelExpected, sizes: tuple[int, ...], thread_counts: tuple[int, ...]) -> None:
         largest = max((x.size for x in arrays_in(expected.values)), default=0)
         for size in (n + largest // MAX_BLOCKS for n in sizes):
             condition = f"blocks of {size}"
-            with npx.small_blocks(size, threads[0]):
+            with npx.small_blocks(size, thread_counts[0]):
                 self.require("block size", condition, expected, fast=False)
-                single = self.require("block size", condition, expected)
-            for n_threads in threads[1:] if self.key[0] == "numpy" else ():
+                one_thread = self.require("block size", condition, expected)
+            for n_threads in thread_counts[1:] if self.key[0] == "numpy" else ():
                 condition = f"blocks of {size}, {n_threads} threads"
                 with npx.small_blocks(size, n_threads):
                     outcome = self.require("thread count", condition, expected)
-                require_identical("thread count", f"{self.name}, {condition} instead of one", single, outcome)
+                require_identical("thread count", f"{self.name}, {condition} instead of one", one_thread, outcome)
 
     def check_incoming(self, expected: KernelExpected) -> None:
         """Check other values of the gradient of the output."""
@@ -311,9 +311,9 @@ class KernelCheck:
                     call = self.forward(self.key, copied_to_device(self.values[:2]))
                     gradients = self.gradients(call, multiple)[0]
                     # Scaled back to the magnitude for which the tolerance is meant.
-                    right = scaled(expected.outcome.gradients[0], float(factor != 0))
+                    reference = scaled(expected.outcome.gradients[0], float(factor != 0))
                     name = f"{self.grad_name}, {condition}, divided by it"
-                    compare(name, right, scaled(gradients, 1 / (factor or 1)))
+                    compare(name, reference, scaled(gradients, 1 / (factor or 1)))
 
     def check_calls(self, expected: KernelExpected, doubled: KernelExpected | None) -> None:
         changed = self.derived(with_other_values(self.values))
@@ -384,7 +384,7 @@ def mismatch(rule: str, message: str) -> KernelMismatch:
 
 @contextmanager
 def reported_as(rule: str, name: str) -> Iterator[None]:
-    """Turn any error within the block into a KernelMismatch with `rule`, unless it already names a rule."""
+    """Turn any error raised in the block into a KernelMismatch with `rule`, unless it already names a rule."""
     try:
         yield
     except KernelMismatch as error:

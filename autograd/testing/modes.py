@@ -1,4 +1,4 @@
-"""Rules for layers with modes: values computed in one mode must not be used in another."""
+"""Rules for layers with a training and an evaluation mode: one mode must not use values computed in the other."""
 
 from collections.abc import Callable, Sequence
 from typing import Any

@@ -22,7 +22,16 @@ from typing import Any, NoReturn
 
 from autograd.testing.mutation.mutator import Mutant, mutants
 from autograd.testing.mutation.operators import KINDS
-from autograd.testing.mutation.runner import CRASHED, ENDLESS, FOUND, NOT_RUN, UNNOTICED, Outcome, Runner, UsageError
+from autograd.testing.mutation.runner import (
+    CRASHED,
+    ENDLESS,
+    FOUND,
+    NOT_RUN,
+    UNNOTICED,
+    MutantResult,
+    Runner,
+    UsageError,
+)
 from npx.messages import plural
 
 
@@ -35,11 +44,12 @@ def find_module(name: str) -> Path:
             )
         return Path(name).resolve()
     path: Any = [os.getcwd(), *sys.path]
-    spec, full = None, ""
+    spec = None
+    full_name = ""
     for part in name.split("."):
-        full = f"{full}.{part}".lstrip(".")
+        full_name = f"{full_name}.{part}".lstrip(".")
         finders: list[Any] = [PathFinder, *(finder for finder in sys.meta_path if finder is not PathFinder)]
-        spec = next((match for finder in finders if (match := finder.find_spec(full, path))), None)
+        spec = next((match for finder in finders if (match := finder.find_spec(full_name, path))), None)
         if spec is None:
             break
         path = spec.submodule_search_locations or []
@@ -56,7 +66,7 @@ def default_tests(file: Path) -> list[str]:
     name = file.parent.name if file.stem == "__init__" else file.stem
     candidates = {*file.parent.glob("*.py"), *Path("tests").resolve().rglob("*.py")}
     tests = [path for path in sorted(candidates) if path.stem.startswith("test_") or path.stem.endswith("_test")]
-    chosen = [path for path in tests if path == file or name in imported(path)]
+    chosen = [path for path in tests if path == file or name in imported_names(path)]
     if not chosen:
         raise UsageError(
             f"expected tests that import {relative_path(file)}, next to it or in ./tests; found none; try --tests PATH"
@@ -64,7 +74,7 @@ def default_tests(file: Path) -> list[str]:
     return [relative_path(path) for path in chosen]
 
 
-def imported(path: Path) -> set[str]:
+def imported_names(path: Path) -> set[str]:
     """Return the last component of the name of every module that a file imports, and the names imported from it."""
     try:
         tree = ast.parse(path.read_bytes())
@@ -99,7 +109,8 @@ def selected_mutants(text: str, file: Path, only: list[str]) -> list[Mutant]:
 # The report
 
 
-def report(line: str = "") -> None:
+def print_line(line: str = "") -> None:
+    """Print a line immediately, even if stdout is a file."""
     sys.stdout.write(line + "\n")
     sys.stdout.flush()
 
@@ -111,69 +122,70 @@ def relative_path(path: Path) -> str:
 
 def listing(mutants: list[Mutant], file: Path) -> str:
     """Format mutants by source line: each line once, followed by its changes."""
-    lines, last = [], ""
+    lines = []
+    previous = ""
     for mutant in mutants:
         header = f"{relative_path(file)}:{mutant.line}  {mutant.function}:  {mutant.before}"
-        if header != last:
+        if header != previous:
             lines += ["", header]
-            last = header
+            previous = header
         lines.append(f"    {mutant.kind:<21}  {mutant.old}   ->   {mutant.new}")
     return "\n".join(lines[1:])
 
 
-def table(outcomes: list[Outcome]) -> str:
-    """Format the number of mutants by kind and outcome."""
+def table(results: list[MutantResult]) -> str:
+    """Format the number of mutants by kind and status."""
     rows: list[tuple[Any, ...]] = [("kind", "planted", "found", "unnoticed", "not run")]
-    for kind in [*(k for k in KINDS if any(o.mutant.kind == k for o in outcomes)), "all"]:
-        group = [o for o in outcomes if kind in (o.mutant.kind, "all")]
-        count = Counter("found" if o.detected else o.outcome for o in group)
+    for kind in [*(k for k in KINDS if any(r.mutant.kind == k for r in results)), "all"]:
+        group = [r for r in results if kind in (r.mutant.kind, "all")]
+        count = Counter("found" if r.detected else r.status for r in group)
         rows.append((kind, len(group), count["found"], count[UNNOTICED], count[NOT_RUN]))
     return "\n".join(f"{row[0]:<24}" + "".join(f"{cell:>11}" for cell in row[1:]) for row in rows)
 
 
-def summary(outcomes: list[Outcome], file: Path) -> str:
+def summary(results: list[MutantResult], file: Path) -> str:
     """Format the table and the survivors: first the mutants that tests execute, then those that no test executes."""
-    parts = [table(outcomes)]
-    crashed = sum(o.outcome in (CRASHED, ENDLESS) for o in outcomes)
+    parts = [table(results)]
+    crashed = sum(r.status in (CRASHED, ENDLESS) for r in results)
     if crashed:
         verbs, them = ("crashes or does", "it") if crashed == 1 else ("crash or do", "them")
         parts.append(f"{crashed} of the detected mutants {verbs} not end, so any test that executes {them} fails.")
-    if not any(o.outcome == FOUND for o in outcomes):
+    if not any(r.status == FOUND for r in results):
         parts.append("No assertion failed for any mutant: the tests do not check the results of the backward code.")
-    unnoticed = [o.mutant for o in outcomes if o.outcome == UNNOTICED]
+    unnoticed = [r.mutant for r in results if r.status == UNNOTICED]
     if unnoticed:
         parts.append(
             f"{plural(len(unnoticed), 'mutant')} passed every test that executes the mutated code. Inspect each: it is "
             "equivalent to the original, or a test is missing."
         )
         parts.append(listing(unnoticed, file))
-    not_run = [o.mutant for o in outcomes if o.outcome == NOT_RUN]
+    not_run = [r.mutant for r in results if r.status == NOT_RUN]
     for function in dict.fromkeys(mutant.function for mutant in not_run):
         group = [mutant for mutant in not_run if mutant.function == function]
         lines = list(dict.fromkeys(str(mutant.line) for mutant in group))
-        where = f"{'line' if len(lines) == 1 else 'lines'} {', '.join(lines)}"
+        places = f"{'line' if len(lines) == 1 else 'lines'} {', '.join(lines)}"
         header = f"{relative_path(file)}:{group[0].line}  {function}"
-        parts.append(f"{header}: no test executes {len(group)} of its mutants, in {where}")
+        parts.append(f"{header}: no test executes {len(group)} of its mutants, in {places}")
     if not unnoticed and not not_run:
         parts.append("Every mutant was detected.")
     return "\n\n".join(parts)
 
 
-def as_json(outcomes: list[Outcome], file: Path, arguments: list[str], seconds: float) -> str:
+def as_json(results: list[MutantResult], file: Path, arguments: list[str], seconds: float) -> str:
     """Return all results as JSON."""
-    hidden = ("start", "end", "statement", "gradient", "over")
+    hidden = ("start", "end", "statement", "gradient", "overwritten")
     entries = []
-    for outcome in outcomes:
-        fields = asdict(outcome)
+    for result in results:
+        fields = asdict(result)
         mutant = {name: value for name, value in fields.pop("mutant").items() if name not in hidden}
-        entries.append(mutant | fields)
+        entries.append(mutant | {"outcome": fields.pop("status")} | fields)
     kinds = {
-        kind: dict(Counter(o.outcome for o in outcomes if o.mutant.kind == kind))
+        kind: dict(Counter(r.status for r in results if r.mutant.kind == kind))
         for kind in KINDS
-        if any(o.mutant.kind == kind for o in outcomes)
+        if any(r.mutant.kind == kind for r in results)
     }
-    facts = {"file": str(file), "tests": arguments, "seconds": round(seconds, 1), "n_mutants": len(outcomes)}
-    return json.dumps(facts | {"kinds": kinds, "mutants": entries}, indent=1)
+    content = {"file": str(file), "tests": arguments, "seconds": round(seconds, 1), "n_mutants": len(results)}
+    return json.dumps(content | {"kinds": kinds, "mutants": entries}, indent=1)
 
 
 class Parser(argparse.ArgumentParser):
@@ -218,30 +230,31 @@ def mutate(arguments: list[str]) -> int:
     text = importlib.util.decode_source(file.read_bytes())
     selected = selected_mutants(text, file, options.only)
     if options.list:
-        report(listing(selected, file))
+        print_line(listing(selected, file))
         return 0
     tests = options.tests or default_tests(file)
     runner = Runner(file, text, tests)
     start = time.perf_counter()
-    report(f"{plural(len(selected), 'mutant')} of {relative_path(file)}; tests: {shlex.join(tests)}")
-    outcomes: list[Outcome] = []
+    print_line(f"{plural(len(selected), 'mutant')} of {relative_path(file)}; tests: {shlex.join(tests)}")
+    results: list[MutantResult] = []
     try:
         first = runner.first_run(selected)
         no_effect = len(selected) - len(first.reached)
         skipped = f"; skipping {plural(no_effect, 'mutant')} without effect" if no_effect else ""
-        report(f"the tests pass in {first.seconds:.1f} s{skipped}")
-        for outcome in runner.run_on_all(selected, first, options.limit or 4 * first.seconds + 5, options.jobs):
-            outcomes.append(outcome)
-            m, progress = outcome.mutant, f"{len(outcomes)}/{len(first.reached)}"
-            report(f"{progress:>9}  {outcome.outcome:<12}  line {m.line:<4}  {m.function}: {m.kind}")
+        print_line(f"the tests pass in {first.seconds:.1f} s{skipped}")
+        for result in runner.run_on_all(selected, first, options.limit or 4 * first.seconds + 5, options.jobs):
+            results.append(result)
+            m = result.mutant
+            progress = f"{len(results)}/{len(first.reached)}"
+            print_line(f"{progress:>9}  {result.status:<12}  line {m.line:<4}  {m.function}: {m.kind}")
     finally:
         runner.stop()
-    outcomes.sort(key=lambda outcome: selected.index(outcome.mutant))
+    results.sort(key=lambda result: selected.index(result.mutant))
     seconds = time.perf_counter() - start
     if options.json:
-        options.json.write_text(as_json(outcomes, file, tests, seconds), encoding="utf-8")
-    report(f"\n{summary(outcomes, file)}\n\n{seconds:.0f} s")
-    return int(any(not outcome.detected for outcome in outcomes))
+        options.json.write_text(as_json(results, file, tests, seconds), encoding="utf-8")
+    print_line(f"\n{summary(results, file)}\n\n{seconds:.0f} s")
+    return int(any(not result.detected for result in results))
 
 
 def main(arguments: list[str]) -> int:

@@ -24,7 +24,7 @@ STEP = {"float32": 6e-2, "float64": 1e-3}  # relative to the largest magnitude o
 RTOL = {"float32": 2e-2, "float64": 1e-6}  # relative to the larger of the two derivatives
 FLOOR = {"float32": 1e-4, "float64": 1e-9}  # relative to the outputs; smaller derivatives count as 0
 EPS = {"float32": 1.2e-7, "float64": 2.2e-16}
-WIDE = 1e-3  # bounds above this fraction of the derivative are inconclusive
+WIDE = 1e-3  # a bound above this fraction of the derivative is too wide to confirm it
 LEVELS = 7  # maximum number of step sizes to try
 REFINEMENT = 16.0  # ratio of consecutive step sizes
 
@@ -35,9 +35,10 @@ class Verdict(NamedTuple):
     """The result of comparing an analytic derivative with numerical ones.
 
     Attributes:
-        kind: right, kink, inconclusive or wrong.
-        numerical: the derivative, known to within `bound`.
-        low, high: the range of correct values; they differ at a kink.
+        kind: right, kink, inconclusive or wrong; `GradientCheck` adds convention.
+        numerical: the numerical derivative, whose error is at most `bound`.
+        low, high: the range of correct values; the two differ at a kink.
+        reason: why the verdict is inconclusive, or why the gradient is a convention.
     """
 
     kind: str
@@ -81,25 +82,26 @@ class Scale:
     """The magnitudes and tolerances with which the derivatives of one problem are compared.
 
     Attributes:
-        here: the outputs at the point, float64.
+        dtype: the narrowest dtype of the inputs and the output.
+        y0: the outputs at the point, float64.
         noise: their rounding errors.
         rtol, atol: tolerances; if atol is None, it is derived from the outputs.
-        least: derivatives below this count as 0.
+        min_derivative: derivatives below this count as 0.
         slack: differences below this are accepted.
     """
 
     dtype: str
-    here: Array
+    y0: Array
     noise: Array
     rtol: float
     atol: float | None
-    least: float
+    min_derivative: float
     slack: float = 0.0
 
     def floor(self, weights: Array) -> float:
         """Return the size below which a derivative counts as 0."""
-        size = float(npx.sum(abs(weights * npx.where(npx.isfinite(self.here), self.here, 0))))
-        return FLOOR[self.dtype] * size + self.least if self.atol is None else self.atol
+        size = float(npx.sum(abs(weights * npx.where(npx.isfinite(self.y0), self.y0, 0))))
+        return FLOOR[self.dtype] * size + self.min_derivative if self.atol is None else self.atol
 
     def tolerance(self, weights: Array, *derivatives: float) -> float:
         """Return the accepted difference between an analytic and a numerical derivative, in addition to the bound."""
@@ -107,7 +109,7 @@ class Scale:
         return self.rtol * size + self.floor(weights) + self.slack
 
 
-def noise(outputs: Outputs, here: Array, dtype: str) -> Array:
+def noise(outputs: Outputs, y0: Array, dtype: str) -> Array:
     """Return the rounding error of each output, measured by fourth differences over very short steps.
 
     The steps are a few thousand units in the last place, so short that the curvature of the function does not matter.
@@ -117,7 +119,7 @@ def noise(outputs: Outputs, here: Array, dtype: str) -> Array:
     """
 
     def fourth_difference(units: float, first: int = -2) -> Array:
-        points = [here if k == 0 else outputs(k * units * EPS[dtype]) for k in range(first, first + 5)]
+        points = [y0 if k == 0 else outputs(k * units * EPS[dtype]) for k in range(first, first + 5)]
         a, b, middle, c, d = points
         difference = abs(a + d - 4 * (b + c) + 6 * middle) / 8
         if first == -2:
@@ -128,8 +130,9 @@ def noise(outputs: Outputs, here: Array, dtype: str) -> Array:
     short, medium, long = map(fourth_difference, (1e3, 3.1e3, 5e8))
     short_rate, _, long_rate = rates
     long_rate = npx.where(npx.isfinite(long_rate) & npx.isfinite(short_rate), long_rate, 0)
-    is_staircase = (abs(short_rate) < 0.5 * abs(long_rate)) & (abs(long_rate) * 1e3 > 8 * EPS[dtype] * abs(here))
-    error, rounding = npx.maximum(short, medium), 2 * EPS[dtype] * abs(here)
+    is_staircase = (abs(short_rate) < 0.5 * abs(long_rate)) & (abs(long_rate) * 1e3 > 8 * EPS[dtype] * abs(y0))
+    error = npx.maximum(short, medium)
+    rounding = 2 * EPS[dtype] * abs(y0)
     is_kink = (error > 4 * rounding) & (abs(medium - 3.1 * short) <= 0.2 * medium)  # proportional to the step
     if is_kink.any():
         sides = [fourth_difference(units, first) for units in (1e3, 3.1e3) for first in (-4, 0)]
@@ -143,25 +146,30 @@ def richardson(outputs: Outputs, scale: Scale, h: float, changed: Array) -> Deri
     """Return the derivatives extrapolated from the steps h and h/2; where one side is undefined, use the other side.
 
     Args:
-        changed: mask of the outputs that larger steps changed, updated in place. The other outputs have no rounding
-            error.
+        changed: a mask of the outputs that any step so far has changed, updated in place. Only these outputs have
+            rounding errors.
     """
-    here, far, near = scale.here, (outputs(h), outputs(-h)), (outputs(h / 2), outputs(-h / 2))
-    for y in (*far, *near):
-        changed |= y != here  # also NaN
+    y0 = scale.y0
+    far_right, far_left = outputs(h), outputs(-h)
+    near_right, near_left = outputs(h / 2), outputs(-h / 2)
+    for y in (far_right, far_left, near_right, near_left):
+        changed |= y != y0  # also NaN
     rounding = npx.where(changed, scale.noise, 0)
-    wide, narrow = (far[0] - far[1]) / (2 * h), (near[0] - near[1]) / h
+    wide = (far_right - far_left) / (2 * h)
+    narrow = (near_right - near_left) / h
     sides = []
-    for sign, y, z in ((-1, far[1], near[1]), (1, far[0], near[0])):
-        coarse, fine = sign * (y - here) / h, sign * (z - here) / (h / 2)
+    for sign, far, near in ((-1, far_left, near_left), (1, far_right, near_right)):
+        coarse = sign * (far - y0) / h
+        fine = sign * (near - y0) / (h / 2)
         sides.append((2 * fine - coarse, abs(fine - coarse) + 16 * rounding / h))
     (left, left_bound), (right, right_bound) = sides
     # If the one-sided derivatives differ, there may be a kink: the central difference is off by up to half the jump.
     central = narrow + (narrow - wide) / 3
     bound = abs(narrow - wide) + 8 * rounding / h + npx.maximum(abs(right - left) / 2 - 16 * rounding / h, 0)
     for side, side_bound in sides:  # at the edge of the domain
-        one_sided = ~npx.isfinite(central) & npx.isfinite(side)
-        central, bound = npx.where(one_sided, side, central), npx.where(one_sided, 3 * side_bound, bound)
+        is_one_sided = ~npx.isfinite(central) & npx.isfinite(side)
+        central = npx.where(is_one_sided, side, central)
+        bound = npx.where(is_one_sided, 3 * side_bound, bound)
     at_edge = bool((~(npx.isfinite(narrow) & npx.isfinite(wide))).any())
     return Derivatives(central, bound, left, right, npx.maximum(left_bound, right_bound), at_edge)
 
@@ -175,7 +183,7 @@ class Estimate(NamedTuple):
 
 
 class KinkRange(NamedTuple):
-    """The range of correct values where outputs have a kink; both ends are known to within `bound`."""
+    """The range of correct values where outputs have a kink; the error of both ends is at most `bound`."""
 
     low: float
     high: float
@@ -193,44 +201,48 @@ def judge(
     """
     estimates: list[Estimate] = []
     refuted: Verdict | None = None
-    refuted_level, seen_right = 0, False
-    changed = npx.zeros_like(scale.here, dtype="bool")
+    refuted_level = 0
+    was_contained = False
+    changed = npx.zeros_like(scale.y0, dtype="bool")
     for k in range(levels):
         h = step / REFINEMENT**k
         derivatives = richardson(outputs, scale, h, changed)
-        numerical, bound = total(weights, derivatives.central), total(abs(weights), derivatives.bound)
-        is_known = npx.isfinite(numerical) and npx.isfinite(bound)
-        if not is_known or (derivatives.at_edge and not npx.isfinite(analytic)):
+        numerical = total(weights, derivatives.central)
+        bound = total(abs(weights), derivatives.bound)
+        is_finite = npx.isfinite(numerical) and npx.isfinite(bound)
+        if not is_finite or (derivatives.at_edge and not npx.isfinite(analytic)):
             continue
         estimates.append(Estimate(derivatives, numerical, bound))
-        allowed, floor = scale.tolerance(weights, analytic, numerical), scale.floor(weights)
-        contained = abs(analytic - numerical) <= allowed + bound
-        if contained and bound <= allowed:
+        allowed = scale.tolerance(weights, analytic, numerical)
+        floor = scale.floor(weights)
+        is_contained = abs(analytic - numerical) <= allowed + bound
+        if is_contained and bound <= allowed:
             return Verdict("right", numerical, bound, numerical, numerical)
-        if contained and bound <= (0.1 if refuted and refuted.is_kink else 0.01) * abs(analytic):
+        if is_contained and bound <= (0.1 if refuted and refuted.is_kink else 0.01) * abs(analytic):
             refuted = None  # this step resolves what the larger steps did not
-        # Finer steps may disagree because they fall between two stairs.
-        seen_right |= contained and bound <= WIDE * abs(analytic)
+        # Once a step has confirmed `analytic`, finer steps cannot refute it: they may fall between two stairs.
+        was_contained |= is_contained and bound <= WIDE * abs(analytic)
         if len(estimates) > 1:
             before, after = estimates[-2:]
             kink = kink_range(before.derivatives, after.derivatives, weights)
             if kink and kink.bound <= 0.05 * max(abs(kink.low), abs(kink.high)) + floor:
-                inside = kink.low - allowed - kink.bound <= analytic <= kink.high + allowed + kink.bound
-                if inside:
+                is_inside = kink.low - allowed - kink.bound <= analytic <= kink.high + allowed + kink.bound
+                if is_inside:
                     return Verdict("kink", numerical, kink.bound, kink.low, kink.high)
-                refuted, refuted_level = Verdict("wrong", numerical, kink.bound, kink.low, kink.high), k
-            elif agree(before, after, floor) and not (contained or seen_right):
-                coarser = before.bound <= after.bound
-                (_, numerical, bound), h = (before, h * REFINEMENT) if coarser else (after, h)
+                refuted = Verdict("wrong", numerical, kink.bound, kink.low, kink.high)
+                refuted_level = k
+            elif agree(before, after, floor) and not (is_contained or was_contained):
+                if before.bound <= after.bound:  # the larger step is the more accurate one
+                    _, numerical, bound = before
+                    h *= REFINEMENT
                 uncertainty = bound + 8 * roughness(outputs, weights, h) / h
                 is_accurate = uncertainty <= 0.05 * max(abs(numerical), abs(analytic)) + floor
                 limit = scale.tolerance(weights, analytic, numerical) + 5 * uncertainty
                 if is_accurate and not abs(analytic - numerical) <= limit:
                     refuted = Verdict("wrong", numerical, bound, numerical, numerical)
     if refuted and refuted.is_kink and refuted_level < levels - 1 and npx.isfinite(analytic):
-        return refuted._replace(
-            kind="inconclusive", reason="kinks are too close together for any step size to resolve them"
-        )
+        reason = "kinks are too close together for any step size to resolve them"
+        return refuted._replace(kind="inconclusive", reason=reason)
     if refuted:
         return refuted
     if not estimates:
@@ -244,7 +256,7 @@ def judge(
     return Verdict("inconclusive", numerical, bound, numerical, numerical, reason)
 
 
-def is_on_staircase(outputs: Outputs, weights: Array, analytic: float, numerical: float, here: Array) -> bool:
+def is_on_staircase(outputs: Outputs, weights: Array, analytic: float, numerical: float, y0: Array) -> bool:
     """Return whether `analytic` is the derivative on one stair of a staircase, where longer steps give `numerical`.
 
     For example, at x = 1e6 a step is longer than the stairs of round(x), so its numerical derivative is 1. The test
@@ -254,8 +266,9 @@ def is_on_staircase(outputs: Outputs, weights: Array, analytic: float, numerical
     """
 
     def is_flat(t: float) -> bool:
-        ahead, behind = outputs(t) - here, here - outputs(-t)
-        changed = npx.where((ahead != 0) | (behind != 0) | (numerical == 0), abs(weights * here), 0)
+        ahead = outputs(t) - y0
+        behind = y0 - outputs(-t)
+        changed = npx.where((ahead != 0) | (behind != 0) | (numerical == 0), abs(weights * y0), 0)
         local = [total(weights, side) / t for side in (ahead, behind)]
         is_noticeable = abs(numerical) * t > 100 * EPS["float64"] * float(npx.sum(changed))
         return is_noticeable and any(abs(d - analytic) <= 0.1 * abs(d - numerical) for d in local)
@@ -297,14 +310,15 @@ def kink_range(before: Derivatives, after: Derivatives, weights: Array) -> KinkR
     and grows at a cusp.
     """
     finite = npx.isfinite(before.jump) & npx.isfinite(after.jump) & (weights != 0)
-    old, new = (npx.where(finite, abs(derivatives.jump), 0) for derivatives in (before, after))
+    old_jump = npx.where(finite, abs(before.jump), 0)
+    new_jump = npx.where(finite, abs(after.jump), 0)
     steepest = npx.maximum(abs(after.left), abs(after.right))
-    significant = new > 4 * npx.where(finite, after.side_bound, 0) + 1e-6 * steepest
-    kinked = finite & significant & (new > 0.8 * old) & (new < 1.25 * old)
-    if not kinked.any():
+    is_significant = new_jump > 4 * npx.where(finite, after.side_bound, 0) + 1e-6 * steepest
+    has_kink = finite & is_significant & (new_jump > 0.8 * old_jump) & (new_jump < 1.25 * old_jump)
+    if not has_kink.any():
         return None
-    low, high = npx.minimum(after.left, after.right), npx.maximum(after.left, after.right)
-    low, high = npx.where(kinked, low, after.central), npx.where(kinked, high, after.central)
+    low = npx.where(has_kink, npx.minimum(after.left, after.right), after.central)
+    high = npx.where(has_kink, npx.maximum(after.left, after.right), after.central)
     ends = weights * npx.where(weights != 0, low, 0), weights * npx.where(weights != 0, high, 0)
-    bound = total(abs(weights), npx.where(kinked, after.side_bound, after.bound))
+    bound = total(abs(weights), npx.where(has_kink, after.side_bound, after.bound))
     return KinkRange(float(npx.sum(npx.minimum(*ends))), float(npx.sum(npx.maximum(*ends))), bound)

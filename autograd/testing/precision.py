@@ -42,19 +42,20 @@ def result_labels(expected: Expected) -> list[str]:
 def float64_precision(expected: Expected) -> None:
     """Check that changing the inputs by 1e-10 of their size changes output and gradients as larger changes predict.
 
-    A result that is rounded to float32 along the way would either not change at all or change by a full unit in the
+    A result that is rounded to float32 along the way either does not change at all or changes by a full unit in the
     last place of float32.
     """
-    arrays, here = [npx.to_host(a) for a in expected.problem.arrays], [expected.y, *expected.gradients]
-    if {x.dtype.name for x in (*arrays, *here)} != {"float64"}:
+    arrays = [npx.to_host(a) for a in expected.problem.arrays]
+    results = [expected.y, *expected.gradients]
+    if {x.dtype.name for x in (*arrays, *results)} != {"float64"}:
         return
     largest = max(1.0, *(float(abs(a[npx.isfinite(a)]).max(initial=0.0)) for a in (*arrays, expected.y)))
     rounding = [npx.host.full(expected.y.shape, 2e-14 * largest, "float64")]  # includes the rounding of 1 + tiny
-    terms = float(abs(expected.c).max(initial=0.0))  # terms of this size may cancel
+    term_size = float(abs(expected.c).max(initial=0.0))  # terms of this size may cancel
     rounding += [
-        npx.host.full(g.shape, 1e-13 * float(abs(g).max(initial=terms)), "float64") for g in expected.gradients
+        npx.host.full(g.shape, 1e-13 * float(abs(g).max(initial=term_size)), "float64") for g in expected.gradients
     ]
-    changes_in_steps = [True] * len(here)
+    changes_in_steps = [True] * len(results)
     for trial in range(2):
         perturbations = [
             a * npx.to_host(npx.random.uniform(npx.Key(trial, 9, i), a.shape, "float64", 0.5, 1.5))
@@ -66,19 +67,21 @@ def float64_precision(expected: Expected) -> None:
                 [npx.from_host(a + t * p) for a, p in zip(arrays, perturbations, strict=True)]
             )
             y, gradients = neighbor.output_and_gradients(expected.c)
-            rates.append([(new - old) / t for new, old in zip((y, *gradients), here, strict=True)])
+            rates.append([(new - old) / t for new, old in zip((y, *gradients), results, strict=True)])
         for k, (small, middle, large, error) in enumerate(zip(*rates, rounding, strict=True)):
             is_straight = abs(large - middle) <= 0.3 * abs(large)  # finite and not at an extremum
-            resolved = npx.isfinite(small) & is_straight & (abs(large) * 1e-10 > error)
-            too_small = resolved & (abs(small) < 0.5 * abs(large))  # a jump at a tie would be too large
-            changes_in_steps[k] &= bool(resolved.any() and too_small.sum() > 0.5 * resolved.sum())
+            is_resolved = npx.isfinite(small) & is_straight & (abs(large) * 1e-10 > error)
+            is_too_small = is_resolved & (abs(small) < 0.5 * abs(large))  # a jump at a tie would be too large
+            changes_in_steps[k] &= bool(is_resolved.any() and is_too_small.sum() > 0.5 * is_resolved.sum())
     for label, in_steps in zip(result_labels(expected), changes_in_steps, strict=True):
         if in_steps:
             text = f"expected the {label} to be computed in float64; it changes in steps, as if rounded to fewer digits"
             raise expected.problem.failure("float64 precision", text)
 
 
-def float32_accuracy(expected: Expected, has_domain: bool, least: Sequence[float] = (), loose: float = 1.0) -> bool:
+def float32_accuracy(
+    expected: Expected, has_domain: bool, typical_sizes: Sequence[float] = (), factor: float = 1.0
+) -> bool:
     """Compare float32 results with float64 results at the same inputs, which float32 represents exactly.
 
     The accepted difference is several times the change that rounding the inputs causes in float64. This change measures
@@ -86,15 +89,17 @@ def float32_accuracy(expected: Expected, has_domain: bool, least: Sequence[float
 
     Args:
         has_domain: whether a domain is declared; float32 results must then be finite within it.
-        least: typical sizes of output and gradients.
-        loose: factor on the accepted difference.
+        typical_sizes: typical sizes of output and gradients, which scale the accepted difference if the results are
+            smaller.
+        factor: factor on the accepted difference.
 
     Returns False if no comparison was possible.
     """
-    problem, host = expected.problem, [npx.to_host(a) for a in expected.problem.arrays]
-    if not host or any(a.dtype.name != "float64" for a in host) or expected.y.dtype.name != "float64":
+    problem = expected.problem
+    arrays = [npx.to_host(a) for a in problem.arrays]
+    if not arrays or any(a.dtype.name != "float64" for a in arrays) or expected.y.dtype.name != "float64":
         return False
-    narrow = [a.astype("float32") for a in host]
+    narrow = [a.astype("float32") for a in arrays]
     if not all(npx.isfinite(a).all() for a in narrow):
         return False
 
@@ -114,27 +119,27 @@ def float32_accuracy(expected: Expected, has_domain: bool, least: Sequence[float
         double = [y, *gradients]
         sensitivity = [npx.zeros_like(x) for x in double]
         sizes = [float(abs(a[npx.isfinite(a)]).max(initial=0.0)) for a in double]
-        terms = 0.1 * max([float(abs(expected.c).max(initial=0.0)), *sizes[1:]])  # such terms may cancel
-        sizes = [max(size, 0.1 if i == 0 else terms, *least[i : i + 1]) for i, size in enumerate(sizes)]
+        term_size = 0.1 * max([float(abs(expected.c).max(initial=0.0)), *sizes[1:]])  # such terms may cancel
+        sizes = [max(size, 0.1 if i == 0 else term_size, *typical_sizes[i : i + 1]) for i, size in enumerate(sizes)]
         for trial in range(4):
             for label, a, b, s, size in zip(result_labels(expected), double, single, sensitivity, sizes, strict=True):
                 finite = npx.isfinite(a) & (abs(a) < 1e37)
-                allowed = loose * (300 * FLOAT32_EPS * size + 30 * float(s.max(initial=0.0)))
-                off = npx.where(finite, abs(a - b), 0)
+                allowed = factor * (300 * FLOAT32_EPS * size + 30 * float(s.max(initial=0.0)))
+                errors = npx.where(finite, abs(a - b), 0)
                 # A few entries may be differences of much larger numbers, but lost digits are visible in many entries.
-                many = (off > allowed).sum() > 0.25 * off.size
-                many |= loose == 1 and has_lost_digits(a, b, s / 2**trial, size)
-                if many or not (off <= 100 * allowed).all():
+                has_many = (errors > allowed).sum() > 0.25 * errors.size
+                has_many |= factor == 1 and has_lost_digits(a, b, s / 2**trial, size)
+                if has_many or not (errors <= 100 * allowed).all():
                     if trial < 3:  # first measure how much rounding the inputs changes the result
                         break
-                    raise accuracy_failure(problem, "float32 accuracy", label, a, b, off, allowed)
+                    raise accuracy_failure(problem, "float32 accuracy", label, a, b, errors, allowed)
             else:
                 return True
             for k in range(2 + 4 * trial):
-                unit, sample = FLOAT32_EPS * 2**trial, 100 * trial + k
-                for s, a, b in zip(sensitivity, double, rounded_results(wide, expected.c, unit, sample), strict=True):
-                    off = abs(a - b)
-                    npx.copyto(s, npx.maximum(s, npx.where(off == off, off, npx.inf)))
+                rounded = rounded_results(wide, expected.c, FLOAT32_EPS * 2**trial, sample=100 * trial + k)
+                for s, a, b in zip(sensitivity, double, rounded, strict=True):
+                    change = abs(a - b)
+                    npx.copyto(s, npx.maximum(s, npx.where(change == change, change, npx.inf)))
     return True
 
 
@@ -146,10 +151,10 @@ def has_lost_digits(exact: Array, computed: Array, sensitivity: Array, size: flo
         size: the magnitude of the largest entry, or of terms that cancel. Smaller entries may differ by its rounding
             errors.
     """
-    counted = npx.isfinite(exact) & (abs(exact) > 1e-3 * size)
+    counted = npx.isfinite(exact) & (abs(exact) > 1e-3 * size)  # a mask
     allowed = 200 * FLOAT32_EPS * abs(exact) + 30 * sensitivity + 8 * FLOAT32_EPS * size
-    is_off = abs(exact - computed)[counted] > allowed[counted]
-    return bool(is_off.size >= 4 and is_off.mean() > 0.5)
+    is_inaccurate = abs(exact - computed)[counted] > allowed[counted]
+    return bool(is_inaccurate.size >= 4 and is_inaccurate.mean() > 0.5)
 
 
 def accuracy_in_16_bits(expected: Expected, dtype: str) -> None:
@@ -157,15 +162,16 @@ def accuracy_in_16_bits(expected: Expected, dtype: str) -> None:
 
     bfloat16 is tried if ml_dtypes, which adds it to NumPy, is installed.
     """
-    problem, host = expected.problem, [npx.to_host(a) for a in expected.problem.arrays]
-    if not host or any(a.dtype.name != "float64" for a in host) or expected.y.dtype.name != "float64":
+    problem = expected.problem
+    arrays = [npx.to_host(a) for a in problem.arrays]
+    if not arrays or any(a.dtype.name != "float64" for a in arrays) or expected.y.dtype.name != "float64":
         return
-    if not all(1e-2 <= abs(a).max(initial=0.0) <= 30 for a in host):  # larger inputs soon exceed the range of float16
+    if not all(1e-2 <= abs(a).max(initial=0.0) <= 30 for a in arrays):  # larger inputs soon exceed the range of float16
         return
     failure: CheckError | GradientError | None = None
     try:
         with floating_point_warnings_ignored():
-            narrow = [a.astype(npx.precision.dtype(dtype)) for a in host]
+            narrow = [a.astype(npx.precision.dtype_named(dtype)) for a in arrays]
             output, leaves = problem.output_and_leaves(list(map(npx.from_host, narrow)))
             y = npx.to_host(output.data).copy()
             if y.dtype.name != dtype or not npx.isfinite(y).all():
@@ -174,12 +180,12 @@ def accuracy_in_16_bits(expected: Expected, dtype: str) -> None:
             wide = problem.with_arrays([npx.from_host(a.astype("float64")) for a in narrow])
             y, gradients = wide.output_and_gradients(expected.c)
             double = [y, *gradients]
-            change = [0.0 for _ in double]
+            changes = [0.0 for _ in double]
             for sample in range(9):  # first measure how much rounding the inputs changes the result
                 unit = NARROW[dtype].eps * (1 if sample == 0 else 4)
                 for k, (z, a) in enumerate(zip(rounded_results(wide, expected.c, unit, sample), double, strict=True)):
-                    change[k] = max(change[k], float(abs(z - a).max(initial=0.0)))
-                failure = failure_in_16_bits(expected, dtype, double, single, change)
+                    changes[k] = max(changes[k], float(abs(z - a).max(initial=0.0)))
+                failure = failure_in_16_bits(expected, dtype, double, single, changes)
                 if failure is None:
                     return
     except (AttributeError, RuntimeError, GradientError, *REJECTIONS):  # also a gradient in a wider dtype
@@ -199,31 +205,32 @@ def rounded_results(problem: Problem, c: Array, unit: float, sample: int) -> lis
 
 
 def failure_in_16_bits(
-    expected: Expected, dtype: str, double: list[Array], single: list[Array], change: list[float]
+    expected: Expected, dtype: str, double: list[Array], single: list[Array], changes: list[float]
 ) -> CheckError | GradientError | None:
     """Return an error if many entries of a result differ from the float64 result, otherwise None.
 
     Args:
-        change: how much each result changes if the inputs are rounded.
+        double, single: the results in float64 and in the 16-bit dtype.
+        changes: how much each result changes if the inputs are rounded.
     """
-    terms = float(abs(expected.c).max(initial=0.0))  # terms of this size may cancel
+    term_size = float(abs(expected.c).max(initial=0.0))  # terms of this size may cancel
     rule, _, fraction, factor = NARROW[dtype]
-    for label, a, b, most in zip(result_labels(expected), double, single, change, strict=True):
-        allowed = fraction * max(terms, float(abs(a).max(initial=0.0))) + factor * most
+    for label, a, b, change in zip(result_labels(expected), double, single, changes, strict=True):
+        allowed = fraction * max(term_size, float(abs(a).max(initial=0.0))) + factor * change
         with floating_point_warnings_ignored():
-            off = npx.where(abs(a) < 1e4, abs(a - b.astype("float64")), 0)
-        if (off > allowed).sum() > 0.25 * off.size or not npx.isfinite(off).all():
-            return accuracy_failure(expected.problem, rule, label, a, b, off, allowed)
+            errors = npx.where(abs(a) < 1e4, abs(a - b.astype("float64")), 0)
+        if (errors > allowed).sum() > 0.25 * errors.size or not npx.isfinite(errors).all():
+            return accuracy_failure(expected.problem, rule, label, a, b, errors, allowed)
     return None
 
 
 def accuracy_failure(
-    problem: Problem, rule: str, label: str, exact: Array, computed: Array, off: Array, allowed: float
+    problem: Problem, rule: str, label: str, exact: Array, computed: Array, errors: Array, allowed: float
 ) -> CheckError | GradientError:
-    """Return the error for a result whose differences `off` from float64 exceed `allowed`."""
+    """Return the failure of a result whose `errors`, its differences from float64, exceed `allowed`."""
     dtype = rule.split()[0]
-    k = int(npx.argmax(npx.where(off == off, off, npx.inf)))
-    index = tuple(map(int, npx.unravel_index(k, off.shape)))
+    k = int(npx.argmax(npx.where(errors == errors, errors, npx.inf)))
+    index = tuple(map(int, npx.unravel_index(k, errors.shape)))
     return problem.failure(
         rule,
         f"expected the {label} in {dtype} to be close to that in float64, {float(exact[index])!r}; got "

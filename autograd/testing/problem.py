@@ -19,10 +19,10 @@ class Problem:
     Attributes:
         name: the prefix of error messages.
         call: called with `values`, in which Tensors replace the floating-point arrays; returns the output as a Tensor.
-        values: the positional arguments. Floating-point arrays get gradients.
+        values: the positional arguments. Gradients are checked for those that are floating-point arrays.
         names: the names of the values, for messages; by default `input 0` and so on.
-        constants: the positions of floating-point arrays in `values` that get no gradients.
-        parameters: further arrays that get gradients, by name, such as the parameters of a layer.
+        constants: the positions of floating-point arrays in `values` for which no gradient is checked.
+        parameters: further arrays for which gradients are checked, by name, such as the parameters of a layer.
         parameter_tensors: the Tensors from which `call` reads the `parameters`.
         reproduce: called with a Problem; returns a line of Python that repeats its check.
     """
@@ -38,12 +38,12 @@ class Problem:
 
     @property
     def floats(self) -> list[int]:
-        """The positions in `values` of the floating-point arrays that get gradients."""
+        """The positions in `values` of the floating-point arrays for which gradients are checked."""
         return [i for i, x in enumerate(self.values) if is_float(x) and i not in self.constants]
 
     @property
     def arrays(self) -> list[Array]:
-        """The arrays that get gradients: floating-point inputs, then parameters."""
+        """The arrays for which gradients are checked: floating-point inputs, then parameters."""
         return [*(self.values[i] for i in self.floats), *self.parameters.values()]
 
     @property
@@ -155,7 +155,8 @@ class Problem:
         """Return the result of `gradients` for a write-protected incoming gradient c."""
         for leaf in leaves:
             leaf.grad = None
-        g, before = protected(npx.from_host(c)), npx.to_host(c).copy()
+        g = protected(npx.from_host(c))
+        before = npx.to_host(c).copy()
         if output.requires_grad:
             try:
                 with self.no_writes("expected the vjp not to modify the incoming gradient; the vjp wrote to it"):

@@ -9,12 +9,12 @@ import npx
 from autograd.testing import precision, rules, variants
 from autograd.testing.declared_gradient import DeclaredGradient, with_hint
 from autograd.testing.expected import Expected
-from autograd.testing.gradcheck import MAX_ENTRIES, check_gradients
+from autograd.testing.gradcheck import MAX_ENTRIES, compare_gradients
 from autograd.testing.problem import Problem
 from autograd.testing.report import REJECTIONS, GradientError, NonFiniteError, Report
 from autograd.testing.shrinking import SHRINKABLE, smallest
 
-LEAST = 1e-11  # relative to the output at the given inputs; at derived inputs, smaller derivatives count as 0
+MIN_DERIVATIVE = 1e-11  # relative to the output at the given inputs; at derived inputs, smaller ones count as 0
 MAX_DERIVED_ENTRIES = 36  # derived inputs with at most this many entries are checked entry by entry if in doubt
 
 
@@ -31,43 +31,50 @@ class ProblemCheck:
     ) -> None:
         self.report, self.directions, self.seed = report, directions, seed
         self.float32, self.domain, self.dtype = float32, domain, dtype
-        self.least, self.sizes = 0.0, [0.0]  # typical magnitudes, measured at the given inputs
-        # saves the buffers; returns a function that restores them
+        # These are measured at the given inputs; typical_sizes has the sizes of the output and the gradients.
+        self.min_derivative = 0.0
+        self.typical_sizes = [0.0]
+        # Saves the buffers; returns a function that restores them.
         self.save_buffers: Callable[[], Callable[[], Any]] = lambda: lambda: None
         self.compare_value: Callable[..., None] = lambda problem, tolerance, given=False: None
         self.declared: DeclaredGradient | None = None  # replaces the numerical derivative
         self.has_expect = False  # whether the caller has an `expect` option
 
-    def gradients(
+    def compare_gradients(
         self,
         problem: Problem,
         directions: int | None,
         limit: int,
         in_declared_domain: bool = True,
-        known: Expected | None = None,
+        already_checked: Expected | None = None,
     ) -> Expected:
-        """Compare gradients; a non-finite output inside the declared domain breaks the rule `domain`.
+        """Compare gradients with numerical derivatives or the declared gradient; return the output and gradients.
+
+        A wrong gradient is reported at the smallest inputs at which it is wrong. A non-finite output inside the
+        declared domain breaks the rule `domain`.
 
         Args:
             in_declared_domain: whether the declared domain applies.
-            known: as for `check_gradients`.
+            already_checked: as for `gradcheck.compare_gradients`.
         """
         try:
             if self.declared is not None:
                 return self.declared.compare(problem, self.seed)
-            return check_gradients(
+            return compare_gradients(
                 problem,
                 self.report,
                 directions,
                 seed=self.seed,
                 limit=limit,
-                least=self.least,
-                screen=limit < MAX_ENTRIES,
-                known=known,
+                min_derivative=self.min_derivative,
+                screen_first=limit < MAX_ENTRIES,
+                already_checked=already_checked,
             )
         except GradientError as error:
-            shown = smallest(problem, error, self.check_small) if error.rule in SHRINKABLE else error
-            raise (with_hint(shown, problem, self.seed) if self.has_expect else shown) from error.__cause__
+            smallest_error = smallest(problem, error, self.check_small) if error.rule in SHRINKABLE else error
+            if self.has_expect:
+                smallest_error = with_hint(smallest_error, problem, self.seed)
+            raise smallest_error from error.__cause__
         except NonFiniteError as error:
             if self.domain is None or not in_declared_domain:
                 raise
@@ -76,10 +83,12 @@ class ProblemCheck:
 
     def check_small(self, problem: Problem) -> None:
         """Compare the gradients of a problem that shrinking has reduced."""
-        check_gradients(problem, Report(), seed=self.seed, limit=MAX_DERIVED_ENTRIES, least=self.least)
+        compare_gradients(
+            problem, Report(), seed=self.seed, limit=MAX_DERIVED_ENTRIES, min_derivative=self.min_derivative
+        )
 
     def warm_up(self, problem: Problem) -> None:
-        """Call the layer with other values first, so that values cached by that call are wrong for all later calls."""
+        """Call the layer with other values first: if it caches values of its first call, all later calls are wrong."""
         for _, other in variants.values(problem):
             with rejections_skipped():
                 output, _ = other.output_and_leaves()
@@ -87,16 +96,16 @@ class ProblemCheck:
                     output.backward(npx.ones_like(output.data))
             break
 
-    def at_given_inputs(self, problem: Problem, known: Expected | None = None) -> Expected:
-        """Compare gradients and test every rule.
+    def check_given_inputs(self, problem: Problem, already_checked: Expected | None = None) -> Expected:
+        """Compare gradients and test every rule; return the output and gradients.
 
         Args:
-            known: as for `check_gradients`.
+            already_checked: as for `gradcheck.compare_gradients`.
         """
-        expected = self.gradients(problem, self.directions, MAX_ENTRIES, known=known)
+        expected = self.compare_gradients(problem, self.directions, MAX_ENTRIES, already_checked=already_checked)
         # At derived inputs, values much smaller than these are rounding errors of intermediate results of this size.
-        self.least = LEAST * expected.norm
-        self.sizes = [float(abs(x).max(initial=0.0)) for x in (expected.y, *expected.gradients)]
+        self.min_derivative = MIN_DERIVATIVE * expected.norm
+        self.typical_sizes = [float(abs(x).max(initial=0.0)) for x in (expected.y, *expected.gradients)]
         rules.keeps_dtype(expected, self.dtype)
         rules.single_backward(expected)
         y, gradients = problem.output_and_gradients(expected.c)
@@ -108,7 +117,7 @@ class ProblemCheck:
         rules.independent_inputs(expected)
         rules.accumulation(expected)
         rules.aliased_inputs(expected)
-        rules.independent_calls(expected, list(self.others(problem)))
+        rules.independent_calls(expected, list(self.evaluate_others(problem)))
         precision.float64_precision(expected)
         for dtype in precision.NARROW:
             self.with_buffers_restored(precision.accuracy_in_16_bits, expected, dtype)
@@ -116,10 +125,14 @@ class ProblemCheck:
             self.report.notes.append("not compared in float32")
         return expected
 
-    def compare_float32(self, expected: Expected, sizes: Sequence[float] = (), loose: float = 1.0) -> bool:
-        """Compare results in float32; return whether a comparison was possible."""
+    def compare_float32(self, expected: Expected, typical_sizes: Sequence[float] = (), factor: float = 1.0) -> bool:
+        """Compare results in float32; return whether a comparison was possible.
+
+        Args:
+            typical_sizes, factor: as for `precision.float32_accuracy`.
+        """
         has_domain = self.domain is not None
-        return self.with_buffers_restored(precision.float32_accuracy, expected, has_domain, sizes, loose)
+        return self.with_buffers_restored(precision.float32_accuracy, expected, has_domain, typical_sizes, factor)
 
     def with_buffers_restored(self, compare: Callable[..., Any], *arguments: Any) -> Any:
         """Call `compare`, which evaluates in another dtype, and restore the float64 buffers."""
@@ -129,7 +142,7 @@ class ProblemCheck:
         finally:
             restore_buffers()
 
-    def others(self, problem: Problem) -> Iterator[Expected]:
+    def evaluate_others(self, problem: Problem) -> Iterator[Expected]:
         """Yield outputs and gradients at a few other inputs: other values, other parameters, and a batch of one."""
         names = "positive numbers", "positive numbers in the parameters", "1 row"
         for name, other in (*variants.values(problem, self.domain), *islice(variants.shapes(problem, self.domain), 1)):
@@ -146,26 +159,26 @@ class ProblemCheck:
                 gradients = [g.copy() for g in other.protected_gradients(output, leaves, c)]
                 yield Expected(other, y, c, gradients)
 
-    def at_derived_inputs(self, problem: Problem) -> None:
+    def check_derived_inputs(self, problem: Problem) -> None:
         """Compare gradients, and test the rules that depend on values, at inputs derived from the given ones."""
         for name, other in variants.values(problem, self.domain):
-            self.at_variant(name, other, 0 if name.startswith(variants.MAGNITUDES) else MAX_DERIVED_ENTRIES)
+            self.check_variant(name, other, 0 if name.startswith(variants.MAGNITUDES) else MAX_DERIVED_ENTRIES)
         for name, other in variants.undeclared_values(problem):
-            self.at_variant(name, other, MAX_DERIVED_ENTRIES, False)
+            self.check_variant(name, other, MAX_DERIVED_ENTRIES, False)
         declared = ((name, other, True) for name, other in variants.shapes(problem, self.domain))
         undeclared = ((name, other, False) for name, other in variants.undeclared_shapes(problem))
         for shapes in (declared, undeclared):
             for name, other, is_declared in shapes:
                 other.reproduce = lambda _: problem.reproduce(problem)  # it derives all shapes from the given inputs
                 guessed = variants.guessed_shapes(problem, other) if is_declared else "all"
-                self.at_variant(name, other, 0, is_declared, guessed)
+                self.check_variant(name, other, 0, is_declared, guessed)
 
-    def at_other_options(self, problems: Iterable[tuple[str, Problem]]) -> None:
+    def check_other_options(self, problems: Iterable[tuple[str, Problem]]) -> None:
         """Compare gradients for other values of the float options; the reference does not apply to them."""
         for name, other in problems:
-            self.at_variant(name, other, MAX_DERIVED_ENTRIES, False)
+            self.check_variant(name, other, MAX_DERIVED_ENTRIES, False)
 
-    def at_variant(
+    def check_variant(
         self, name: str, problem: Problem, limit: int, in_declared_domain: bool = True, guessed: str = ""
     ) -> None:
         """Check a derived problem.
@@ -181,7 +194,7 @@ class ProblemCheck:
             self.compare_value(problem, tolerance=1e-5)
         try:
             is_cheap = name.startswith(variants.MAGNITUDES)
-            expected = self.gradients(problem, None if limit else 1, limit, in_declared_domain)
+            expected = self.compare_gradients(problem, None if limit else 1, limit, in_declared_domain)
         except GradientError as error:
             if error.rule != "valid gradient":
                 raise
@@ -198,9 +211,9 @@ class ProblemCheck:
             return
         y, gradients = problem.output_and_gradients(expected.c)
         expected.compare("independent calls", "if it is called again", y, gradients)
-        if self.float32 and limit and not name.startswith(variants.NARROW):
-            loose = 1.0 if name.startswith(variants.FLOAT32) else 1e6  # at other variants only overflow matters
-            self.compare_float32(expected, self.sizes, loose)
+        if self.float32 and limit and not name.startswith(variants.WITHOUT_FLOAT32):
+            factor = 1.0 if name.startswith(variants.FLOAT32) else 1e6  # at other variants only overflow matters
+            self.compare_float32(expected, self.typical_sizes, factor)
 
 
 @contextmanager

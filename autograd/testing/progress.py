@@ -18,7 +18,8 @@ class ProgressLine:
     """
 
     def __init__(self, show: Callable[[str], None]) -> None:
-        self.show, self.calls = show, 0
+        self.show = show
+        self.calls = 0
         self.start = self.last = time.monotonic()
 
     def step(self, name: str) -> None:

@@ -57,7 +57,7 @@ def compare_value(problem: Problem, reference: Reference, tolerance: float, give
 
 
 def value_difference(problem: Problem, expected: Array, tolerance: float, given: bool) -> str:
-    """Describe how the output of a problem differs from the reference's; "" if it does not."""
+    """Describe how the output of a problem differs from that of the reference; return "" if it does not."""
     try:
         output = problem.output_value()
     except REJECTIONS as error:
@@ -66,12 +66,13 @@ def value_difference(problem: Problem, expected: Array, tolerance: float, given:
         return f"got shape {output.shape} where the reference has {expected.shape}"
     if output.size != expected.size:
         return f"got {output.size} numbers where the reference has {expected.size}"
-    output, expected = output.reshape(-1), expected.reshape(-1)
-    off = abs(output - expected)
-    wrong = ~(off <= tolerance * max(1e-3, float(abs(expected).max(initial=0.0))))
-    if not wrong.any():
+    output = output.reshape(-1)
+    expected = expected.reshape(-1)
+    errors = abs(output - expected)
+    is_wrong = ~(errors <= tolerance * max(1e-3, float(abs(expected).max(initial=0.0))))
+    if not is_wrong.any():
         return ""
-    k = int(npx.argmax(npx.where(npx.isfinite(off), off, npx.inf) * wrong))
+    k = int(npx.argmax(npx.where(npx.isfinite(errors), errors, npx.inf) * is_wrong))
     return f"got {float(output[k])!r} where the reference has {float(expected[k])!r}, at flat index {k} of the output"
 
 

@@ -7,9 +7,9 @@ REJECTIONS = (ValueError, TypeError, IndexError, ArithmeticError, KeyError)  # r
 
 
 class Rule(NamedTuple):
-    """A property that every correct function has, and the usual cause of a violation."""
+    """A property that every correct function has: what it requires, and the usual cause of a violation."""
 
-    law: str
+    requirement: str
     cause: str = ""
 
 
@@ -120,21 +120,25 @@ class GradientError(AssertionError):
 
     Attributes:
         rule: a key of `RULES`.
+        level: see `Report.level`.
         index: index, in its input, of the entry with the largest error; empty if unknown.
     """
 
-    rule, level = "", "wrong"
+    rule = ""
+    level = "wrong"
     index: tuple[int, ...] = ()
 
 
 class CheckError(AssertionError):
-    """A rule other than those about the value of the gradient is broken.
+    """A function breaks a rule other than those about the value of its gradient.
 
     Attributes:
         rule: a key of `RULES`.
+        level: see `Report.level`.
     """
 
-    rule, level = "", "wrong"
+    rule = ""
+    level = "wrong"
 
 
 class NonFiniteError(ValueError):
@@ -143,9 +147,12 @@ class NonFiniteError(ValueError):
 
 def explain(message: str, rule: str, reproduce: str = "", cause: str = "") -> str:
     """Return a message followed by the broken rule, its requirement, its likely cause and a line that reproduces it."""
-    lines = [message, f"rule: {rule}", f"requires: {RULES[rule].law}"]
-    lines += [f"likely cause: {cause}"] if (cause := cause or RULES[rule].cause) else []
-    lines += [f"reproduce: {reproduce}"] if reproduce else []
+    lines = [message, f"rule: {rule}", f"requires: {RULES[rule].requirement}"]
+    cause = cause or RULES[rule].cause
+    if cause:
+        lines.append(f"likely cause: {cause}")
+    if reproduce:
+        lines.append(f"reproduce: {reproduce}")
     return "\n".join(lines)
 
 
@@ -155,9 +162,9 @@ class Report:
 
     Attributes:
         compared: the number of analytic derivatives compared with numerical ones.
-        worst: the largest relative difference among them.
+        largest_difference: the largest relative difference between the two.
         kinks: the entries at which the left and right derivatives differ, so any value between them is accepted.
-        conventions: the entries whose gradient differs from the derivative with respect to the entry alone but is one
+        conventions: the entries whose gradient differs from the derivative with respect to the single entry but is one
             of several defensible values, each with the reason.
         inconclusive: the entries at which no step size gave an accurate numerical derivative, each with the reason.
         notes: random numbers and buffers that were held fixed, and Tensors whose gradients were not compared.
@@ -167,7 +174,7 @@ class Report:
     """
 
     compared: int = 0
-    worst: float = 0.0
+    largest_difference: float = 0.0
     kinks: list[str] = field(default_factory=list)
     conventions: list[str] = field(default_factory=list)
     inconclusive: list[str] = field(default_factory=list)
@@ -187,7 +194,7 @@ class Report:
         """Return a summary of a few lines, with the number of entries of each kind and one of them as an example."""
         lines = [
             f"{self.level}: {self.compared} derivatives compared, at {self.variants} derived inputs; "
-            f"largest relative difference {self.worst:.2g}"
+            f"largest relative difference {self.largest_difference:.2g}"
         ]
         for name in ("kinks", "conventions", "inconclusive"):
             if entries := getattr(self, name):

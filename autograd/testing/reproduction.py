@@ -45,7 +45,7 @@ def reproduction(check: str, function: Any, values: Sequence[Any], options: dict
     text = f"{setup} {' '.join(arguments)}"
     names = [(module, n) for module, group in LITERAL_NAMES.items() for n in group if re.search(rf"\b{n}\b", text)]
     names.append(("autograd.testing", check))
-    for f in unbound(function, *values, *options.values()):
+    for f in with_bound_values(function, *values, *options.values()):
         if hasattr(f, "imports"):  # a function from another framework
             names += f.imports()
         elif is_importable(f):
@@ -61,17 +61,18 @@ def reproduction(check: str, function: Any, values: Sequence[Any], options: dict
     return "; ".join([*imports, *([setup] if setup else []), f"{check}({', '.join(arguments)})"])
 
 
-def unbound(*values: Any) -> Iterator[Any]:
+def with_bound_values(*values: Any) -> Iterator[Any]:
     """Yield the values; precede each `functools.partial` by its function and its bound arguments."""
     for value in values:
         if isinstance(value, partial):
-            yield from unbound(value.func, *value.args, *value.keywords.values())
+            yield from with_bound_values(value.func, *value.args, *value.keywords.values())
         yield value
 
 
 def is_importable(f: Any) -> bool:
     """Return whether `from module import name` imports this function or class."""
-    name, module = getattr(f, "__name__", None), getattr(f, "__module__", None)
+    name = getattr(f, "__name__", None)
+    module = getattr(f, "__module__", None)
     return isinstance(name, str) and module != "__main__" and getattr(sys.modules.get(str(module)), name, None) is f
 
 

@@ -94,7 +94,8 @@ def incoming_gradients(expected: Expected, is_linear: bool = True) -> None:
         copied.compare("incoming gradient layout", condition, None, problem.output_and_gradients(constant)[1])
     if not is_linear:
         return
-    flat, parts = c.reshape(-1), []
+    flat = c.reshape(-1)
+    parts = []
     for position in sorted({0, c.size // 2, c.size - 1} & set(range(c.size))):
         parts.append((npx.host.where(npx.host.arange(c.size) == position, flat, 0), "a single entry"))
     if c.size:
@@ -111,7 +112,8 @@ def incoming_gradients(expected: Expected, is_linear: bool = True) -> None:
 def aliased_inputs(expected: Expected) -> None:
     """Check that one array passed as several inputs gives the same results as copies of it."""
     problem = expected.problem
-    arrays, aliased = list(problem.arrays), []
+    arrays = list(problem.arrays)
+    aliased = []
     for i in range(len(problem.floats)):
         if arrays[i].shape == arrays[0].shape and arrays[i].dtype == arrays[0].dtype:
             arrays[i] = arrays[0]
@@ -129,13 +131,13 @@ def aliased_inputs(expected: Expected) -> None:
 
 
 def independent_inputs(expected: Expected) -> None:
-    """Check that an input gets the same gradient whether only this input or every input requires one."""
-    number = len(expected.gradients)
-    if 1 < number <= 12:
-        for i in range(number):
+    """Check that an input gets the same gradient whether only this input or every input requires a gradient."""
+    n_inputs = len(expected.gradients)
+    if 1 < n_inputs <= 12:
+        for i in range(n_inputs):
             y, gradients = expected.problem.output_and_gradients(expected.c, require=[i])
-            only: list[Array | None] = [g if i == k else None for k, g in enumerate(gradients)]
-            expected.compare("independent inputs", "if no other input requires a gradient", y, only)
+            only_gradient: list[Array | None] = [g if i == k else None for k, g in enumerate(gradients)]
+            expected.compare("independent inputs", "if no other input requires a gradient", y, only_gradient)
 
 
 def in_blocks(expected: Expected) -> None:
@@ -184,7 +186,8 @@ def accumulation(expected: Expected) -> None:
     expected.compare("accumulation", "if it is added to an existing gradient", None, added)
     arrays = [npx.from_host(npx.to_host(a).copy()) for a in problem.arrays]
     leaves = [Tensor(a, requires_grad=True) for a in arrays]
-    inputs, total = [operations.multiply(t, 1.0) for t in leaves], None
+    inputs = [operations.multiply(t, 1.0) for t in leaves]
+    total = None
     for _ in range(3):
         part = operations.multiply(problem.output_from_tensors(inputs), npx.from_host(expected.c))
         total = part if total is None else operations.add(total, part)
@@ -243,7 +246,8 @@ def compare_run(
 
 def in_one_graph(expected: Expected, other: Expected) -> None:
     """Check that two calls in one graph, on Tensors that other operations computed, get the expected gradients."""
-    pair, total = (expected, other), None
+    pair = (expected, other)
+    total = None
     leaves = [
         [Tensor(npx.asarray(npx.from_host(npx.to_host(a))), requires_grad=True) for a in call.problem.arrays]
         for call in pair

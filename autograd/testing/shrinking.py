@@ -1,4 +1,4 @@
-"""The smallest inputs, derived from failing ones, at which the same rule is still broken."""
+"""Shrink failing inputs to the smallest ones at which the same rule is still broken."""
 
 from collections.abc import Callable, Iterator
 
@@ -14,13 +14,15 @@ def smallest(problem: Problem, error: GradientError, check: Callable[[Problem], 
     """Return the error that `check` raises at the smallest inputs that break the same rule as `error`."""
     smaller: GradientError | None = error
     while smaller:
-        error, smaller = smaller, None
+        error = smaller
+        smaller = None
         for candidate in candidates(problem, error.index):
             try:
                 check(candidate)
             except GradientError as failure:
                 if failure.rule == error.rule:
-                    problem, smaller = candidate, failure
+                    problem = candidate
+                    smaller = failure
                     break
             except (AttributeError, CheckError, RuntimeError, *REJECTIONS):
                 continue

@@ -25,9 +25,9 @@ SMOOTH = ("plain", "normal", "large", "tiny")  # without ties, for operations th
 LAYOUTS = ("plain", "column-major", "reversed", "every second", "read-only")
 
 
-def sides(most: int = 3, least: int = 0) -> st.SearchStrategy[int]:
-    """Draw the length of an axis, from `least` to `most`; if `least` is 0, about one axis in eight is empty."""
-    return st.sampled_from([*range(max(1, least), most + 1)] * 3 + [0] * (least == 0))
+def sides(max_side: int = 3, min_side: int = 0) -> st.SearchStrategy[int]:
+    """Draw the length of an axis, from `min_side` to `max_side`; lengths of 0 are rarer than the others."""
+    return st.sampled_from([*range(max(1, min_side), max_side + 1)] * 3 + [0] * (min_side == 0))
 
 
 @st.composite
@@ -38,18 +38,20 @@ def shapes(draw: st.DrawFn, min_dims: int = 0, max_dims: int = 3, min_side: int 
         min_dims, max_dims: the number of axes.
         min_side, max_side: their lengths; min_side 0 permits empty shapes.
     """
-    square, ndim = draw(st.sampled_from((False, False, True))), draw(st.integers(min_dims, max_dims))
+    is_square = draw(st.sampled_from((False, False, True)))
+    ndim = draw(st.integers(min_dims, max_dims))
     shape = tuple(draw(sides(max_side, min_side)) for _ in range(ndim))
     # Both kinds take the same number of draws, so a failing example shrinks to the smallest shape.
-    return (min(max_side, max(2, shape[0])),) * ndim if square and ndim else shape
+    return (min(max_side, max(2, shape[0])),) * ndim if is_square and ndim else shape
 
 
 def broadcastable(n: int = 2, max_dims: int = 3, max_side: int = 4, min_side: int = 0) -> st.SearchStrategy[Any]:
     """Draw a tuple of n shapes that broadcast together; max_dims, min_side, max_side as for `shapes`."""
-    nonempty, any_shapes = (
-        hnp.mutually_broadcastable_shapes(num_shapes=n, max_dims=max_dims, max_side=max_side, min_side=least)
-        for least in (max(1, min_side), min_side)
-    )
+
+    def with_min_side(min_side: int) -> st.SearchStrategy[Any]:
+        return hnp.mutually_broadcastable_shapes(num_shapes=n, max_dims=max_dims, max_side=max_side, min_side=min_side)
+
+    nonempty, any_shapes = with_min_side(max(1, min_side)), with_min_side(min_side)
     return (nonempty | nonempty | nonempty | any_shapes).map(lambda result: result.input_shapes)
 
 
@@ -83,7 +85,8 @@ def arrays(
         layouts: the memory layouts of `with_drawn_layout` to choose from.
     """
     shape = draw(shape) if isinstance(shape, st.SearchStrategy) else shape
-    style, seed = draw(st.sampled_from(styles)), draw(st.integers(0, 999))
+    style = draw(st.sampled_from(styles))
+    seed = draw(st.integers(0, 999))
     return with_drawn_layout(npx.asarray(numbers(shape, style, seed).astype(dtype)), draw(st.sampled_from(layouts)))
 
 
@@ -126,7 +129,8 @@ def indices(draw: st.DrawFn, n: int, shape: Any = None) -> Array:
         shape: the shape; None draws one of up to two axes.
     """
     shape = draw(shapes(max_dims=2) if shape is None else st.just(shape))
-    style, seed = draw(st.sampled_from(("equal", "arbitrary", "few"))), draw(st.integers(0, 999))
+    style = draw(st.sampled_from(("equal", "arbitrary", "few")))
+    seed = draw(st.integers(0, 999))
     if style == "equal":
         return npx.full(shape, seed % n, "int64")
     upper = n if style == "arbitrary" else min(n, 2)
@@ -134,15 +138,16 @@ def indices(draw: st.DrawFn, n: int, shape: Any = None) -> Array:
 
 
 @st.composite
-def masks(draw: st.DrawFn, shape: tuple[int, ...], none: bool = True) -> Array | None:
+def masks(draw: st.DrawFn, shape: tuple[int, ...], allow_none: bool = True) -> Array | None:
     """Draw a boolean mask (True = attend), which may have rows that are all False.
 
     Args:
         shape: its shape.
-        none: whether to draw None (no mask) as well.
+        allow_none: whether to draw None (no mask) as well.
     """
     styles = ("none", "all", "random", "first row masked", "random", "nothing")
-    style, seed = draw(st.sampled_from(styles if none else styles[1:])), draw(st.integers(0, 999))
+    style = draw(st.sampled_from(styles if allow_none else styles[1:]))
+    seed = draw(st.integers(0, 999))
     if style == "none":
         return None
     if style in ("all", "nothing"):

@@ -18,10 +18,10 @@ def stray_tensors(problem: Problem, layer: Any = None) -> list[Tensor]:
     """
     output, leaves = problem.output_and_leaves()
     parameters = [p for _, p in layer.named_parameters()] if layer else []
-    known = {id(t) for t in (*leaves, *parameters)}
+    checked = {id(t) for t in (*leaves, *parameters)}
     strays: dict[int, Tensor] = {}
     for node in nodes(output):
-        strays.update({id(t): t for t in node.parents if isinstance(t, Tensor) and id(t) not in known})
+        strays.update({id(t): t for t in node.parents if isinstance(t, Tensor) and id(t) not in checked})
     return list(strays.values())
 
 

@@ -19,10 +19,10 @@ from autograd.testing.problem import Problem, floating_point_warnings_ignored, i
 from autograd.testing.report import REJECTIONS
 from npx import Array
 
-MANY_ROWS = 2600  # more than the usual block sizes
-LONG = 70  # number of positions if each one needs its own operations; more than the usual windows
-MAX_LENGTH = 1100  # maximum length of the other axes
-MAX_ENTRIES = 1 << 17  # maximum size of an array with many rows
+MANY_ROWS = 2600  # length of the longest first axis; more than the usual block sizes
+LONG = 70  # length of the longest axis if each position needs its own operations; more than the usual windows
+MAX_LENGTH = 1100  # length of the longest of the other axes
+MAX_ENTRIES = 1 << 17  # maximum size of an array with a long axis
 Domain = tuple[float, float] | None
 
 
@@ -31,7 +31,7 @@ def normal(shape: Sequence[int], seed: int) -> Array:
     return npx.to_host(npx.random.normal(npx.Key(seed, 5, 0), tuple(shape), "float64"))
 
 
-def size(x: Array) -> float:
+def mean_magnitude(x: Array) -> float:
     """Return the mean magnitude of the finite numbers in x; 1 if all are 0."""
     return float(abs(x[npx.isfinite(x)]).mean()) or 1.0 if x.size else 1.0
 
@@ -43,21 +43,21 @@ def every_third(x: Array, value: float) -> Array:
     return y
 
 
-def overflowing(x: Array, size: float) -> Array:
-    """Return x with some entries replaced by `size` and some by -size."""
-    return every_third(every_third(x.reshape(-1), size)[::-1], -size)[::-1].reshape(x.shape)
+def with_extremes(x: Array, value: float) -> Array:
+    """Return x with some entries replaced by `value` and some by -value."""
+    return every_third(every_third(x.reshape(-1), value)[::-1], -value)[::-1].reshape(x.shape)
 
 
 def all_magnitudes(x: Array) -> Array:
-    """Return numbers of both signs, from 1e-5 to 1e5 times the size of x."""
-    magnitudes = 10.0 ** (5 * npx.sin(npx.host.arange(1.0, x.size + 1)).reshape(x.shape))
-    return npx.sign(normal(x.shape, 3)) * magnitudes * size(x)
+    """Return numbers of both signs, from 1e-5 to 1e5 times the mean magnitude of x."""
+    factors = 10.0 ** (5 * npx.sin(npx.host.arange(1.0, x.size + 1)).reshape(x.shape))
+    return npx.sign(normal(x.shape, 3)) * factors * mean_magnitude(x)
 
 
 VALUES: dict[str, Callable[[Array], Array]] = {
-    "other numbers": lambda x: size(x) * normal(x.shape, 1),
-    "positive numbers": lambda x: abs(x) + 0.1 * size(x),
-    "negative numbers": lambda x: -abs(x) - 0.1 * size(x),
+    "other numbers": lambda x: mean_magnitude(x) * normal(x.shape, 1),
+    "positive numbers": lambda x: abs(x) + 0.1 * mean_magnitude(x),
+    "negative numbers": lambda x: -abs(x) - 0.1 * mean_magnitude(x),
     "zeros": lambda x: 0 * x,
     "some zeros": lambda x: every_third(x, 0.0),
     "one zero": lambda x: npx.where(npx.host.arange(x.size).reshape(x.shape) == x.size // 2, 0.0, x),
@@ -67,8 +67,8 @@ VALUES: dict[str, Callable[[Array], Array]] = {
     "tiny numbers": lambda x: 1e-4 * x,
     "very tiny numbers": lambda x: 1e-7 * x,
     "numbers ten times as large": lambda x: 10 * x,
-    "large numbers": lambda x: 60 * x / size(x),
-    "very large numbers": lambda x: 1e5 * x / size(x),
+    "large numbers": lambda x: 60 * x / mean_magnitude(x),
+    "very large numbers": lambda x: 1e5 * x / mean_magnitude(x),
     "an offset": lambda x: x + 1e4,
     "a large offset": lambda x: x + 1e6,
     "numbers from -5 to 5": lambda x: npx.host.linspace(-5.03, 5.01, x.size).reshape(x.shape),
@@ -76,30 +76,31 @@ VALUES: dict[str, Callable[[Array], Array]] = {
     **{f"shifted by {shift}": partial(operator.add, shift) for shift in (-100, -40, -15, 15, 40, 100)},
     "times 1e4": lambda x: 1e4 * x,
     "times 1e7": lambda x: 1e7 * x,
-    "some numbers that overflow in float64": lambda x: overflowing(x, 800.0),
-    "some numbers that overflow in float32": lambda x: overflowing(x, 95.0),
+    "some numbers whose exp overflows in float64": lambda x: with_extremes(x, 800.0),
+    "some numbers whose exp overflows in float32": lambda x: with_extremes(x, 95.0),
 }
+# The names of the variants that are also tried in the parameters, and in each input separately.
 PARAMETERS = (
-    *("other numbers", "positive numbers", "negative numbers", "tiny numbers", "numbers ten times as large", "zeros"),
-)
+    "other numbers", "positive numbers", "negative numbers", "tiny numbers", "numbers ten times as large", "zeros",
+)  # fmt: skip
 ONE_INPUT = (
-    *("other numbers", "negative numbers", "zeros", "tiny numbers", "very large numbers"),
-    "numbers of all magnitudes",
-)
+    "other numbers", "negative numbers", "zeros", "tiny numbers", "very large numbers", "numbers of all magnitudes",
+)  # fmt: skip
 MAGNITUDES = ("shifted by", "times")  # these need few directions, because an overflow affects all of them
-MAX_ALONE = 6  # maximum number of arrays that are scaled separately
+MAX_SEPARATE = 6  # maximum number of arrays that are scaled separately
 FLOAT32 = ("other numbers", "positive numbers", "negative numbers")  # float32 results are compared closely here
-NARROW = (  # float32 is not compared here, because it overflows or loses all digits
-    *("very large numbers", "an offset", "a large offset", "numbers of all magnitudes"),
-    "some numbers that overflow in float64",
-)
+# float32 is not compared here, because it overflows or loses all digits.
+WITHOUT_FLOAT32 = (
+    "very large numbers", "an offset", "a large offset", "numbers of all magnitudes",
+    "some numbers whose exp overflows in float64",
+)  # fmt: skip
 INTEGERS: dict[str, Callable[[Array], Array]] = {
     "some zeros": lambda x: every_third(x, 0),
     "one number everywhere": lambda x: 0 * x + x.reshape(-1)[:1].sum(),
     "reversed order": lambda x: x.reshape(-1)[::-1].reshape(x.shape),
 }
-# Values that a function may accept though neither its domain nor its reference covers them: indices that count from
-# the end, and masks that select everything or nothing. Keyed by dtype kind.
+# For each kind of dtype, values that a function may accept although neither its domain nor its reference covers them:
+# indices that count from the end, and masks that select everything or nothing.
 UNDECLARED: dict[str, dict[str, Callable[[Array], Array]]] = {
     "i": {"some -1": lambda x: every_third(x, -1)},
     "b": {"all False": lambda x: x & False, "all True": lambda x: x | True, "the inverse": lambda x: ~x},
@@ -151,7 +152,8 @@ def reflected(x: Array, domain: Domain) -> Array:
 
 def values(problem: Problem, domain: Any = None) -> Iterator[tuple[str, Problem]]:
     """Yield problems with other numbers in arrays of the same shapes, each with its name."""
-    arrays, n_inputs = [npx.to_host(a) for a in problem.arrays], len(problem.floats)
+    arrays = [npx.to_host(a) for a in problem.arrays]
+    n_inputs = len(problem.floats)
     intervals = [*input_domains(problem, domain), *[None] * len(problem.parameters)]
 
     def changed(name: str, positions: Sequence[int]) -> Problem | None:
@@ -170,8 +172,8 @@ def values(problem: Problem, domain: Any = None) -> Iterator[tuple[str, Problem]
             (name, f" in {problem.name_of(problem.floats[i])}", [i]) for name in ONE_INPUT for i in range(n_inputs)
         ]
     if len(arrays) > 1:
-        alone = range(1 if n_inputs else 0, len(arrays))[:MAX_ALONE]
-        changes += [(name, f" in {problem.labels[i]}", [i]) for name in ("times 1e4", "times 1e7") for i in alone]
+        separate = range(1 if n_inputs else 0, len(arrays))[:MAX_SEPARATE]
+        changes += [(name, f" in {problem.labels[i]}", [i]) for name in ("times 1e4", "times 1e7") for i in separate]
     if problem.parameters:
         changes += [(name, " in the parameters", range(n_inputs, len(arrays))) for name in PARAMETERS]
     for name, suffix, positions in changes:
@@ -199,7 +201,7 @@ def undeclared_values(problem: Problem) -> Iterator[tuple[str, Problem]]:
 def with_changed_value(problem: Problem, i: int, change: Callable[[Array], Array]) -> Problem:
     """Return the problem with one argument changed."""
     x = problem.values[i]
-    other = problem.with_arrays(problem.arrays)
+    other = problem.with_arrays(problem.arrays)  # a copy
     other.values[i] = npx.from_host(change(npx.to_host(x)).astype(x.dtype))
     return other
 
@@ -216,7 +218,7 @@ def resized(x: Array, axis: int, length: int, start: int = 0) -> Array:
     index = (start + npx.host.arange(length)) % max(1, x.shape[axis])
     y = npx.take(npx.to_host(x), index, axis=axis)
     if is_float(x) and length > x.shape[axis]:
-        y = (y + 0.5 * size(npx.to_host(x)) * normal(y.shape, 2)).astype(x.dtype)
+        y = (y + 0.5 * mean_magnitude(npx.to_host(x)) * normal(y.shape, 2)).astype(x.dtype)
     return y
 
 
@@ -233,7 +235,8 @@ def with_resized_axis(
         start: the first index, if the axis is cut.
     """
     x = problem.values[problem.floats[0]]
-    n, from_end = x.shape[axis], axis if axis < 0 else axis - x.ndim
+    n = x.shape[axis]
+    negative_axis = axis if axis < 0 else axis - x.ndim
 
     def shares_axis(y: Any) -> bool:
         return is_array(y) and len(y.shape) > max(axis, -axis - 1) and y.shape[axis] == n
@@ -241,12 +244,11 @@ def with_resized_axis(
     is_resized = [shares_axis(y) and (integers or is_float(y)) for y in problem.values]
     unchanged = [y for y, change in zip(problem.values, is_resized, strict=True) if not change]
     for y in (*unchanged, *problem.parameters.values()):
-        if length == 1 and hasattr(y, "shape") and len(y.shape) >= -from_end and y.shape[from_end] == n:
+        if length == 1 and hasattr(y, "shape") and len(y.shape) >= -negative_axis and y.shape[negative_axis] == n:
             return None
     pairs = zip(problem.values, is_resized, strict=True)
-    return with_values(
-        problem, [npx.from_host(resized(y, axis, length, start)) if change else y for y, change in pairs]
-    )
+    values = [npx.from_host(resized(y, axis, length, start)) if change else y for y, change in pairs]
+    return with_values(problem, values)
 
 
 def shapes(problem: Problem, domain: Any = None) -> Iterator[tuple[str, Problem]]:
@@ -260,14 +262,15 @@ def shapes(problem: Problem, domain: Any = None) -> Iterator[tuple[str, Problem]
 
 
 def resized_problems(problem: Problem) -> Iterator[tuple[str, Problem]]:
-    """Yield the problems of `shapes`, ignoring the domain."""
+    """Yield the problems of `shapes`, including those outside the domain."""
     if not problem.floats:
         return
     x = problem.values[problem.floats[0]]
     for axis, name in ((0, "row"), (1, "position"), (-1, "column")):
         if x.ndim <= (2 if axis == 1 else -axis) or not x.size:
             continue
-        n, is_expensive = x.shape[axis], False
+        n = x.shape[axis]
+        is_expensive = False
         longest = min(MANY_ROWS if axis == 0 else MAX_LENGTH, max(LONG, MAX_ENTRIES * n // x.size))
         for length in (1, LONG, longest):
             if length == n or (is_expensive and length > LONG):
@@ -306,7 +309,8 @@ def guessed_shapes(problem: Problem, other: Problem) -> str:
     An argument may share its length with a changed axis of the first one by coincidence. A function of matrices may
     happen to accept an array with a different number of axes.
     """
-    x, changed = problem.values[problem.floats[0]], other.values[problem.floats[0]]
+    x = problem.values[problem.floats[0]]
+    changed = other.values[problem.floats[0]]
     if x.ndim != changed.ndim:
         return "all"
     lengths = {n for n, m in zip(x.shape, changed.shape, strict=True) if n != m}
@@ -316,19 +320,16 @@ def guessed_shapes(problem: Problem, other: Problem) -> str:
 
 def with_changed_rows(problem: Problem, n: int, change: Callable[[Array], Array]) -> Problem:
     """Return the problem with every argument of n rows changed."""
-    return with_values(
-        problem,
-        [
-            npx.from_host(npx.asarray(change(npx.to_host(x))))
-            if is_array(x) and len(x.shape) > 0 and len(x) == n
-            else x
-            for x in problem.values
-        ],
-    )
+
+    def changed(x: Any) -> Any:
+        has_n_rows = is_array(x) and len(x.shape) > 0 and len(x) == n
+        return npx.from_host(npx.asarray(change(npx.to_host(x)))) if has_n_rows else x
+
+    return with_values(problem, [changed(x) for x in problem.values])
 
 
 def undeclared_shapes(problem: Problem) -> Iterator[tuple[str, Problem]]:
-    """Yield problems without rows, with fewer axes (only the first row), and with broadcast inputs.
+    """Yield problems without rows, with fewer axes (only the first row), and with a broadcast input.
 
     If the function broadcasts, one of the floating-point inputs with the first one's shape gets an axis of length 1.
     """
@@ -347,9 +348,10 @@ def undeclared_shapes(problem: Problem) -> Iterator[tuple[str, Problem]]:
         x = problem.values[i]
         for axis in {0, x.ndim - 1}:
             if x.shape[axis] > 1:
-                short, repeated = list(problem.values), list(problem.values)
                 first = npx.take(npx.to_host(x), [0], axis=axis)
+                short = list(problem.values)
                 short[i] = npx.from_host(first)
+                repeated = list(problem.values)
                 repeated[i] = npx.from_host(npx.repeat(first, x.shape[axis], axis=axis))
                 other = with_values(problem, short)
                 if have_equal_values(other, with_values(problem, repeated)):
@@ -363,33 +365,34 @@ def have_equal_values(problem: Problem, other: Problem) -> bool:
             y, z = problem.output_value(), other.output_value()
     except (AttributeError, *REJECTIONS):
         return False
-    size = float(abs(z[npx.isfinite(z)]).max(initial=0.0))
-    return y.shape == z.shape and bool(npx.host.allclose(y, z, rtol=0, atol=1e-9 * size, equal_nan=True))
+    largest = float(abs(z[npx.isfinite(z)]).max(initial=0.0))
+    return y.shape == z.shape and bool(npx.host.allclose(y, z, rtol=0, atol=1e-9 * largest, equal_nan=True))
 
 
 def grows_superlinearly(problem: Problem, other: Problem, times: float) -> bool:
     """Return whether `other`, `times` times as long as `problem`, has more operations or a disproportionate cost.
 
-    This happens if the function runs operations for each position, or computes numbers for each pair of positions.
+    This happens if the function runs operations for each position, or computes values for each pair of positions.
     """
     try:
         with floating_point_warnings_ignored():
-            (operations, numbers), (more_operations, more_numbers) = (
-                cost(p.output_and_leaves()[0]) for p in (problem, other)
-            )
+            n_operations, n_values = cost(problem.output_and_leaves()[0])
+            more_operations, more_values = cost(other.output_and_leaves()[0])
     except REJECTIONS:
         return False
-    return more_operations > 1.2 * operations or more_numbers > 1.2 * times * numbers
+    return more_operations > 1.2 * n_operations or more_values > 1.2 * times * n_values
 
 
 def cost(output: Tensor) -> tuple[int, int]:
-    """Return the number of operations in an output's graph, and how many numbers they compute and save.
-
-    The vjp of a function from another framework counts them itself.
-    """
-    graph = nodes(output)
-    operations, saved = 0, 0
-    for vjp in (node.vjp for node in graph):
-        number, size = getattr(vjp, "cost", lambda vjp=vjp: (1, sum(x.size for x in iterate_captured_arrays(vjp))))()
-        operations, saved = operations + number, saved + size
-    return operations, saved + sum(math.prod(node.shape) for node in graph)
+    """Return the number of operations in an output's graph, and the number of values that they compute and save."""
+    n_operations = 0
+    n_values = 0
+    for node in nodes(output):
+        n_values += math.prod(node.shape)
+        if hasattr(node.vjp, "cost"):  # the vjp of a function from another framework, which counts its own operations
+            operations, values = node.vjp.cost()  # type: ignore[union-attr]
+        else:
+            operations, values = 1, sum(x.size for x in iterate_captured_arrays(node.vjp))
+        n_operations += operations
+        n_values += values
+    return n_operations, n_values

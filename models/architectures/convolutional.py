@@ -5,8 +5,8 @@ from typing import Any
 import npx
 from autograd import Tensor, differentiable
 from autograd import operations as ops
-from models.architectures.blocks import Layer, make_attention
 from models.architectures.encoder_decoder import DecoderState, EncoderDecoder
+from models.architectures.layers import Layer, make_attention
 from models.cache import DecodingState, KeyValueCache, RowArray
 from models.config import TransformerConfig
 from models.layers.attention import CrossAttention
@@ -33,6 +33,7 @@ class GatedConvolution(Layer):
 
     def __init__(self, c: TransformerConfig) -> None:
         d, width = c.d_model, c.kernel_width
+        # Xavier's variance is gain^2 * 2 / (n_in + n_out); n_in = width D and n_out = 2 D.
         gain = (4 / (width * d) * (width * d + 2 * d) / 2) ** 0.5
         self.convolution = Convolution(d, 2 * d, width, causal=self.causal, gain=gain)
         self.dropout = Dropout(c.dropout)
@@ -55,8 +56,8 @@ class GatedConvolution(Layer):
 class AttendingConvolution(GatedConvolution):
     """A decoder layer of ConvS2S: a causal gated convolution, whose output plus `embedded` attends to the memory.
 
-    `forward(x, memory, spec, cache, source_cache, embedded=)`: (B, T, D) -> (B, T, D), or packed (R, D). `embedded` is
-    the decoder's input; the other arguments are those of `DecoderLayer`.
+    `forward(x, memory, memory_spec, embedded, cache, source_cache)`: x (B, T, D) -> (B, T, D), or packed (R, D).
+    `embedded` is the input of the first decoder layer; the other arguments are those of `DecoderLayer`.
     """
 
     causal = True
@@ -69,13 +70,13 @@ class AttendingConvolution(GatedConvolution):
         self,
         x: Tensor,
         memory: Tensor | None,
-        spec: npx.AttentionSpec,
+        memory_spec: npx.AttentionSpec,
         embedded: Tensor,
         cache: RowArray | None = None,
         source_cache: KeyValueCache | None = None,
     ) -> Tensor:
-        y = self.convolve(x, spec.q_packing, cache=cache)
-        y = (y + self.cross_attention((y + embedded) * SQRT_HALF, memory, spec, source_cache)) * SQRT_HALF
+        y = self.convolve(x, memory_spec.q_packing, cache=cache)
+        y = (y + self.cross_attention((y + embedded) * SQRT_HALF, memory, memory_spec, source_cache)) * SQRT_HALF
         return (x + y) * SQRT_HALF
 
     def new_cache(self, rows: int, dtype: Any) -> RowArray:
@@ -83,7 +84,7 @@ class AttendingConvolution(GatedConvolution):
         return self.convolution.new_cache(rows, dtype)
 
     def new_source_cache(self, memory: Tensor) -> KeyValueCache:
-        """Return the keys and values of the memory (B, S, D)."""
+        """Return a cache with the keys and values of the memory (B, S, D)."""
         return self.cross_attention.new_cache(memory)
 
 
@@ -92,8 +93,8 @@ class ConvS2S(EncoderDecoder):
     """Gated convolutions with attention in every decoder layer. `model(src_ids, tgt_ids)` returns logits (B, T, V).
 
     Its attention is the Transformer's: W^K and W^V project the memory, which is the encoder's output plus the source
-    embedding. In the original, which has one head and no W^K, the keys do not contain the embedding. Unlike the
-    original, this model has no weight normalization.
+    embedding. The original has one head and no W^K, and adds the embedding only to the values. It also has weight
+    normalization, which this model does not have.
     """
 
     def make_encoder(self, c: TransformerConfig) -> list[GatedConvolution]:
@@ -102,15 +103,15 @@ class ConvS2S(EncoderDecoder):
     def make_decoder(self, c: TransformerConfig) -> list[AttendingConvolution]:
         return [AttendingConvolution(c) for _ in range(c.n_layers)]
 
-    def run_encoder(self, x: Tensor, spec: npx.AttentionSpec) -> Tensor:
-        return (x + super().run_encoder(x, spec)) * SQRT_HALF
+    def apply_encoder_layers(self, x: Tensor, spec: npx.AttentionSpec) -> Tensor:
+        return (x + super().apply_encoder_layers(x, spec)) * SQRT_HALF
 
-    def run_decoder(
-        self, x: Tensor, memory: Tensor | None, spec: npx.AttentionSpec, state: DecoderState | None
+    def apply_decoder_layers(
+        self, x: Tensor, memory: Tensor | None, memory_spec: npx.AttentionSpec, state: DecoderState | None
     ) -> Tensor:
         embedded = x
         for i, layer in enumerate(self.decoder):
-            x = layer(x, memory, spec, embedded, *(state.caches(i) if state else ()))
+            x = layer(x, memory, memory_spec, embedded, *(state.layer_caches(i) if state else ()))
         return x
 
 
@@ -120,13 +121,14 @@ N_DILATIONS = 5  # dilations 1, 2, 4, 8, 16, then 1 again
 
 
 class ResidualConvolution(Layer):
-    """The residual block of ByteNet: a dilated convolution of width D / 2 between two projections.
+    """Layer i of ByteNet: a dilated convolution with D / 2 features between two projections, in a residual connection.
 
     x -> x + W_2 relu(norm(convolution(relu(norm(W_1 relu(norm(x))))))). (B, S, D) -> (B, S, D), or packed (R, D).
     """
 
     def __init__(self, c: TransformerConfig, i: int, causal: bool) -> None:
-        d, half, norm = c.d_model, c.d_model // 2, NORMS[c.normalization]
+        d, half = c.d_model, c.d_model // 2
+        norm = NORMS[c.normalization]
         dilation = 2 ** (i % N_DILATIONS)
         self.norms = [norm(d, c.layer_norm_eps), norm(half, c.layer_norm_eps), norm(half, c.layer_norm_eps)]
         self.lower, self.upper = Linear(d, half), Linear(half, d)
@@ -134,10 +136,10 @@ class ResidualConvolution(Layer):
         self.dropout = Dropout(c.dropout)
 
     def forward(self, x: Tensor, spec: npx.AttentionSpec, cache: RowArray | None = None) -> Tensor:
-        """Convolve x.
+        """Apply the layer.
 
         Args:
-            spec: the packing of x, or, if the block is not causal, the lengths of its sentences.
+            spec: the packing of x, or, for an encoder layer, the lengths of the sentences of padded x.
             cache: earlier positions.
         """
         lengths = None if self.convolution.causal else spec.kv_lengths  # a decoder's kv_lengths are those of the memory
@@ -171,8 +173,8 @@ def take_rows(x, index):
 class ByteNet(EncoderDecoder):
     """Dilated convolutions; the decoder reads the memory position by position. `model(src_ids, tgt_ids)`: (B, T, V).
 
-    ByteNet has no attention. The memory has `expansion` times as many positions as the source. Target position t reads
-    position t of the memory, if it exists.
+    ByteNet has no attention. The source is extended by padding, so that the memory has `expansion` times as many
+    positions as the source has tokens. Target position t reads position t of the memory, if it exists.
     """
 
     expansion = 1.2  # as in the paper, for English to German
@@ -191,9 +193,9 @@ class ByteNet(EncoderDecoder):
         """Return an encoding that adds nothing: the convolutions already depend on the order."""
         return RotaryPositions(self.config.d_model)
 
-    def _check_source(self, src_ids: Any) -> tuple[npx.Array, npx.Array]:
+    def _checked_source(self, src_ids: Any) -> tuple[npx.Array, npx.Array]:
         """Return source ids (B, S), extended by padding that the encoder reads, and their extended lengths (B,)."""
-        ids, lengths = super()._check_source(src_ids)
+        ids, lengths = super()._checked_source(src_ids)
         lengths = host.ceil(self.expansion * lengths).astype(lengths.dtype)
         extra = max(0, int(lengths.max(initial=0)) - ids.shape[1])
         return host.pad(ids, ((0, 0), (0, extra)), constant_values=self.config.pad_id), lengths
@@ -201,24 +203,25 @@ class ByteNet(EncoderDecoder):
     def new_source_caches(self, memory: Tensor) -> list[DecodingState]:
         return [RowArray(memory.data)]
 
-    def run_decoder(
-        self, x: Tensor, memory: Tensor | None, spec: npx.AttentionSpec, state: DecoderState | None
+    def apply_decoder_layers(
+        self, x: Tensor, memory: Tensor | None, memory_spec: npx.AttentionSpec, state: DecoderState | None
     ) -> Tensor:
-        packing = spec.q_packing
+        packing = memory_spec.q_packing
         batch, length = packing.shape if packing else x.shape[:2]
         flat = packing.flat_index if packing else npx.arange(batch * length)
         sentence, position = flat // max(1, length), flat % max(1, length)
         if state:
-            sentence, position = npx.from_host(state.source.sources)[sentence], position + state.length
-            memory = Tensor(state.source.layers[0].array)
+            sentence = npx.from_host(state.source.sources)[sentence]
+            position = position + state.length
+            memory = Tensor(state.source.caches[0].array)
         assert memory is not None
-        source = spec.kv_packing
-        lengths: Any = source.counts if source else spec.kv_lengths
-        starts = source.starts if source else npx.arange(len(memory)) * memory.shape[1]
+        kv_packing = memory_spec.kv_packing
+        lengths: Any = kv_packing.counts if kv_packing else memory_spec.kv_lengths
+        starts = kv_packing.starts if kv_packing else npx.arange(len(memory)) * memory.shape[1]
         index = npx.where(position < lengths[sentence], starts[sentence] + position, -1)
         aligned = take_rows(memory.reshape((-1, memory.shape[-1])), index).reshape(x.shape)
         x = x + aligned
         for i, layer in enumerate(self.decoder):
-            x = layer(x, spec, state.layers[i] if state else None)
+            x = layer(x, memory_spec, state.caches[i] if state else None)
         assert self.decoder_norm is not None
         return self.decoder_norm(x)

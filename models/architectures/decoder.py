@@ -4,15 +4,8 @@ from typing import Any
 
 import npx
 from autograd import Tensor, no_grad
-from models.architectures.blocks import (
-    EncoderLayer,
-    SequenceModel,
-    causal_spec,
-    checked_normalizer,
-    make_final_norm,
-    make_layers,
-    record_weights,
-)
+from models.architectures.base import SequenceModel, checked_normalizer
+from models.architectures.layers import EncoderLayer, causal_spec, make_final_norm, make_layers, record_weights
 from models.cache import DecodingState, KeyValueCache
 from models.config import TransformerConfig
 from models.layers.attention import Attention
@@ -25,8 +18,8 @@ from npx import host
 class LanguageModel(SequenceModel):
     """Causal self-attention and feed-forward layers (Radford et al., 2018). `model(ids)`: (B, T) -> (B, T, V)."""
 
-    examples = "text"
-    causal_kinds: tuple[str, ...] = ("text",)  # the kinds of `attentions` that are causal
+    data_kind = "text"
+    causal_kinds: tuple[str, ...] = ("text",)  # the keys of `attentions` whose layers are causal
 
     def build(self, c: TransformerConfig) -> None:
         self.text_positions = self.make_positions()
@@ -35,7 +28,7 @@ class LanguageModel(SequenceModel):
 
     def forward(self, ids: Any) -> Tensor:
         """Return logits (B, T, V) of the token after each of the ids (B, T)."""
-        return self.logits(self.hidden_states(npx.from_host(self.check_ids("text ids", ids))))
+        return self.logits(self.hidden_states(npx.from_host(self.checked_ids("text ids", ids))))
 
     def loss(
         self,
@@ -52,8 +45,8 @@ class LanguageModel(SequenceModel):
 
         Other arguments: see `Transformer.loss`.
         """
-        (ids,) = self.loss_inputs(ids)
-        return self.loss_from_inputs(
+        (ids,) = self.checked_loss_inputs(ids)
+        return self.loss_on_device(
             npx.from_host(ids),
             label_smoothing=label_smoothing,
             smoothing_classes=smoothing_classes,
@@ -61,21 +54,28 @@ class LanguageModel(SequenceModel):
             rdrop=rdrop,
         )
 
-    def loss_inputs(self, ids: Any) -> tuple[npx.Array, ...]:
-        """Return the arrays of a batch that `loss_from_inputs` takes, on the host."""
-        return (self.check_ids("text ids", ids),)
+    def checked_loss_inputs(self, ids: Any) -> tuple[npx.Array, ...]:
+        """Check ids and return the arrays for `loss_on_device`, on the host: the ids."""
+        return (self.checked_ids("text ids", ids),)
 
-    def loss_from_inputs(self, ids: npx.Array, **options: Any) -> Tensor:
-        """Compute `loss` from ids on the device, without reading their values; options as for `training_loss`."""
-        return self.training_loss(lambda: self.hidden_states(ids[:, :-1]), ids[:, 1:], **options)
+    def loss_on_device(self, ids: npx.Array, **options: Any) -> Tensor:
+        """Compute `loss` from checked ids on the device; options as for `regularized_loss`.
+
+        The ids are not copied to the host, so a CUDA graph can contain this method (train/learn/graphs.py).
+        """
+        return self.regularized_loss(lambda: self.hidden_states(ids[:, :-1]), ids[:, 1:], **options)
 
     def hidden_states(self, ids: npx.Array, state: "TextState | None" = None) -> Tensor:
-        """Return the last layer's output (B, T, D) for checked ids on the device; `state` holds earlier positions."""
+        """Return the last layer's output (B, T, D) for checked ids on the device.
+
+        Args:
+            state: the keys and values of the positions before `ids`. Default None: `ids` are complete texts.
+        """
         start = state.length if state else 0
         x = self.embed(self.text_positions, self.embedding, ids, start)  # (B, T, D)
         for i, layer in enumerate(self.layers):
             # Padding needs no mask: it follows the tokens, so causality hides it from them.
-            x = layer(x, causal_spec(x), state.layers[i] if state else None)
+            x = layer(x, causal_spec(x), state.caches[i] if state else None)
         return self.norm(x) if self.norm else x
 
     def attentions(self) -> dict[str, list[Attention]]:
@@ -85,14 +85,14 @@ class LanguageModel(SequenceModel):
     def attention_maps(self, ids: Any) -> list[npx.Array]:
         """Return the attention weights (B, H, T, T) of each layer, on the host, for ids (B, T)."""
         with evaluation_mode(self), record_weights(self.attentions()) as maps:
-            self.hidden_states(npx.from_host(self.check_ids("text ids", ids)))
+            self.hidden_states(npx.from_host(self.checked_ids("text ids", ids)))
         return maps["text"]
 
     # Decoding (models/search/protocol.py)
 
     def start(self, prompts: Any) -> tuple[npx.Array, "TextState"]:
-        """Return the last tokens (B,) of prompts (B, T), T >= 1, and the state after the tokens before them."""
-        ids = self.check_ids("text ids", prompts)
+        """Return the last token of each of the prompts (B, T), T >= 1, and the state after the tokens before it."""
+        ids = self.checked_ids("text ids", prompts)
         if not ids.shape[1]:
             raise ValueError(
                 "text ids: expected prompts of at least one token; got empty prompts; try starting with bos_id"
@@ -121,10 +121,10 @@ class LanguageModel(SequenceModel):
 class TextState(DecodingState):
     """The state after reading a text: the keys and values of each layer."""
 
-    def __init__(self, layers: list[KeyValueCache]) -> None:
-        self.layers = layers
+    def __init__(self, caches: list[KeyValueCache]) -> None:
+        self.caches = caches
 
     @property
     def length(self) -> int:
         """Number of positions read so far."""
-        return self.layers[0].length
+        return self.caches[0].length

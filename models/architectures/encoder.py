@@ -1,20 +1,14 @@
 """The encoder-only architecture: it reads a text in both directions and predicts labels of tokens or of the text."""
 
-from typing import Any
+from typing import Any, NamedTuple
 
 import npx
 from autograd import Tensor, no_grad
 from autograd import operations as ops
 from autograd.contract import check_ids
-from models.architectures.blocks import (
-    EncoderLayer,
-    SequenceModel,
-    checked_normalizer,
-    make_final_norm,
-    make_layers,
-    record_weights,
-)
+from models.architectures.base import SequenceModel, checked_normalizer
 from models.architectures.encoder_decoder import checked_lengths
+from models.architectures.layers import EncoderLayer, make_final_norm, make_layers, record_weights
 from models.config import TransformerConfig
 from models.layers.attention import Attention
 from models.layers.basic import Linear
@@ -48,6 +42,25 @@ class OutputTransform(Module):
         return self.norm(self.inner(x))
 
 
+class PackedTexts(NamedTuple):
+    """Texts and their labels, on the device and without padding.
+
+    Attributes:
+        ids, token_types: (R,).
+        packing: the packing of the R tokens.
+        rows: the indices (n,) of the tokens that have a label or, with one label per text, of the texts.
+        targets: the labels (n,) of these rows.
+        one_label_per_text: whether labels belong to texts and not to tokens.
+    """
+
+    ids: npx.Array
+    token_types: npx.Array
+    packing: npx.Packing
+    rows: npx.Array
+    targets: npx.Array
+    one_label_per_text: bool
+
+
 @architecture("encoder")
 class Encoder(SequenceModel):
     """The encoder of the Transformer with an output projection (Devlin et al., 2019). `model(ids)` returns (B, S, V).
@@ -64,12 +77,13 @@ class Encoder(SequenceModel):
     Raises ValueError for anything that is not a matrix of ids.
     """
 
-    examples = "labels"
+    data_kind = "labels"
     causal_kinds: tuple[str, ...] = ()  # no attention is causal
 
     def build(self, c: TransformerConfig) -> None:
         if c.src_vocab_size is not None:  # the text and the labels have different vocabularies
-            self.projection, self.embedding = self.embedding.weight, self.make_embedding(c.src_vocab_size)
+            self.projection = self.embedding.weight
+            self.embedding = self.make_embedding(c.src_vocab_size)
         self.text_positions: Positions = self.make_positions()
         self.token_types = TokenTypes(c.token_types, c.d_model) if c.token_types else None
         self.embedding_norm = NORMS[c.normalization](c.d_model, c.layer_norm_eps) if c.embedding_norm else None
@@ -86,7 +100,7 @@ class Encoder(SequenceModel):
         return [] if self.config.src_vocab_size is None else ["projection", "output_bias", "output_transform"]
 
     def forward(self, ids: Any, token_types: Any = None) -> Tensor:
-        """Return the logits (B, S, V) for the label of each of the ids (B, S)."""
+        """Return the logits (B, S, V) of the labels of ids (B, S)."""
         return self.logits(self._transform(self.encode(ids, token_types)[0]))
 
     def encode(self, ids: Any, token_types: Any = None) -> tuple[Tensor, npx.Array]:
@@ -96,9 +110,9 @@ class Encoder(SequenceModel):
             token_types: integers (B, S) below `config.token_types`. Default: the number of EOS tokens before each
                 token.
         """
-        ids, lengths, types = self.check_text(ids, token_types)
-        on_device = [npx.from_host(x) for x in (ids, lengths, types)]
-        return self._encode(on_device[0], on_device[2], npx.AttentionSpec(kv_lengths=on_device[1])), on_device[1]
+        ids, lengths, types = map(npx.from_host, self.checked_text(ids, token_types))
+        hidden = self._embed_and_encode(ids, types, npx.AttentionSpec(kv_lengths=lengths))
+        return hidden, lengths
 
     def pooled(self, ids: Any, pooling: str = "mean", token_types: Any = None) -> Tensor:
         """Return one vector (B, D) for each row of ids (B, S).
@@ -117,16 +131,17 @@ class Encoder(SequenceModel):
         return (hidden * weights[..., None]).sum(axis=1)
 
     def label_logits(self, ids: Any, labels: Any) -> tuple[npx.Array, npx.Array]:
-        """Return the labels (n,) that are not padding, row by row, and the logits (n, V) for each, both on the host.
+        """Return the labels (n,) that are not padding, row by row, and the logits (n, V) for each.
 
-        Runs without a graph.
+        Both are on the host. No graph is recorded.
 
         Args:
             labels: (B, S) of the tokens, or (B, 1) of the texts, as for `loss`.
         """
         with no_grad():
-            hidden, targets = self._predictions(*self._packed(ids, labels))
-            return npx.to_host(targets), npx.to_host(self.logits(hidden).data)
+            packed = self._pack(ids, labels)
+            logits = self.logits(self._packed_label_states(packed))
+            return npx.to_host(packed.targets), npx.to_host(logits.data)
 
     def loss(
         self,
@@ -146,31 +161,29 @@ class Encoder(SequenceModel):
 
         Other arguments: see `Transformer.loss`.
         """
-        packed = self._packed(ids, labels)
-        normalizer = checked_normalizer(loss_normalizer, packed[3], self.config.pad_id)
-        targets = packed[3][packed[4]]  # computed once for all passes
-        return self.training_loss(
-            lambda: self._predictions(*packed)[0],
-            targets,
+        packed = self._pack(ids, labels)
+        return self.regularized_loss(
+            lambda: self._packed_label_states(packed),
+            packed.targets,
             label_smoothing,
             smoothing_classes,
-            normalizer,
+            checked_normalizer(loss_normalizer, packed.targets, self.config.pad_id),
             rdrop,
         )
 
-    def loss_inputs(self, ids: Any, labels: Any) -> tuple[npx.Array, ...]:
-        """Return the arrays that `loss_from_inputs` takes, on the host: ids, lengths, token types, labels."""
+    def checked_loss_inputs(self, ids: Any, labels: Any) -> tuple[npx.Array, ...]:
+        """Check ids and return the arrays for `loss_on_device`, on the host: ids, lengths, token types, labels."""
         labels = npx.to_host(labels)
         check_ids("labels", labels, self.config.vocab_size, ndim=2)
-        text = self.check_text(ids)
-        if len(labels) != len(text[0]) or labels.shape[1] not in (1, text[0].shape[1]):
-            b, s = text[0].shape
+        ids, lengths, types = self.checked_text(ids)
+        b, s = ids.shape
+        if len(labels) != b or labels.shape[1] not in (1, s):
             raise ValueError(
                 f"labels: expected shape {b, s} (a label per token) or {b, 1} (a label per text); got {labels.shape}"
             )
-        return *text, labels
+        return ids, lengths, types, labels
 
-    def loss_from_inputs(
+    def loss_on_device(
         self,
         ids: npx.Array,
         lengths: npx.Array,
@@ -178,17 +191,19 @@ class Encoder(SequenceModel):
         labels: npx.Array,
         **options: Any,
     ) -> Tensor:
-        """Compute `loss` from arrays on the device, without reading their values (train/learn/graphs.py).
+        """Compute `loss` from checked, padded arrays on the device.
+
+        No value of these arrays is copied to the host, so a CUDA graph can contain this method (train/learn/graphs.py).
 
         Args:
-            options: as for `training_loss`.
+            options: as for `regularized_loss`.
         """
 
-        def hidden() -> Tensor:
-            x = self._encode(ids, token_types, npx.AttentionSpec(kv_lengths=lengths))
+        def compute_hidden() -> Tensor:
+            x = self._embed_and_encode(ids, token_types, npx.AttentionSpec(kv_lengths=lengths))
             return self.label_states(x, labels.shape[1] == 1)
 
-        return self.training_loss(hidden, labels, **options)
+        return self.regularized_loss(compute_hidden, labels, **options)
 
     def label_states(self, x: Tensor, one_label_per_text: bool) -> Tensor:
         """Return the vectors from which labels are predicted, for the last layer's output x (B, S, D).
@@ -198,44 +213,41 @@ class Encoder(SequenceModel):
         """
         return self._pool(x[:, :1]) if one_label_per_text else self._transform(x)
 
-    def _packed(self, ids: Any, labels: Any) -> tuple[Any, ...]:
-        """Return packed ids and token types, their packing, packed labels, and the rows (n,) with labels to predict.
-
-        With one label per token, the rows index the packed text; with labels (B, 1), they index the texts.
-        """
-        ids, lengths, types, labels = self.loss_inputs(ids, labels)
+    def _pack(self, ids: Any, labels: Any) -> PackedTexts:
+        """Check ids and labels, and pack them on the device."""
+        ids, lengths, types, labels = self.checked_loss_inputs(ids, labels)
         packing = npx.pack(lengths)
-        targets = labels.reshape(-1) if labels.shape[1] == 1 else packing.rows(labels)
-        rows = host.flatnonzero(targets != self.config.pad_id)
-        arrays = packing.rows(ids), packing.rows(types), targets, rows
-        ids, types, targets, rows = map(npx.from_host, arrays)
-        return ids, types, packing.to_device(), targets, rows, labels.shape[1] == 1
+        one_label_per_text = labels.shape[1] == 1
+        labels = labels.reshape(-1) if one_label_per_text else packing.rows(labels)
+        rows = host.flatnonzero(labels != self.config.pad_id)
+        return PackedTexts(
+            ids=npx.from_host(packing.rows(ids)),
+            token_types=npx.from_host(packing.rows(types)),
+            packing=packing.to_device(),
+            rows=npx.from_host(rows),
+            targets=npx.from_host(labels[rows]),
+            one_label_per_text=one_label_per_text,
+        )
 
-    def _predictions(
-        self,
-        ids: npx.Array,
-        types: npx.Array,
-        packing: npx.Packing,
-        targets: npx.Array,
-        rows: npx.Array,
-        one_label_per_text: bool,
-    ) -> tuple[Tensor, npx.Array]:
-        """Return the vectors (n, D) from which labels are predicted, and the labels (n,), for packed arrays.
+    def _packed_label_states(self, texts: PackedTexts) -> Tensor:
+        """Return the vectors (n, D) from which the targets are predicted.
 
         Other rows do not reach the output projection: a masked language model predicts only about one token in seven.
         """
-        hidden = self._encode(ids, types, npx.AttentionSpec(q_packing=packing, kv_packing=packing))
-        if one_label_per_text:
-            return self._pool(hidden[packing.starts[:-1][rows]]), targets[rows]
-        return self._transform(hidden[rows]), targets[rows]
+        spec = npx.AttentionSpec(q_packing=texts.packing, kv_packing=texts.packing)
+        hidden = self._embed_and_encode(texts.ids, texts.token_types, spec)  # (R, D)
+        if texts.one_label_per_text:
+            first_rows = texts.packing.starts[:-1]  # (B,)
+            return self._pool(hidden[first_rows[texts.rows]])
+        return self._transform(hidden[texts.rows])
 
-    def check_text(self, ids: Any, token_types: Any = None) -> tuple[npx.Array, npx.Array, npx.Array]:
-        """Return ids (B, S), the lengths (B,) of the rows and token types (B, S), on the host.
+    def checked_text(self, ids: Any, token_types: Any = None) -> tuple[npx.Array, npx.Array, npx.Array]:
+        """Return checked ids (B, S), the lengths (B,) of the rows and token types (B, S), on the host.
 
         Raises ValueError for padding within a row and for token types that the model does not have.
         """
         c = self.config
-        ids = self.check_ids("text ids", ids, c.src_vocab_size)
+        ids = self.checked_ids("text ids", ids, c.src_vocab_size)
         lengths = checked_lengths("text ids", ids, c.pad_id)
         if token_types is None:
             is_eos = ids == c.eos_id
@@ -245,7 +257,7 @@ class Encoder(SequenceModel):
             check_ids("token types", types, max(1, c.token_types), ndim=2)
         return ids, lengths, types
 
-    def _encode(self, ids: npx.Array, token_types: npx.Array, spec: npx.AttentionSpec) -> Tensor:
+    def _embed_and_encode(self, ids: npx.Array, token_types: npx.Array, spec: npx.AttentionSpec) -> Tensor:
         """Return the last layer's output for checked ids on the device, (B, S) or packed (R,)."""
         start = spec.q_packing or 0
         if self.token_types is None and self.embedding_norm is None:

@@ -5,16 +5,9 @@ from typing import Any, NamedTuple
 
 import npx
 from autograd import Tensor, no_grad
-from models.architectures.blocks import (
-    DecoderLayer,
-    EncoderLayer,
-    SequenceModel,
-    checked_normalizer,
-    make_final_norm,
-    make_layers,
-    record_weights,
-)
+from models.architectures.base import SequenceModel, checked_normalizer
 from models.architectures.fast_decoder import PrefixCaches, decode_step, is_supported
+from models.architectures.layers import DecoderLayer, EncoderLayer, make_final_norm, make_layers, record_weights
 from models.cache import DecodingState, RowArray, SharedState
 from models.config import TransformerConfig
 from models.init import uniform
@@ -31,7 +24,7 @@ class Inspection(NamedTuple):
     """The internals of one pass of a Transformer.
 
     Attributes:
-        maps: attention weights (B, H, T, S) on the host, one array per layer, by kind of attention.
+        maps: for each kind of attention, the weights (B, H, T, S) of each layer, on the host.
         hidden: the output (B, T, D) of each decoder layer, normalized like the last one, so that `model.logits` can be
             applied to each.
     """
@@ -57,26 +50,30 @@ class TargetSpace(Module):
 class EncoderDecoder(SequenceModel):
     """Base class of encoder-decoders, with the arguments, inputs and result of `Transformer`.
 
-    Subclasses define `make_encoder(c)` and `make_decoder(c)`, which create the layers. These are called like
-    `EncoderLayer` and `DecoderLayer` (blocks.py); a decoder layer also has the methods `new_cache` and
-    `new_source_cache`. A subclass with other connections overrides `run_encoder` or `run_decoder`.
+    Subclasses define `make_encoder(c)` and `make_decoder(c)`, which create the layers. These layers take the arguments
+    of `EncoderLayer` and `DecoderLayer` (layers.py); a decoder layer also has the methods `new_cache` and
+    `new_source_cache`. A subclass whose layers are connected or called in another way overrides `apply_encoder_layers`
+    or `apply_decoder_layers`.
     """
 
-    examples = "pairs"
-    causal_kinds: tuple[str, ...] = ("decoder",)  # the kinds of `attentions` that are causal
-    expansion = 1.0  # positions that the encoder computes for each source token
+    data_kind = "pairs"
+    causal_kinds: tuple[str, ...] = ("decoder",)  # the keys of `attentions` whose layers are causal
+    expansion = 1.0  # encoder positions per source token (ByteNet: 1.2), for ByteNet's source lengths and for FLOPs
     make_encoder: Callable[[TransformerConfig], list[Any]]
     make_decoder: Callable[[TransformerConfig], list[Any]]
 
     def build(self, c: TransformerConfig) -> None:
         self.source_embedding = None if c.shares_source else self.make_embedding(c.src_vocab_size or c.vocab_size)
-        self.source_positions, self.target_positions = self.make_positions(), self.make_positions()
-        self.encoder, self.decoder = self.make_encoder(c), self.make_decoder(c)
-        self.encoder_norm, self.decoder_norm = self.make_final_norm(c), self.make_final_norm(c)
+        self.source_positions = self.make_positions()
+        self.target_positions = self.make_positions()
+        self.encoder = self.make_encoder(c)
+        self.decoder = self.make_decoder(c)
+        self.encoder_norm = self.make_final_norm(c)
+        self.decoder_norm = self.make_final_norm(c)
         self.target_space = TargetSpace(c.d_model) if c.target_space else None
 
     def make_final_norm(self, c: TransformerConfig) -> Norm | None:
-        """Build the norm that follows the last layer of a stack, or return None for a stack that ends without one."""
+        """Build the norm after the last layer of a stack; None, the default, if the stack has no such norm."""
         return None
 
     def forward(self, src_ids: Any, tgt_ids: Any) -> Tensor:
@@ -98,17 +95,21 @@ class EncoderDecoder(SequenceModel):
             src_ids: (B, S).
             tgt_ids: (B, T+1), each row with BOS, tokens, EOS, padding.
             label_smoothing: probability moved from the target to other classes, in [0, 1). Default 0.1.
-            smoothing_classes: the classes that receive it: "all" (default), "others" or "others_without_pad".
+            smoothing_classes: the classes that receive this probability: "all" (default), "others" or
+                "others_without_pad".
             loss_normalizer: divisor of the sum over target tokens. Default: the number of target tokens, without
                 padding. For a micro-batch, pass the number of target tokens of the complete update.
-            rdrop: weight of R-Drop's divergence between two passes with different dropout (`training_loss`). Default 0:
-                a single pass.
+            rdrop: weight of R-Drop's divergence between two passes with different dropout (`regularized_loss`).
+                Default 0: a single pass.
         """
-        src_ids, src_lengths, tgt_inputs, targets = self.loss_inputs(src_ids, tgt_ids)
-        src_packing, tgt_packing = npx.pack(src_lengths), npx.pack(row_lengths(targets != self.config.pad_id))
-        packed = src_packing.rows(src_ids), src_lengths, tgt_packing.rows(tgt_inputs), tgt_packing.rows(targets)
-        return self.loss_from_inputs(
-            *map(npx.from_host, packed),
+        src_ids, src_lengths, tgt_inputs, targets = self.checked_loss_inputs(src_ids, tgt_ids)
+        src_packing = npx.pack(src_lengths)
+        tgt_packing = npx.pack(row_lengths(targets != self.config.pad_id))
+        return self.loss_on_device(
+            npx.from_host(src_packing.rows(src_ids)),
+            npx.from_host(src_lengths),
+            npx.from_host(tgt_packing.rows(tgt_inputs)),
+            npx.from_host(tgt_packing.rows(targets)),
             label_smoothing=label_smoothing,
             smoothing_classes=smoothing_classes,
             loss_normalizer=checked_normalizer(loss_normalizer, targets, self.config.pad_id),
@@ -116,12 +117,12 @@ class EncoderDecoder(SequenceModel):
             packing=(src_packing.to_device(), tgt_packing.to_device()),
         )
 
-    def loss_inputs(self, src_ids: Any, tgt_ids: Any) -> tuple[npx.Array, ...]:
-        """Return the arrays that `loss_from_inputs` takes, on the host: source ids, their lengths, inputs, targets."""
-        tgt_ids = self.check_ids("target ids", tgt_ids)
-        return *self._check_source(src_ids), tgt_ids[:, :-1], tgt_ids[:, 1:]
+    def checked_loss_inputs(self, src_ids: Any, tgt_ids: Any) -> tuple[npx.Array, ...]:
+        """Check ids and return the arrays for `loss_on_device`, on the host: source ids, lengths, inputs, targets."""
+        tgt_ids = self.checked_ids("target ids", tgt_ids)
+        return *self._checked_source(src_ids), tgt_ids[:, :-1], tgt_ids[:, 1:]
 
-    def loss_from_inputs(
+    def loss_on_device(
         self,
         src_ids: npx.Array,
         src_lengths: npx.Array,
@@ -131,66 +132,73 @@ class EncoderDecoder(SequenceModel):
         packing: tuple[npx.Packing | None, npx.Packing | None] = (None, None),
         **options: Any,
     ) -> Tensor:
-        """Compute `loss` from arrays on the device, without reading their values.
+        """Compute `loss` from checked arrays on the device.
+
+        No value of these arrays is copied to the host, so a CUDA graph can contain this method (train/learn/graphs.py).
 
         Args:
-            packing: the packing of source and target; None if the arrays are padded, as CUDA graphs require
-                (train/learn/graphs.py).
-            options: as for `training_loss`.
+            packing: the packing of source and target; None if the arrays are padded, as CUDA graphs require.
+            options: as for `regularized_loss`.
         """
         src_packing, tgt_packing = packing
-        spec = (
-            npx.AttentionSpec(q_packing=src_packing, kv_packing=src_packing)
-            if src_packing
-            else npx.AttentionSpec(kv_lengths=src_lengths)
-        )
+        if src_packing:
+            spec = npx.AttentionSpec(q_packing=src_packing, kv_packing=src_packing)
+        else:
+            spec = npx.AttentionSpec(kv_lengths=src_lengths)
 
-        def hidden() -> Tensor:  # (B, T, D) or (R, D)
-            memory, memory_spec = self._encode(src_ids, spec)
-            return self._decode(tgt_inputs, memory, memory_spec._replace(q_packing=tgt_packing))
+        def compute_hidden() -> Tensor:  # (B, T, D) or (R, D)
+            memory, memory_spec = self._embed_and_encode(src_ids, spec)
+            return self._embed_and_decode(tgt_inputs, memory, memory_spec._replace(q_packing=tgt_packing))
 
-        return self.training_loss(hidden, targets, **options)
+        return self.regularized_loss(compute_hidden, targets, **options)
 
     def encode(self, src_ids: Any) -> tuple[Tensor, npx.AttentionSpec]:
         """Return the memory (B, S, D) of source ids (B, S), and the spec that masks its padding."""
-        ids, lengths = map(npx.from_host, self._check_source(src_ids))
-        return self._encode(ids, npx.AttentionSpec(kv_lengths=lengths))
+        ids, lengths = map(npx.from_host, self._checked_source(src_ids))
+        return self._embed_and_encode(ids, npx.AttentionSpec(kv_lengths=lengths))
 
-    def _check_source(self, src_ids: Any) -> tuple[npx.Array, npx.Array]:
+    def _checked_source(self, src_ids: Any) -> tuple[npx.Array, npx.Array]:
         """Return source ids (B, S) and their lengths (B,), on the host. Raises ValueError for padding within a row."""
-        ids = self.check_ids("source ids", src_ids, self.config.src_vocab_size)
+        ids = self.checked_ids("source ids", src_ids, self.config.src_vocab_size)
         return ids, checked_lengths("source ids", ids, self.config.pad_id)
 
-    def _encode(self, src_ids: npx.Array, spec: npx.AttentionSpec) -> tuple[Tensor, npx.AttentionSpec]:
-        """Encode checked ids on the device, (B, S) or packed (R,)."""
+    def _embed_and_encode(self, src_ids: npx.Array, spec: npx.AttentionSpec) -> tuple[Tensor, npx.AttentionSpec]:
+        """Return the memory of checked ids on the device, (B, S) or packed (R,), and the spec of cross-attention."""
         embedding = self.source_embedding or self.embedding
         x = self.embed(self.source_positions, embedding, src_ids, spec.q_packing or 0, self.target_space)
-        return self.run_encoder(x, spec), spec
+        return self.apply_encoder_layers(x, spec), spec
 
-    def run_encoder(self, x: Tensor, spec: npx.AttentionSpec) -> Tensor:
-        """Return the memory of embedded sources, (B, S, D) or packed (R, D)."""
+    def apply_encoder_layers(self, x: Tensor, spec: npx.AttentionSpec) -> Tensor:
+        """Return the memory for embedded sources, (B, S, D) or packed (R, D), of the same shape."""
         for layer in self.encoder:
             x = layer(x, spec)
         return self.encoder_norm(x) if self.encoder_norm else x
 
-    def decode(self, tgt_ids: Any, memory: Tensor, spec: npx.AttentionSpec) -> Tensor:
-        """Return the decoder's output (B, T, D) for decoder input ids (B, T)."""
-        return self._decode(npx.from_host(self.check_ids("target ids", tgt_ids)), memory, spec)
+    def decode(self, tgt_ids: Any, memory: Tensor, memory_spec: npx.AttentionSpec) -> Tensor:
+        """Return the decoder's output (B, T, D) for decoder input ids (B, T) and the result of `encode`."""
+        return self._embed_and_decode(npx.from_host(self.checked_ids("target ids", tgt_ids)), memory, memory_spec)
 
-    def _decode(
-        self, tgt_ids: npx.Array, memory: Tensor | None, spec: npx.AttentionSpec, state: "DecoderState | None" = None
+    def _embed_and_decode(
+        self,
+        tgt_ids: npx.Array,
+        memory: Tensor | None,
+        memory_spec: npx.AttentionSpec,
+        state: "DecoderState | None" = None,
     ) -> Tensor:
-        """Decode checked ids on the device, (B, T) -> (B, T, D), or packed as `spec` says, (R,) -> (R, D).
+        """Decode checked ids on the device, (B, T) -> (B, T, D), or packed, (R,) -> (R, D).
 
         Args:
+            memory_spec: the spec of cross-attention, which also holds the packing of the ids.
             state: the decoded positions, and the keys and values of the memory. With a state, `memory` is None.
         """
+        q_packing = memory_spec.q_packing
+        kv_packing = memory_spec.kv_packing
         if memory is not None:
-            rows = spec.q_packing.shape[0] if spec.q_packing else len(tgt_ids)
-            n_sources = spec.kv_packing.shape[0] if spec.kv_packing else len(memory)
-            if rows != n_sources:
-                raise ValueError(f"target ids: expected {n_sources} rows, one per source; got {rows}")
-        start = state.length if state else spec.q_packing or 0
+            n_targets = q_packing.shape[0] if q_packing else len(tgt_ids)
+            n_sources = kv_packing.shape[0] if kv_packing else len(memory)
+            if n_targets != n_sources:
+                raise ValueError(f"target ids: expected {n_sources} rows, one per source; got {n_targets}")
+        start = state.length if state else q_packing or 0
         mask_start = None
         if self.config.decoder_start == "pad":
             tgt_ids = npx.where(tgt_ids == self.config.bos_id, self.config.pad_id, tgt_ids)
@@ -198,18 +206,21 @@ class EncoderDecoder(SequenceModel):
             is_token = (tgt_ids != self.config.bos_id)[..., None]
             mask_start = lambda x: x * is_token.astype(x.dtype)  # noqa: E731
         x = self.embed(self.target_positions, self.embedding, tgt_ids, start, mask_start)
-        x = self.run_decoder(x, memory, spec, state)
+        x = self.apply_decoder_layers(x, memory, memory_spec, state)
         if state:
             state.length += tgt_ids.shape[1]
         return x
 
-    def run_decoder(
-        self, x: Tensor, memory: Tensor | None, spec: npx.AttentionSpec, state: "DecoderState | None"
+    def apply_decoder_layers(
+        self, x: Tensor, memory: Tensor | None, memory_spec: npx.AttentionSpec, state: "DecoderState | None"
     ) -> Tensor:
-        """Return the decoder's output for embedded targets, of the same shape. Arguments: see `_decode`."""
+        """Return the decoder's output for embedded targets x, of the same shape.
+
+        Other arguments: see `_embed_and_decode`.
+        """
         for i, layer in enumerate(self.decoder):
             # Padding needs no mask: it follows the tokens, so the causal mask hides it from them.
-            x = layer(x, memory, spec, *(state.caches(i) if state else ()))
+            x = layer(x, memory, memory_spec, *(state.layer_caches(i) if state else ()))
         return self.decoder_norm(x) if self.decoder_norm else x
 
     # Decoding (models/search/protocol.py)
@@ -218,10 +229,10 @@ class EncoderDecoder(SequenceModel):
         """Return the first tokens (B,), all BOS, and the decoding state of source ids (B, S)."""
         with no_grad():
             memory, spec = self.encode(src_ids)
-            layers = self.new_caches(memory)
-            source_layers = self.new_source_caches(memory)
+            caches = self.new_caches(memory)
+            source_caches = self.new_source_caches(memory)
         assert spec.kv_lengths is not None
-        state = DecoderState(layers, SourceState(spec.kv_lengths, source_layers))
+        state = DecoderState(caches, SourceState(spec.kv_lengths, source_caches))
         return host.full(len(memory), self.config.bos_id), state
 
     def new_caches(self, memory: Tensor) -> list[Any]:
@@ -229,12 +240,12 @@ class EncoderDecoder(SequenceModel):
         return [layer.new_cache(len(memory), memory.dtype) for layer in self.decoder]
 
     def new_source_caches(self, memory: Tensor) -> list[DecodingState]:
-        """Return the caches that depend only on the memory (B, S, D): by default, one for each layer."""
+        """Return the caches computed from the memory (B, S, D): by default, its keys and values for each layer."""
         return [layer.new_source_cache(memory) for layer in self.decoder]
 
     def hidden_states(self, ids: npx.Array, state: "DecoderState") -> Tensor:
         """Return the decoder's output (R, T, D) for the next ids (R, T) of a state."""
-        return self._decode(ids, None, npx.AttentionSpec(kv_lengths=state.source.lengths.array), state)
+        return self._embed_and_decode(ids, None, npx.AttentionSpec(kv_lengths=state.source.lengths.array), state)
 
     def limits(self, src_ids: npx.Array, max_extra: int) -> npx.Array:
         """Return the maximum target lengths (B,), EOS included: the number of source tokens plus `max_extra`."""
@@ -259,20 +270,20 @@ class EncoderDecoder(SequenceModel):
 
     def attentions(self) -> dict[str, list[Attention]]:
         """Return the attention layers by kind ("encoder", "decoder", "cross"), skipping layers without attention."""
-        sources = {
+        locations = {
             "cross": ("cross_attention", self.decoder),
             "encoder": ("attention", self.encoder),
             "decoder": ("attention", self.decoder),
         }
         return {
             kind: [getattr(layer, name) for layer in layers if hasattr(layer, name)]
-            for kind, (name, layers) in sources.items()
+            for kind, (name, layers) in locations.items()
         }
 
     def inspect(self, src_ids: Any, tgt_ids: Any, kinds: Iterable[str] = ATTENTION_KINDS) -> Inspection:
         """Run one pass in evaluation mode and return its attention weights and hidden states.
 
-        The layers' own hooks are not called.
+        Hooks that the layers already have are not called.
 
         Args:
             src_ids: (B, S).
@@ -280,15 +291,15 @@ class EncoderDecoder(SequenceModel):
             kinds: the kinds of attention whose weights to return.
         """
         layer_inputs: list[Tensor] = []
-        previous_hooks = [block.hook for block in self.decoder]
-        for block in self.decoder:
-            block.hook = lambda x, *args: layer_inputs.append(x)
+        previous_hooks = [layer.hook for layer in self.decoder]
+        for layer in self.decoder:
+            layer.hook = lambda x, *args: layer_inputs.append(x)
         try:
             with evaluation_mode(self), record_weights({kind: self.attentions()[kind] for kind in kinds}) as maps:
                 last = self.decode(tgt_ids, *self.encode(src_ids))
         finally:
-            for block, hook in zip(self.decoder, previous_hooks, strict=True):
-                block.hook = hook
+            for layer, hook in zip(self.decoder, previous_hooks, strict=True):
+                layer.hook = hook
         norm = self.decoder_norm or (lambda x: x)
         with no_grad():
             hidden = [*(norm(x) for x in layer_inputs[1:]), last]
@@ -336,37 +347,38 @@ class Transformer(EncoderDecoder):
         return make_final_norm(c)
 
     def new_caches(self, memory: Tensor) -> list[Any]:
-        """Return one cache for all layers if `decode_step` (fast_decoder.py) supports them, else one for each."""
+        """Return a single cache for all layers if `decode_step` (fast_decoder.py) supports them, else one for each."""
         if is_supported(self.decoder, memory.data):
             return [PrefixCaches(self.decoder, len(memory), memory.dtype)]
         return super().new_caches(memory)
 
-    def run_decoder(
-        self, x: Tensor, memory: Tensor | None, spec: npx.AttentionSpec, state: "DecoderState | None"
+    def apply_decoder_layers(
+        self, x: Tensor, memory: Tensor | None, memory_spec: npx.AttentionSpec, state: "DecoderState | None"
     ) -> Tensor:
-        if state and isinstance(state.layers[0], PrefixCaches):
+        if state and isinstance(state.caches[0], PrefixCaches):
             positions = x.data.swapaxes(0, 1)  # (T, R, D)
-            steps = [decode_step(self.decoder, y, state.layers[0], state.source) for y in positions]
+            steps = [decode_step(self.decoder, y, state.caches[0], state.source) for y in positions]
             y = Tensor(host.stack(steps, axis=1))
             return self.decoder_norm(y) if self.decoder_norm else y
-        return super().run_decoder(x, memory, spec, state)
+        return super().apply_decoder_layers(x, memory, memory_spec, state)
 
 
 class SourceState(SharedState):
-    """The encoded sources during decoding: their lengths, and the caches that each layer computed from the memory."""
+    """The encoded sources during decoding: their lengths, and the caches that the layers computed from the memory."""
 
-    def __init__(self, lengths: npx.Array, layers: list[Any]) -> None:
+    def __init__(self, lengths: npx.Array, caches: list[Any]) -> None:
         super().__init__(len(lengths))
-        self.lengths, self.layers = RowArray(lengths), layers
+        self.lengths = RowArray(lengths)
+        self.caches = caches
 
 
 class DecoderState(DecodingState):
-    """The decoding state: `length` decoded positions, the cache of each layer, and the source."""
+    """The decoding state: the number `length` of decoded positions, their cache for each layer, and the source."""
 
-    def __init__(self, layers: list[Any], source: SourceState) -> None:
-        self.layers, self.source = layers, source
+    def __init__(self, caches: list[Any], source: SourceState) -> None:
+        self.caches, self.source = caches, source
         self.length = 0
 
-    def caches(self, i: int) -> tuple[Any, Any]:
+    def layer_caches(self, i: int) -> tuple[Any, Any]:
         """Return the two caches of layer i: one for the target positions and one for the source."""
-        return self.layers[i], self.source.layers[i]
+        return self.caches[i], self.source.caches[i]

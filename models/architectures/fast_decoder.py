@@ -1,8 +1,9 @@
 """One step of the Transformer's decoder layers on plain arrays, for search on a CPU.
 
-With a cache, the layers in `blocks.py` give the same results, but they create Tensors. The hypotheses of a sentence
-share one cache, and each step adds one column per hypothesis, so all queries of a sentence read the same keys in one
-matmul. A mask says which columns belong to the prefix of which hypothesis, so reordering the hypotheses copies nothing.
+With a cache, the layers in `layers.py` give the same results, but they are slower: they create Tensors, and each
+hypothesis has its own cache. Here the hypotheses of a sentence form a group that shares one cache. Each step adds one
+column per hypothesis, so all queries of a sentence read the same keys in one matmul. A mask says which columns belong
+to the prefix of which hypothesis, so reordering the hypotheses copies nothing.
 """
 
 from collections.abc import Callable
@@ -11,7 +12,7 @@ from typing import Any
 
 import npx
 from autograd import Tensor
-from models.architectures.blocks import DecoderLayer
+from models.architectures.layers import DecoderLayer
 from models.cache import INITIAL_CAPACITY, DecodingState, equal_runs
 from models.layers.attention import CrossAttention, SelfAttention
 from models.layers.basic import Linear
@@ -32,7 +33,7 @@ def is_supported(layers: list[Any], memory: npx.Array) -> bool:
         type(layer) is DecoderLayer
         and type(layer.attention) is SelfAttention
         and type(layer.cross_attention) is CrossAttention
-        and layer.attention.is_merged
+        and layer.attention.can_run_merged
         and layer.attention.rotary_base is None
         and layer.attention.n_kv_heads == layer.attention.n_heads
         and not any(module.hook or module.training for module in layer.modules())
@@ -45,35 +46,37 @@ class PrefixCaches(DecodingState):
 
     Attributes:
         keys, values: for each layer an array (n, capacity, H, d), of which `n_columns` columns are in use.
-        is_visible: (n, rows_each, n_columns), True where a column belongs to the prefix of a row.
+        is_visible: (n, rows_per_group, n_columns), True where a column belongs to the prefix of a row.
     """
 
     def __init__(self, layers: list[DecoderLayer], n_rows: int, dtype: Any) -> None:
         caches = [layer.new_cache(n_rows, dtype) for layer in layers]
-        self.keys, self.values = [cache.keys for cache in caches], [cache.values for cache in caches]
-        self.capacity, self.n_columns = INITIAL_CAPACITY, 0
+        self.keys = [cache.keys for cache in caches]
+        self.values = [cache.values for cache in caches]
+        self.capacity = INITIAL_CAPACITY
+        self.n_columns = 0
         self.is_visible = host.zeros((n_rows, 1, 0), bool)
 
     def add_columns(self) -> npx.Array | None:
-        """Add a column for each row. Return the bias (n, 1, rows_each, n_columns) that masks the columns of other rows.
+        """Add a column for each row and return a bias that masks, for each row, the columns outside its prefix.
 
-        Returns None if every row sees all columns.
+        The bias has the shape (n, 1, rows_per_group, n_columns); it is None if every row sees all columns.
         """
-        n, rows_each, _ = self.is_visible.shape
-        if self.n_columns + rows_each > self.capacity:
+        n, rows_per_group, _ = self.is_visible.shape
+        if self.n_columns + rows_per_group > self.capacity:
             self.drop_hidden_columns()
-            if 2 * (self.n_columns + rows_each) > self.capacity:
-                self.capacity = 2 * (self.n_columns + rows_each)
+            if 2 * (self.n_columns + rows_per_group) > self.capacity:
+                self.capacity = 2 * (self.n_columns + rows_per_group)
                 self.replace(lambda x: x[:, : self.n_columns])
-        new = host.broadcast_to(host.eye(rows_each, dtype=bool), (n, rows_each, rows_each))
+        new = host.broadcast_to(host.eye(rows_per_group, dtype=bool), (n, rows_per_group, rows_per_group))
         self.is_visible = host.concatenate([self.is_visible, new], axis=2)
-        self.n_columns += rows_each
+        self.n_columns += rows_per_group
         if self.is_visible.all():
             return None
         return host.where(self.is_visible, 0, -host.inf).astype(self.keys[0].dtype)[:, None]
 
     def drop_hidden_columns(self) -> None:
-        """Remove columns that no row of their group sees; all groups keep as many as the largest one needs."""
+        """Remove columns that no row of their group sees. All groups keep as many columns as the largest one needs."""
         is_used = self.is_visible.any(axis=1)  # (n, n_columns)
         if is_used.all():
             return
@@ -91,49 +94,58 @@ class PrefixCaches(DecodingState):
                 arrays[i][:, : self.n_columns] = selected
 
     def select(self, rows: npx.Array) -> None:
-        n, rows_each, _ = self.is_visible.shape
-        groups = rows // rows_each  # (R,)
-        is_visible = self.is_visible[groups, rows % rows_each]
-        selected, rows_each = equal_runs(groups)
-        if rows_each > MAX_SHARED_ROWS:
-            selected, rows_each = groups, 1
-        self.is_visible = is_visible.reshape(len(selected), rows_each, self.n_columns)
+        n, rows_per_group, _ = self.is_visible.shape
+        groups = rows // rows_per_group  # (R,)
+        is_visible = self.is_visible[groups, rows % rows_per_group]
+        selected, rows_per_group = equal_runs(groups)
+        if rows_per_group > MAX_SHARED_ROWS:
+            selected = groups
+            rows_per_group = 1
+        self.is_visible = is_visible.reshape(len(selected), rows_per_group, self.n_columns)
         if len(selected) > n:
             self.replace(lambda x: x[selected, : self.n_columns])
         else:
-            moved = host.flatnonzero(selected != host.arange(len(selected)))
+            replaced = host.flatnonzero(selected != host.arange(len(selected)))
             for arrays in (self.keys, self.values):
                 for i, x in enumerate(arrays):
-                    x[moved, : self.n_columns] = x[selected[moved], : self.n_columns]
+                    x[replaced, : self.n_columns] = x[selected[replaced], : self.n_columns]
                     arrays[i] = x[: len(selected)]
-        if rows_each == 1:
+        if rows_per_group == 1:
             self.drop_hidden_columns()
 
 
 def decode_step(layers: list[DecoderLayer], x: npx.Array, caches: PrefixCaches, source: Any) -> npx.Array:
-    """Return the output (R, D) of the layers for a new position x (R, D) of each row, and append its keys and values.
+    """Return the output (R, D) of the layers for a new position x (R, D) of each row.
+
+    The keys and values of the new position are appended to the caches.
 
     Args:
         source: the SourceState of the rows.
     """
     spec = npx.AttentionSpec(bias=caches.add_columns())
     source_spec = npx.AttentionSpec(kv_lengths=source.lengths.array)
-    end, (n, rows_each, _) = caches.n_columns, caches.is_visible.shape
+    n_columns = caches.n_columns
+    n, rows_per_group, _ = caches.is_visible.shape
 
     def attend(i: int, x: npx.Array) -> npx.Array:
         layer = layers[i].attention
-        sizes, start, parts = (layer.d_k, layer.d_k, layer.d_v), 0, []
         qkv = linear(layer.query_key_value, x)
-        for size in sizes:
-            parts.append(qkv[:, start : start + layer.n_heads * size].reshape(n, rows_each, layer.n_heads, size))
+        parts = []
+        start = 0
+        for size in (layer.d_k, layer.d_k, layer.d_v):
+            parts.append(qkv[:, start : start + layer.n_heads * size].reshape(n, rows_per_group, layer.n_heads, size))
             start += layer.n_heads * size
-        keys, values = caches.keys[i][:, :end], caches.values[i][:, :end]
-        keys[:, -rows_each:], values[:, -rows_each:] = parts[1:]
-        y, _ = npx.attention(parts[0], keys, values, spec)
+        q, k, v = parts
+        keys = caches.keys[i][:, :n_columns]
+        values = caches.values[i][:, :n_columns]
+        keys[:, -rows_per_group:] = k
+        values[:, -rows_per_group:] = v
+        y, _ = npx.attention(q, keys, values, spec)
         return linear(layer.output, y.reshape(len(x), layer.n_heads * layer.d_v))
 
     def attend_to_source(i: int, x: npx.Array) -> npx.Array:
-        layer, cache = layers[i].cross_attention, source.layers[i]
+        layer = layers[i].cross_attention
+        cache = source.caches[i]
         n_sources = len(cache.keys)
         q = linear(layer.query, x).reshape(n_sources, len(x) // max(1, n_sources), layer.n_heads, layer.d_k)
         y, _ = npx.attention(q, cache.keys, cache.values, source_spec)
@@ -161,14 +173,14 @@ def feed_forward(layer: Any, x: npx.Array) -> npx.Array:
 
 def add_residual(residual: Residual, x: npx.Array, f: Callable[[npx.Array], npx.Array]) -> npx.Array:
     """Apply a residual connection, in evaluation mode, to a sub-layer f and its input x (R, D)."""
-    if residual.post:
+    if residual.is_post_norm:
         return normalize(residual.norm, f(x), x if residual.alpha == 1 else x * x.dtype.type(residual.alpha))
     y = f(normalize(residual.norm, x))
     return x + (normalize(residual.output_norm, y) if residual.output_norm else y)
 
 
 def normalize(norm: Norm, x: npx.Array, residual: npx.Array | None = None) -> npx.Array:
-    """Return the norm of x (R, D), or of residual + x."""
+    """Return the norm of x (R, D) or, with a residual (R, D), of residual + x."""
     if type(norm) is not LayerNorm:
         return norm(Tensor(x if residual is None else residual + x)).data
     if residual is None:

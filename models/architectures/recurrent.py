@@ -1,10 +1,13 @@
 """The recurrent encoder-decoder: LSTM or GRU layers with residual connections and attention (after Wu et al., 2016).
 
 As in GNMT, the first layer of the encoder reads in both directions, and the output of the first layer of the decoder
-attends to the source; all later layers read the resulting context. There are four differences from GNMT. The first
-layer does not read the context of the previous position, so training computes the input projections and the attention
-of all positions at once. Attention has several heads, as in the Transformer. Residual connections begin at the second
-layer. The context is added to the output, so even a decoder of one layer uses it.
+attends to the source; all later layers read the resulting context. There are four differences from GNMT:
+
+- The first decoder layer does not read the context of the previous position, so training computes the input projections
+  and the attention of all positions at once.
+- Attention has several heads, as in the Transformer.
+- Residual connections begin at the second layer.
+- The context is added to the output, so even a decoder of one layer uses it.
 """
 
 from typing import Any
@@ -12,8 +15,8 @@ from typing import Any
 import npx
 from autograd import Tensor
 from autograd import operations as ops
-from models.architectures.blocks import Layer, make_attention
 from models.architectures.encoder_decoder import DecoderState, EncoderDecoder
+from models.architectures.layers import Layer, make_attention
 from models.cache import DecodingState, RowArray
 from models.config import TransformerConfig
 from models.layers.attention import CrossAttention
@@ -32,7 +35,8 @@ class RecurrentEncoderLayer(Layer):
     def __init__(self, c: TransformerConfig, i: int) -> None:
         cell: type[Recurrent] = CELLS[c.cell]
         self.recurrent = cell(c.d_model, c.d_model) if i else Bidirectional(cell, c.d_model, c.d_model // 2)
-        self.dropout, self.has_residual = Dropout(c.dropout), i > 0
+        self.dropout = Dropout(c.dropout)
+        self.has_residual = i > 0
 
     def forward(self, x: Tensor, spec: npx.AttentionSpec) -> Tensor:
         y = self.recurrent(self.dropout(x), spec.q_packing, spec.kv_lengths)
@@ -40,9 +44,10 @@ class RecurrentEncoderLayer(Layer):
 
 
 class RecurrentDecoderLayer(Layer):
-    """A recurrent layer. The first one has cross-attention, whose context (..., D) is an input to the others.
+    """A recurrent layer. The first one also has cross-attention; its result, the context, is an input of the others.
 
-    `forward(x, context, packing, cache)`: (B, T, D) -> (B, T, D), or packed (R, D).
+    `forward(x, context, packing, cache)`: x (B, T, D) -> (B, T, D), or packed (R, D). The context has the shape of x;
+    for the first layer it is None.
     """
 
     def __init__(self, c: TransformerConfig, i: int) -> None:
@@ -59,7 +64,7 @@ class RecurrentDecoderLayer(Layer):
         return x + self.recurrent(self.dropout(ops.concatenate(x, context, axis=-1)), packing, cache=cache)
 
     def new_cache(self, rows: int, dtype: Any) -> RowArray:
-        """Return the initial state of `rows` sequences."""
+        """Return the initial recurrent state of `rows` sequences."""
         return self.recurrent.new_cache(rows, dtype)
 
 
@@ -80,13 +85,14 @@ class RecurrentModel(EncoderDecoder):
     def new_source_caches(self, memory: Tensor) -> list[DecodingState]:
         return [self.decoder[0].cross_attention.new_cache(memory)]
 
-    def run_decoder(
-        self, x: Tensor, memory: Tensor | None, spec: npx.AttentionSpec, state: DecoderState | None
+    def apply_decoder_layers(
+        self, x: Tensor, memory: Tensor | None, memory_spec: npx.AttentionSpec, state: DecoderState | None
     ) -> Tensor:
-        context, source_cache = None, state.source.layers[0] if state else None
+        context = None
+        source_cache = state.source.caches[0] if state else None
         for i, layer in enumerate(self.decoder):
-            x = layer(x, context, spec.q_packing, state.layers[i] if state else None)
+            x = layer(x, context, memory_spec.q_packing, state.caches[i] if state else None)
             if context is None:
-                context = layer.cross_attention(x, memory, spec, source_cache)
+                context = layer.cross_attention(x, memory, memory_spec, source_cache)
         assert context is not None
         return x + context

@@ -12,8 +12,8 @@ from models.registry import POSITIONS
 def slopes(n_heads: int) -> list[float]:
     """Return the slope m_h of each head: the geometric sequence 2^(-8h/H), h = 1 .. H, if H is a power of two.
 
-    Otherwise, as in the authors' code, return the slopes for the largest power of two n below H, then every other slope
-    for 2n.
+    Otherwise, as in the authors' code, the slopes are those for n heads, where n is the largest power of two below H,
+    followed by every other slope for 2n heads.
     """
     n = 2 ** floor(log2(n_heads))
     first = [2 ** (-8 * h / n) for h in range(1, n + 1)]
@@ -23,7 +23,8 @@ def slopes(n_heads: int) -> list[float]:
 class AlibiBias(ScoreBias):
     """-m_h |s - t| for query position t and key position s, with the slope m_h of head h (`slopes`); not learned.
 
-    The paper defines this bias for causal attention. Without a causal mask the distance is taken in both directions.
+    The paper defines this bias for causal attention. Without a causal mask, later positions get the same penalty as
+    earlier ones at the same distance.
     """
 
     def __init__(self, n_heads: int) -> None:

@@ -49,49 +49,56 @@ class Attention(Module):
         score_bias: ScoreBias | None = None,
         value_gain: float = 1.0,
     ) -> None:
-        self.n_heads, self.d_k, self.d_v = n_heads, d_k or d_model // n_heads, d_v or d_model // n_heads
-        self.n_kv_heads, self.rotary_base = n_kv_heads or n_heads, rotary_base
+        self.n_heads = n_heads
+        self.d_k = d_k or d_model // n_heads
+        self.d_v = d_v or d_model // n_heads
+        self.n_kv_heads = n_kv_heads or n_heads
+        self.rotary_base = rotary_base
         self.make_projections(d_model, gain, gain * value_gain, bias=bias)
         self.output = Linear(n_heads * self.d_v, d_model, bias=bias, gain=value_gain)
         self.dropout = Dropout(dropout)
-        self.query_norm, self.key_norm = (NORMS[qk_norm](self.d_k, eps) if qk_norm else None for _ in range(2))
+        self.query_norm = NORMS[qk_norm](self.d_k, eps) if qk_norm else None
+        self.key_norm = NORMS[qk_norm](self.d_k, eps) if qk_norm else None
         self.score_bias = score_bias
 
     def make_projections(self, d_model: int, gain: float, value_gain: float, bias: bool) -> None:
-        """Create the projections to queries, keys and values."""
-        raise NotImplementedError
+        """Create the projections to queries, keys and values; subclasses must define this."""
+        raise NotImplementedError(f"{type(self).__name__} must define make_projections()")
 
     @property
-    def query_columns(self) -> tuple[int, int]:
+    def query_shape(self) -> tuple[int, int]:
         """The number of heads and the head size of the queries."""
         return self.n_heads, self.d_k
 
     @property
-    def key_value_columns(self) -> tuple[tuple[int, int], tuple[int, int]]:
-        """The number of heads and the head sizes of the keys and the values."""
+    def key_value_shapes(self) -> tuple[tuple[int, int], tuple[int, int]]:
+        """The number of heads and the head size of the keys, and those of the values."""
         return (self.n_kv_heads, self.d_k), (self.n_kv_heads, self.d_v)
 
     @property
-    def is_merged(self) -> bool:
-        """True if attention can run on the merged projections, so that less is saved for backward."""
+    def can_run_merged(self) -> bool:
+        """Whether attention can read the merged projections directly, so that less is saved for backward."""
         return self.query_norm is None and self.score_bias is None
 
-    def options(self, spec: npx.AttentionSpec) -> dict[str, Any]:
-        """Return the keyword arguments of the attention operation: the spec with rotary positions, and dropout."""
+    def draw_options(self, spec: npx.AttentionSpec) -> dict[str, Any]:
+        """Return the keyword arguments of the attention operation: the spec with rotary positions, and dropout.
+
+        Uses the next random key if dropout is active, so call this method once per forward pass.
+        """
         return {"spec": spec._replace(rotary_base=self.rotary_base), "drop": self.dropout.draw()}
 
     def split_queries(self, x: Tensor) -> Tensor:
-        """Return the queries (..., H, d_k), normalized if configured, of projected x (..., H d_k)."""
-        (q,) = neural.split_columns(x, self.query_columns)
+        """Split the projection x (..., H d_k) into queries (..., H, d_k), normalized if configured."""
+        (q,) = neural.split_columns(x, self.query_shape)
         return self.query_norm(q) if self.query_norm else q
 
     def split_keys_values(self, x: Tensor) -> tuple[Tensor, Tensor]:
         """Split the projection x (..., n_kv_heads * (d_k + d_v)) into keys, normalized if configured, and values."""
-        k, v = neural.split_columns(x, *self.key_value_columns)
+        k, v = neural.split_columns(x, *self.key_value_shapes)
         return (self.key_norm(k) if self.key_norm else k), v
 
     def add_score_bias(self, q: Tensor, k: Tensor, spec: npx.AttentionSpec) -> tuple[npx.AttentionSpec, Tensor | None]:
-        """Return the spec with the score bias, if it is constant, and the bias, if it needs a gradient."""
+        """Compute the score bias, and return it as a part of the spec or, if it needs a gradient, as a Tensor."""
         if self.score_bias is None:
             return spec, None
         n_keys = spec.sizes(q.data, k.data)[2]
@@ -101,7 +108,7 @@ class Attention(Module):
         return spec._replace(bias=bias.data if spec.bias is None else spec.bias + bias.data), None
 
     def attend(self, q: Tensor, k: Tensor, v: Tensor, spec: npx.AttentionSpec, drop: npx.DropoutSpec | None) -> Tensor:
-        """Attend with separate heads (B, T, H, d); return (B, T, H d_v)."""
+        """Return attention (B, T, H d_v) for separate heads q, k and v (B, T, H, d)."""
         spec, bias = self.add_score_bias(q, k, spec)
         y = neural.attention(q, k, v, spec, drop, bias)
         return y.reshape(*y.shape[:-2], self.n_heads * self.d_v)
@@ -116,11 +123,11 @@ class Attention(Module):
 class SelfAttention(Attention):
     """Concat(head_1 .. head_H) W^O with head_i = Attention(x W_i^Q, x W_i^K, x W_i^V). (B, T, D) -> (B, T, D).
 
-    W^Q, W^K and W^V of all heads are one matrix. Arguments: see `Attention`.
+    One matrix contains W^Q, W^K and W^V of all heads. Arguments: see `Attention`.
     """
 
     def make_projections(self, d_model: int, gain: float, value_gain: float, bias: bool) -> None:
-        columns = [heads * size for heads, size in (self.query_columns, *self.key_value_columns)]
+        columns = [heads * size for heads, size in (self.query_shape, *self.key_value_shapes)]
         self.query_key_value = Linear(d_model, *columns, bias=bias, gain=(gain, gain, value_gain))
 
     def forward(
@@ -132,9 +139,11 @@ class SelfAttention(Attention):
             spec: mask, bias and packing.
             cache: the keys and values of earlier positions; the keys and values of x are appended.
         """
-        qkv, options = self.query_key_value(x), self.options(spec)
-        if cache is None and self.is_merged:
-            y = neural.self_attention(qkv, self.n_heads, self.d_k, **options, kv_heads=self.n_kv_heads)  # (B, T, H d_v)
+        qkv = self.query_key_value(x)
+        options = self.draw_options(spec)
+        if cache is None and self.can_run_merged:
+            sizes = self.n_heads, self.d_k
+            y = neural.self_attention(qkv, *sizes, **options, n_kv_heads=self.n_kv_heads)  # (B, T, H d_v)
         elif cache is None:
             y = self.attend(*self.split(qkv), **options)
         else:
@@ -144,13 +153,13 @@ class SelfAttention(Attention):
         return self.output(y)
 
     def split(self, qkv: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-        """Return queries, keys and values from their merged projection."""
+        """Split the merged projection into queries, keys and values of separate heads."""
         columns = self.n_heads * self.d_k
         return self.split_queries(qkv[..., :columns]), *self.split_keys_values(qkv[..., columns:])
 
     def new_cache(self, rows: int, dtype: Any, capacity: int = INITIAL_CAPACITY) -> KeyValueCache:
         """Return an empty cache for `rows` sequences."""
-        k, v = (npx.empty((rows, capacity, *columns), dtype) for columns in self.key_value_columns)
+        k, v = (npx.empty((rows, capacity, *shape), dtype) for shape in self.key_value_shapes)
         return KeyValueCache(k, v, 0)
 
     def weights(self, x: Tensor, spec: npx.AttentionSpec = npx.AttentionSpec()) -> npx.Array:
@@ -162,12 +171,12 @@ class SelfAttention(Attention):
 class CrossAttention(Attention):
     """Attention with queries from x (B, T, D) and keys and values from `memory` (B, S, D). (B, T, D) -> (B, T, D).
 
-    W^K and W^V are one matrix. Arguments: see `Attention`.
+    One matrix contains W^K and W^V of all heads. Arguments: see `Attention`.
     """
 
     def make_projections(self, d_model: int, gain: float, value_gain: float, bias: bool) -> None:
         self.query = Linear(d_model, self.n_heads * self.d_k, bias=bias, gain=gain)
-        columns = [heads * size for heads, size in self.key_value_columns]
+        columns = [heads * size for heads, size in self.key_value_shapes]
         self.key_value = Linear(d_model, *columns, bias=bias, gain=(gain, value_gain))
 
     def forward(
@@ -182,27 +191,29 @@ class CrossAttention(Attention):
         Args:
             spec: mask of the memory and packing.
             cache: the keys and values of the memory, if they are already computed; `memory` may then be None. If x has
-                k times as many rows as the cache, each with one position, k adjacent rows share a row of the cache.
+                k times as many rows as the cache, each of one position, k adjacent rows share a row of the cache.
         """
-        q, options = self.query(x), self.options(spec)
-        if cache is None and not self.is_merged:
+        q = self.query(x)
+        options = self.draw_options(spec)
+        if cache is None and not self.can_run_merged:
             y = self.attend(self.split_queries(q), *self.split_keys_values(self.key_value(memory)), **options)
         elif cache is None:
             kv = self.key_value(memory)  # (B, S, n_kv_heads (d_k + d_v))
-            # saving the keys and values of N layers would take 2 N times as much space as `memory`
-            recompute = q.recompute, kv.recompute
+            # Keys and values are recomputed: those of N layers would take 2 N times as much space as `memory`.
+            recompute = q.recompute_fn, kv.recompute_fn
             sizes = self.n_heads, self.d_k
-            y = neural.cross_attention(q, kv, *sizes, **options, recompute=recompute, kv_heads=self.n_kv_heads)
+            y = neural.cross_attention(q, kv, *sizes, **options, recompute_inputs=recompute, n_kv_heads=self.n_kv_heads)
         else:
             rows = len(cache.keys)
-            rows_each = len(x) * x.shape[1] // max(1, rows)  # treats the rows of one source as positions
-            queries = self.split_queries(Tensor(q.data.reshape(rows, rows_each, self.n_heads * self.d_k)))
+            # The hypotheses of one source become query positions, so that they share its keys and values.
+            rows_per_source = len(x) * x.shape[1] // max(1, rows)
+            queries = self.split_queries(Tensor(q.data.reshape(rows, rows_per_source, self.n_heads * self.d_k)))
             y = self.attend(queries, Tensor(cache.keys), Tensor(cache.values), **options)
             y = y.reshape(*x.shape[:2], self.n_heads * self.d_v)
         return self.output(y)
 
     def new_cache(self, memory: Tensor) -> KeyValueCache:
-        """Return the keys and values of `memory` (B, S, D)."""
+        """Return a cache with the keys and values of `memory` (B, S, D)."""
         keys, values = self.split_keys_values(Tensor(self.key_value(memory).data))
         return KeyValueCache(keys.data, values.data, memory.shape[1])
 

@@ -11,11 +11,12 @@ class Linear(Module):
 
     Args:
         n_in: width of the input.
-        n_out: width of the output. Several widths give merged matrices, which are initialized separately.
+        n_out: widths of the outputs. With several, the weight is their concatenation, and each part is initialized by
+            itself.
         bias: whether to add b, initially 0. Default True.
         activation: "" (default) or "relu".
-        gain: factor on the initialization of W, which is Xavier uniform outside `models.init.scheme`; one number, or
-            one for each of the merged matrices. Default 1.
+        gain: factor on the initial weights (Xavier uniform, unless a `with models.init.use_scheme(...)` block selects
+            another scheme); one number, or one for each part. Default 1.
     """
 
     def __init__(
@@ -31,7 +32,7 @@ class Linear(Module):
         self.activation = activation
 
     def forward(self, x: Tensor) -> Tensor:
-        return neural.linear(x, self.weight, self.bias, self.activation, recompute_x=x.recompute)
+        return neural.linear(x, self.weight, self.bias, self.activation, recompute_x=x.recompute_fn)
 
 
 class Embedding(Module):
@@ -40,11 +41,11 @@ class Embedding(Module):
     Args:
         rows: number V of rows.
         d_model: width D.
-        pad_id: the row that is initially zero if `init` is "normal". Default 0.
+        pad_id: with `init` "normal", the row that is initially zero. Default 0.
         init: "normal" (default), with standard deviation D^-0.5, or "xavier", Xavier uniform over (V, D).
         scaled: whether to multiply by sqrt(D). Default True.
 
-    `forward(ids, added, drop)` also adds the array `added`, if given, and applies dropout `drop`.
+    `forward(ids, added, drop)` also adds the array `added` (positions), if given, and then applies the dropout `drop`.
     """
 
     def __init__(self, rows: int, d_model: int, pad_id: int = 0, init: str = "normal", scaled: bool = True) -> None:
@@ -69,7 +70,7 @@ class Dropout(Module):
         self.rate = rate
 
     def draw(self) -> npx.DropoutSpec | None:
-        """Return the rate and the random key of the next dropout mask; None if nothing is dropped."""
+        """Draw the next random key; return the rate and this key, or None if nothing is dropped."""
         return npx.DropoutSpec(self.rate, npx.next_key()) if self.training and self.rate > 0 else None
 
     def forward(self, x: Tensor) -> Tensor:

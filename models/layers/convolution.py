@@ -17,8 +17,8 @@ def tap_offsets(width: int, dilation: int, causal: bool) -> list[int]:
 
     If `causal`, the last offset is 0; otherwise the middle one is 0, or the one after the middle if `width` is even.
     """
-    zero = width - 1 if causal else width // 2
-    return [(tap - zero) * dilation for tap in range(width)]
+    center = width - 1 if causal else width // 2
+    return [(tap - center) * dilation for tap in range(width)]
 
 
 def has_neighbor(x: npx.Array, offset: int, packing: npx.Packing | None, lengths: npx.Array | None) -> npx.Array:
@@ -38,11 +38,12 @@ def unfold(x, width, dilation=1, causal=False, packing=None, lengths=None):
     x (B, T, D), of which sentence b has `lengths[b]` positions (default: T), or packed (R, D). Positions outside the
     sentence are zeros.
     """
-    size, offsets = x.shape[-1], tap_offsets(width, dilation, causal)
-    leading, n_rows = x.shape[:-1], npx.host.prod(x.shape[:-1], dtype=int)
+    *leading, size = x.shape
+    n_rows = npx.host.prod(leading, dtype=int)
+    offsets = tap_offsets(width, dilation, causal)
     exists = [has_neighbor(x, offset, packing, lengths)[:, None] for offset in offsets]
-    # Row r reads row r + offset, because the positions of a sentence are consecutive rows. Pairs of slices (target,
-    # source):
+    # The positions of a sentence are consecutive rows, so row r reads row r + offset: a slice of target rows reads a
+    # slice of source rows.
     slices = [
         (
             slice(max(0, -offset), max(0, n_rows - max(0, offset))),
@@ -52,13 +53,15 @@ def unfold(x, width, dilation=1, causal=False, packing=None, lengths=None):
     ]
 
     def compute():
-        rows, taps = x.reshape(n_rows, size), npx.zeros((n_rows, width, size), x.dtype)
+        rows = x.reshape(n_rows, size)
+        taps = npx.zeros((n_rows, width, size), x.dtype)
         for tap, (target, source) in enumerate(slices):
             taps[target, tap] = rows[source] * exists[tap][target]
         return taps.reshape(*leading, width * size)
 
     def vjp(g):
-        taps, gx = g.reshape(n_rows, width, size), npx.zeros((n_rows, size), g.dtype)
+        taps = g.reshape(n_rows, width, size)
+        gx = npx.zeros((n_rows, size), g.dtype)
         for tap, (target, source) in enumerate(slices):
             gx[source] += taps[target, tap] * exists[tap][target]
         return (gx.reshape(*leading, size),)
@@ -84,8 +87,8 @@ class Convolution(Module):
         width: number of positions that an output reads.
         dilation: distance between neighboring positions that an output reads. Default 1.
         causal: whether an output reads only its own and earlier positions. Default False: it also reads later ones.
-        separable: whether to sum over the positions for each feature and then apply a matmul over the features, instead
-            of one matmul over both. Default False.
+        separable: whether to compute a weighted sum over the positions for each feature, and then a matmul over the
+            features, instead of one matmul over both. Default False.
         gain: factor on the Xavier uniform initialization of the matrix. Default 1.
 
     `forward(x, packing, lengths)`: x (B, T, D), of which sentence b has `lengths[b]` positions (default: T), or packed
@@ -105,7 +108,8 @@ class Convolution(Module):
         for name, value in (("width", width), ("dilation", dilation)):
             if value < 1:
                 raise ValueError(f"convolution: expected a {name} of at least 1; got {value}; try {name}=3")
-        self.width, self.dilation, self.causal, self.d_in = width, dilation, causal, d_in
+        self.width, self.dilation, self.causal = width, dilation, causal
+        self.d_in = d_in
         self.depthwise = Parameter(uniform(width, d_in)) if separable else None  # (width, D)
         self.mix = Linear(d_in if separable else width * d_in, d_out, gain=gain)
 

@@ -23,7 +23,7 @@ _balance_losses: Scoped[list[Tensor] | None] = Scoped(None)
 def collect_balance_losses() -> Iterator[list[Tensor]]:
     """Collect the balance losses of all `Experts` that are called in training mode within the block."""
     losses: list[Tensor] = []
-    with _balance_losses.setting(losses):
+    with _balance_losses.override(losses):
         yield losses
 
 
@@ -48,14 +48,16 @@ class Experts(Module):
         self.n_active = n_active
 
     def forward(self, x: Tensor) -> Tensor:
-        d_model, k, n_experts = x.shape[-1], self.n_active, len(self.experts)
+        d_model = x.shape[-1]
+        k = self.n_active
+        n_experts = len(self.experts)
         n = x.size // d_model
         rows = x.reshape((n, d_model))
         p = neural.softmax(self.router(rows).astype(npx.accumulation_dtype(x.dtype)))  # (R, E)
         selected = host.argsort(-npx.to_host(p.data), axis=1, kind="stable")[:, :k]  # (R, k)
         order = host.argsort(selected.reshape(-1), kind="stable")  # sorts the pairs of token and expert by expert
         ends = host.cumsum(host.bincount(selected.reshape(-1), minlength=n_experts)).tolist()
-        dispatched = rows[npx.from_host(order // k)]  # (N k, D)
+        dispatched = rows[npx.from_host(order // k)]  # (R k, D)
         outputs = [
             expert(dispatched[start:end]) for expert, start, end in zip(self.experts, [0, *ends], ends, strict=False)
         ]
@@ -67,7 +69,7 @@ class Experts(Module):
         return (y * gates.astype(x.dtype).reshape((n, k, 1))).sum(axis=1).reshape(x.shape)
 
     def record_balance_loss(self, p: Tensor, first: npx.Array) -> None:
-        """Compute the balance loss of probabilities p (R, E) and first choices (R,), for `collect_balance_losses`."""
+        """Compute the balance loss from p (R, E) and the first choices (R,), if a `collect_balance_losses` is open."""
         losses = _balance_losses.get()
         if losses is not None and self.training and len(first):
             fractions = host.bincount(first, minlength=len(self.experts)) / len(first)

@@ -7,7 +7,8 @@ from autograd import Tensor, differentiable
 from models.layers.basic import Linear
 from models.registry import ACTIVATIONS
 
-SCALE, CUBIC = (2 / math.pi) ** 0.5, 0.044715
+SCALE = (2 / math.pi) ** 0.5
+CUBIC = 0.044715
 
 
 @differentiable

@@ -39,7 +39,7 @@ def gaussian_cdf(x: Any) -> Any:
 
 def chebyshev(x: Any, series: tuple[float, ...]) -> Any:
     """Return sum_i series[i] T_i(x) by Clenshaw's recurrence."""
-    b, previous = x * 0, x * 0
+    b = previous = x * 0
     for c in reversed(series[1:]):
         b, previous = 2 * x * b - previous + c, b
     return x * b - previous + series[0]

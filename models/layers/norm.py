@@ -28,7 +28,8 @@ class LayerNorm(Norm):
     """
 
     def __init__(self, d_model: int, eps: float = 1e-6) -> None:
-        self.gamma, self.beta = Parameter(full(1, d_model)), Parameter(full(0, d_model))
+        self.gamma = Parameter(full(1, d_model))
+        self.beta = Parameter(full(0, d_model))
         self.eps = eps
 
     def forward(self, x: Tensor) -> Tensor:
@@ -42,7 +43,10 @@ PLACEMENTS = ("post", "pre", "sandwich", "deepnorm")  # where a `Residual` has i
 
 
 def deep_norm_factors(stack: str, n_layers: int) -> tuple[float, float]:
-    """Return DeepNorm's alpha and the gain beta of W^V, W^O and the feed-forward network (Wang et al., 2022, figure 2).
+    """Return DeepNorm's two factors (Wang et al., 2022, figure 2).
+
+    These are alpha, the factor on residual connections, and beta, the gain of the initialization of W^V, W^O and the
+    feed-forward network.
 
     Args:
         stack: "encoder" or "decoder" for a model with n_layers in each, or "single" for the only stack of a model.
@@ -69,8 +73,9 @@ class Residual(Module):
         alpha: factor on x with "deepnorm" (`deep_norm_factors`). Default 1.
 
     Attributes:
-        skip: stochastic depth (Huang et al., 2016). In training, f(x) is replaced by 0 with probability `skip.rate`,
-            for all sentences of a micro-batch at once, and otherwise scaled by 1 / (1 - rate). The rate is initially 0.
+        drop_path: stochastic depth (Huang et al., 2016). In training mode, f(x) is replaced by 0 with probability
+            `drop_path.rate`, for all sentences of a micro-batch at once, and otherwise scaled by 1 / (1 - rate). The
+            rate is initially 0.
     """
 
     def __init__(
@@ -84,18 +89,20 @@ class Residual(Module):
     ) -> None:
         self.norm: Norm = NORMS[normalization](d_model, eps)
         self.output_norm: Norm | None = NORMS[normalization](d_model, eps) if placement == "sandwich" else None
-        self.dropout, self.skip = Dropout(dropout), Dropout(0.0)
-        self.post, self.alpha = placement in ("post", "deepnorm"), alpha
+        self.dropout = Dropout(dropout)
+        self.drop_path = Dropout(0.0)
+        self.is_post_norm = placement in ("post", "deepnorm")
+        self.alpha = alpha
 
     def forward(self, x: Tensor, f: Callable[[Tensor], Tensor]) -> Tensor:
-        if self.post:
-            y = self.skip_randomly(f(x))
+        if self.is_post_norm:
+            y = self.apply_drop_path(f(x))
             return self.norm.residual_norm(x if self.alpha == 1 else x * self.alpha, y, self.dropout)
         y = f(self.norm(x))
-        return x + self.dropout(self.skip_randomly(self.output_norm(y) if self.output_norm else y))
+        return x + self.dropout(self.apply_drop_path(self.output_norm(y) if self.output_norm else y))
 
-    def skip_randomly(self, y: Tensor) -> Tensor:
+    def apply_drop_path(self, y: Tensor) -> Tensor:
         """Multiply the output of f by 0 or 1 / (1 - rate), at random, in training mode."""
-        drop = self.skip.draw()
+        drop = self.drop_path.draw()
         # a factor instead of a branch, so that a CUDA graph makes a new decision in each step
         return y * npx.dropout(npx.ones(1, y.dtype), drop)[0] if drop else y

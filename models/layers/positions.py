@@ -14,7 +14,7 @@ Start = int | npx.Packing  # the first position of x (B, T, D), or the packing o
 
 
 def end_position(start: Start, x: Any) -> int:
-    """Return the position after the last one of x (B, T, ...), or of packed x (R, ...)."""
+    """Return 1 + the greatest position in x (B, T, ...), or in packed x (R, ...)."""
     return start.max_length if isinstance(start, npx.Packing) else start + x.shape[1]
 
 
@@ -26,7 +26,7 @@ class Positions(Module):
     """
 
     max_length: int | None = None  # number of positions; None for no limit
-    rotary_base: float | None = None  # for self-attention, which applies rotary positions; None for other encodings
+    rotary_base: float | None = None  # base for rotations in self-attention; None for encodings that do not rotate
 
     def __init__(self, d_model: int, max_positions: int = 0) -> None:
         self.d_model = d_model
@@ -46,7 +46,7 @@ class Positions(Module):
 
 
 def resolve_rates(halves: bool, rates: str | None) -> str:
-    """Return the rates of `sinusoids`; by default they depend on the layout."""
+    """Return `rates` or, if it is None, the default rates of the layout (`sinusoids`)."""
     return rates or ("tensor2tensor" if halves else "paper")
 
 
@@ -58,7 +58,7 @@ def sinusoids(
     Args:
         halves: whether all sines precede all cosines, as in tensor2tensor, fairseq and Marian. Default False.
         rates: "paper", rate_i = 10000^(-2i/D), or "tensor2tensor", 10000^(-i/(D/2 - 1)), with a last column of zeros if
-            D is odd, as in the three programs above. Default: the rates of the layout.
+            D is odd, as in the three programs above. Default: "tensor2tensor" with `halves`, otherwise "paper".
     """
     if resolve_rates(halves, rates) == "paper":
         pairs = -(-d_model // 2)
@@ -85,8 +85,8 @@ class Sinusoids(Positions):
     """Adds `sinusoids`, with sines and cosines interleaved as in the paper."""
 
     halves = False
-    rates: str | None = None  # rates of `sinusoids`; None for the layout's rates
-    _table: npx.Array | None = None  # grows with the longest sequence so far
+    rates: str | None = None  # as for `sinusoids`
+    _table: npx.Array | None = None  # the encodings of the first positions; grows with the longest sequence so far
 
     def table_rows(self, start: Start, x: Any, dtype: Any) -> npx.Array:
         """Return the encodings (T, D) of the positions of x (B, T, ...), or (R, D) of packed x (R, ...)."""
@@ -113,7 +113,7 @@ class SinusoidsInHalves(Sinusoids):
 
 @POSITIONS.register("learned")
 class LearnedPositions(Positions):
-    """Adds rows of a learned table of `max_length` positions (paper Table 3, E).
+    """Adds rows of a learned table of `max_length` positions (paper Table 3, row E).
 
     Raises ValueError for longer sequences.
     """

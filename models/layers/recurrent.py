@@ -15,14 +15,14 @@ from models.init import full, uniform
 from models.layers.basic import Linear
 from models.module import Module, Parameter
 from models.registry import CELLS
-from npx.kernels.recurrent import columns
+from npx.kernels.recurrent import split_columns
 
 
 class TimeMajor:
     """The layout of a recurrence over x (B, T, ...), or packed (R, ...): arrays (T, B, ...), padded with zeros.
 
     Args:
-        reverse: whether the last position of each sentence comes first; padding stays last.
+        reverse: whether to reverse the order of the positions of each sentence; padding stays last.
         lengths: the lengths (B,) of padded sentences.
     """
 
@@ -36,8 +36,9 @@ class TimeMajor:
             counts = packing.counts if packing else lengths
             last = (length if counts is None else npx.minimum(counts, length)[sentence]) - 1
             position = npx.where(position <= last, last - position, position)
-        self.rows, self.length, self.batch = position * batch + sentence, length, batch
-        # Sentences of equal length that are read forward are transposed without indices.
+        self.batch, self.length = batch, length
+        self.rows = position * batch + sentence
+        # The layout of sentences of equal length that are read forward is a transposition, which needs no indices.
         self.is_transposed = not reverse and (packing is None or packing.is_rectangular)
 
     def scatter(self, x: npx.Array) -> npx.Array:
@@ -61,10 +62,10 @@ class TimeMajor:
 
 
 def recurrence(kernel: npx.Kernel, gradient: npx.Gradient, layout: TimeMajor, n_states: int, *arrays: npx.Array) -> Any:
-    """Return the outputs of a recurrence from a state of zeros, and its vjp.
+    """Return the outputs of a recurrence that starts from zeros, and its vjp.
 
     Args:
-        arrays: z, in the layout of the input; w; other parameters.
+        arrays: the gate inputs z, in the layout of the input; the recurrent weights w; other parameters.
     """
     steps, *parameters = layout.prepare(*arrays)
     y, saved = kernel(steps, *parameters, npx.zeros((n_states, layout.batch, len(parameters[0])), steps.dtype))
@@ -86,7 +87,8 @@ def check_gates(name: str, z: npx.Array, w: npx.Array, n_gates: int) -> None:
 def lstm(z, w, packing=None, lengths=None, reverse=False):
     """Return the outputs h_t (..., H) of an LSTM for gate inputs z = x W_x + b (..., 4 H), from h_0 = c_0 = 0.
 
-    The kernel has the formula. z (B, T, 4 H), or packed (R, 4 H); w (H, 4 H). Other arguments: see `TimeMajor`.
+    The formula is in npx/kernels/recurrent.py. z (B, T, 4 H), or packed (R, 4 H); w (H, 4 H). Other arguments: see
+    `TimeMajor`.
     """
     check_gates("lstm", z, w, 4)
     return recurrence(npx.lstm, npx.lstm_grad, TimeMajor(z, packing, lengths, reverse), 2, z, w)
@@ -98,8 +100,8 @@ def composed_lstm(z: Tensor, w: Tensor) -> Tensor:
     outputs = []
     for t in range(z.shape[1]):
         a = z[:, t] + h @ w
-        i, f, o = (ops.sigmoid(part) for part in columns(a, 4)[:3])
-        c = f * c + i * ops.tanh(columns(a, 4)[3])
+        i, f, o = (ops.sigmoid(part) for part in split_columns(a, 4)[:3])
+        c = f * c + i * ops.tanh(split_columns(a, 4)[3])
         h = o * ops.tanh(c)
         outputs.append(h)
     return ops.stack(*outputs, axis=1)
@@ -109,7 +111,8 @@ def composed_lstm(z: Tensor, w: Tensor) -> Tensor:
 def gru(z, w, b, packing=None, lengths=None, reverse=False):
     """Return the outputs h_t (..., H) of a GRU for gate inputs z = x W_x + b_x (..., 3 H), from h_0 = 0.
 
-    The kernel has the formula. z (B, T, 3 H), or packed (R, 3 H); w (H, 3 H); b (H,). Other arguments: see `TimeMajor`.
+    The formula is in npx/kernels/recurrent.py. z (B, T, 3 H), or packed (R, 3 H); w (H, 3 H); b (H,). Other arguments:
+    see `TimeMajor`.
     """
     check_gates("gru", z, w, 3)
     return recurrence(npx.gru, npx.gru_grad, TimeMajor(z, packing, lengths, reverse), 1, z, w, b)
@@ -139,7 +142,8 @@ class Recurrent(Module):
             )
         self.input = Linear(d_in, *[d_hidden] * self.n_gates)
         self.weight = Parameter(uniform(d_hidden, *[d_hidden] * self.n_gates))  # (H, n_gates H)
-        self.d_hidden, self.reverse = d_hidden, reverse
+        self.d_hidden = d_hidden
+        self.reverse = reverse
 
     def step_arguments(self) -> tuple[Tensor, ...]:
         """Return the parameters that a step needs in addition to `weight`."""
@@ -173,7 +177,10 @@ class Recurrent(Module):
 class LSTM(Recurrent):
     """A long short-term memory (`lstm`), with a forget gate that is initially open. (..., D) -> (..., H)."""
 
-    n_gates, n_states, operation, kernel = 4, 2, lstm, npx.lstm
+    n_gates = 4
+    n_states = 2
+    operation = lstm
+    kernel = npx.lstm
 
     def __init__(self, d_in: int, d_hidden: int, reverse: bool = False) -> None:
         super().__init__(d_in, d_hidden, reverse)
@@ -185,7 +192,10 @@ class LSTM(Recurrent):
 class GRU(Recurrent):
     """A gated recurrent unit (`gru`); its reset gate acts after the matmul, as in cuDNN. (..., D) -> (..., H)."""
 
-    n_gates, n_states, operation, kernel = 3, 1, gru, npx.gru
+    n_gates = 3
+    n_states = 1
+    operation = gru
+    kernel = npx.gru
 
     def __init__(self, d_in: int, d_hidden: int, reverse: bool = False) -> None:
         super().__init__(d_in, d_hidden, reverse)
@@ -204,7 +214,8 @@ class Bidirectional(Module):
     """
 
     def __init__(self, cell: type[Recurrent], d_in: int, d_hidden: int) -> None:
-        self.ahead, self.back = cell(d_in, d_hidden), cell(d_in, d_hidden, reverse=True)
+        self.ahead = cell(d_in, d_hidden)
+        self.back = cell(d_in, d_hidden, reverse=True)
 
     def forward(self, x: Tensor, packing: npx.Packing | None = None, lengths: npx.Array | None = None) -> Tensor:
         return ops.concatenate(self.ahead(x, packing, lengths), self.back(x, packing, lengths), axis=-1)

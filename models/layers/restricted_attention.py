@@ -14,70 +14,74 @@ from npx.kernels.attention_spec import rotate
 
 
 def window_margins(window: int, causal: bool) -> tuple[int, int]:
-    """Return how many positions before and after itself each position attends to; they add up to `window` - 1."""
+    """Return the number of positions before itself, and after itself, that each position attends to.
+
+    Their sum is `window` - 1.
+    """
     return (window - 1, 0) if causal else (window // 2, (window - 1) // 2)
 
 
 def window_mask(n_queries: int, n_keys: int, window: int, causal: bool) -> npx.Array:
-    """Return a boolean mask (T, S): which of the S positions each of the last T positions attends to."""
+    """Return a mask (T, S), True where one of the last T of S positions attends to one of the S positions."""
     before, after = window_margins(window, causal)
     distance = npx.arange(n_keys) - npx.arange(n_keys - n_queries, n_keys)[:, None]
     return (-before <= distance) & (distance <= after)
 
 
 class Blocks:
-    """Sequences (B, T, ...) cut into blocks of L positions, with margins shared by neighboring blocks."""
+    """Sequences (B, T, ...) cut into n blocks of L positions, with margins that overlap the neighboring blocks."""
 
     def __init__(self, shape: tuple[int, int], window: int, causal: bool) -> None:
         self.batch, self.length = shape
         self.before, self.after = window_margins(window, causal)
-        self.size = window
-        self.n = -(-self.length // self.size)
-        width = self.size + self.before + self.after  # positions of a block with its margins
-        # A padded sequence has n + len(parts) - 1 blocks. Block b with its margins is the first `width` positions from
-        # the start of block b: parts[i] of them are in block b + i.
-        self.parts = [min(self.size, width - start) for start in range(0, width, self.size)]
-        self.width = width
+        self.block_size = window
+        self.n_blocks = -(-self.length // self.block_size)
+        self.width = self.block_size + self.before + self.after  # positions of a block with its margins
+        # A sequence is padded with the margin in front of it, so block b with its margins begins where block b of the
+        # padded sequence begins. It consists of the first part_sizes[i] positions of block b + i, for each i.
+        self.part_sizes = [min(self.block_size, self.width - start) for start in range(0, self.width, self.block_size)]
+        self.n_padded_blocks = self.n_blocks + len(self.part_sizes) - 1
 
     def cut(self, x: npx.Array) -> npx.Array:
         """Return the blocks (B n, L, ...) of x (B, T, ...), the last one padded with zeros."""
-        padded = self.pad(x, 0, self.n)
-        return padded.reshape(self.batch * self.n, self.size, *x.shape[2:])
+        padded = self.pad(x, 0, self.n_blocks)
+        return padded.reshape(self.batch * self.n_blocks, self.block_size, *x.shape[2:])
 
     def pad(self, x: npx.Array, before: int, n_blocks: int) -> npx.Array:
         """Return x (B, T, ...) as (B, n_blocks, L, ...), with `before` zeros in front."""
-        padded = npx.zeros((self.batch, n_blocks * self.size, *x.shape[2:]), x.dtype)
+        padded = npx.zeros((self.batch, n_blocks * self.block_size, *x.shape[2:]), x.dtype)
         padded[:, before : before + self.length] = x
-        return padded.reshape(self.batch, n_blocks, self.size, *x.shape[2:])
+        return padded.reshape(self.batch, n_blocks, self.block_size, *x.shape[2:])
 
     def cut_with_margins(self, x: npx.Array) -> npx.Array:
         """Return the blocks of x (B, T, ...) with their margins, (B n, L + margins, ...)."""
-        padded = self.pad(x, self.before, self.n + len(self.parts) - 1)
-        parts = [padded[:, i : i + self.n, :size] for i, size in enumerate(self.parts)]
-        return npx.concatenate(parts, axis=2).reshape(self.batch * self.n, self.width, *x.shape[2:])
+        padded = self.pad(x, self.before, self.n_padded_blocks)
+        parts = [padded[:, i : i + self.n_blocks, :size] for i, size in enumerate(self.part_sizes)]
+        return npx.concatenate(parts, axis=2).reshape(self.batch * self.n_blocks, self.width, *x.shape[2:])
 
     def join(self, blocks: npx.Array) -> npx.Array:
         """Return the sequences (B, T, ...) of blocks (B n, L, ...): the inverse of `cut`."""
-        return blocks.reshape(self.batch, self.n * self.size, *blocks.shape[2:])[:, : self.length]
+        return blocks.reshape(self.batch, self.n_blocks * self.block_size, *blocks.shape[2:])[:, : self.length]
 
     def add_with_margins(self, blocks: npx.Array) -> npx.Array:
         """Return the sums (B, T, ...) over the blocks (B n, L + margins, ...): the gradient of `cut_with_margins`."""
-        total = npx.zeros((self.batch, self.n + len(self.parts) - 1, self.size, *blocks.shape[2:]), blocks.dtype)
-        blocks = blocks.reshape(self.batch, self.n, *blocks.shape[1:])
-        for i, size in enumerate(self.parts):
-            total[:, i : i + self.n, :size] += blocks[:, :, i * self.size : i * self.size + size]
+        total = npx.zeros((self.batch, self.n_padded_blocks, self.block_size, *blocks.shape[2:]), blocks.dtype)
+        blocks = blocks.reshape(self.batch, self.n_blocks, *blocks.shape[1:])
+        for i, size in enumerate(self.part_sizes):
+            start = i * self.block_size
+            total[:, i : i + self.n_blocks, :size] += blocks[:, :, start : start + size]
         flat = total.reshape(self.batch, -1, *blocks.shape[3:])
         return flat[:, self.before : self.before + self.length]
 
     def bias(self, lengths: npx.Array | None) -> npx.Array:
         """Return the bias (B n, 1, L, L + margins) that masks keys outside the window or the sentence."""
-        query = npx.arange(self.size)[:, None]
+        query = npx.arange(self.block_size)[:, None]
         key = npx.arange(self.width)  # counted from the first position of the margin
         in_window = (query <= key) & (key <= query + self.before + self.after)  # (L, width)
-        position = npx.arange(self.n)[:, None] * self.size - self.before + key  # (n, width)
+        position = npx.arange(self.n_blocks)[:, None] * self.block_size - self.before + key  # (n, width)
         ends = npx.full((self.batch,), self.length, npx.int64) if lengths is None else npx.minimum(lengths, self.length)
         exists = (position >= 0) & (position < ends[:, None, None])  # (B, n, width)
-        shape = (self.batch * self.n, 1, self.size, self.width)
+        shape = (self.batch * self.n_blocks, 1, self.block_size, self.width)
         bias = npx.mask_bias((in_window & exists[:, :, None]).reshape(shape))
         assert bias is not None
         return bias
@@ -106,11 +110,12 @@ def restricted_self_attention(qkv, heads, d_k, window, spec=npx.AttentionSpec(),
     block_spec = npx.AttentionSpec(bias=blocks.bias(packing.counts if packing else spec.kv_lengths))
     inputs = blocks.cut(q), blocks.cut_with_margins(k), blocks.cut_with_margins(v)
     y, saved = npx.attention(*inputs, block_spec, drop)
-    leading, shape = qkv.shape[:-1], y.shape
+    leading = qkv.shape[:-1]
+    block_shape = y.shape
 
     def vjp(g):
         g = npx.pad_packed(g, packing)
-        g = blocks.cut(g.reshape(*g.shape[:2], *shape[2:]))
+        g = blocks.cut(g.reshape(*g.shape[:2], *block_shape[2:]))
         gq, gk, gv = npx.attention_grad(g, saved)
         gq, gk, gv = blocks.join(gq), blocks.add_with_margins(gk), blocks.add_with_margins(gv)
         gq, gk = (rotate(part, 0, spec.rotary_base, inverse=True) for part in (gq, gk))
@@ -135,7 +140,7 @@ class RestrictedSelfAttention(SelfAttention):
         if window < 1:
             raise ValueError(f"attention_window: expected at least 1; got {window}; try 8")
         super().__init__(*args, **options)
-        if not self.is_merged or self.n_kv_heads != self.n_heads:
+        if not self.can_run_merged or self.n_kv_heads != self.n_heads:
             raise ValueError(
                 f"attention_window = {window} cannot be combined with n_kv_heads, qk_norm or relative positions; "
                 "try without attention_window, or without those"
@@ -148,14 +153,14 @@ class RestrictedSelfAttention(SelfAttention):
         require_no_bias(spec)
         qkv = self.query_key_value(x)
         if cache is None:
-            y = restricted_self_attention(qkv, self.n_heads, self.d_k, self.window, **self.options(spec))
+            y = restricted_self_attention(qkv, self.n_heads, self.d_k, self.window, **self.draw_options(spec))
         else:
             q, k, v = self.split(Tensor(qkv.data))
             keys, values = cache.append(k.data, v.data)
             n = min(keys.shape[1], x.shape[1] + self.window - 1)
             if x.shape[1] > 1:
                 spec = self.with_window(spec, x.shape[1], n)
-            y = self.attend(q, Tensor(keys[:, -n:]), Tensor(values[:, -n:]), **self.options(spec))
+            y = self.attend(q, Tensor(keys[:, -n:]), Tensor(values[:, -n:]), **self.draw_options(spec))
         return self.output(y)
 
     def with_window(self, spec: npx.AttentionSpec, n_queries: int, n_keys: int) -> npx.AttentionSpec:

@@ -6,7 +6,7 @@ from models.init import full
 from models.layers.norm import Norm
 from models.module import Parameter
 from models.registry import NORMS
-from npx.kernels.layer_norm import check_rows
+from npx.kernels.layer_norm import check_norm_inputs
 
 
 @differentiable
@@ -15,14 +15,16 @@ def rms_norm(x, gain, eps=1e-6):
 
     With z = x / rms and h = g gain: gx = (h - z mean(h z)) / rms, and the gradient of the gain is the sum of g z.
     """
-    check_rows(x)
+    check_norm_inputs("rms_norm", x)
     wide = x.astype(npx.accumulation_dtype(x.dtype), copy=False)
     scale = 1 / npx.sqrt((wide * wide).mean(axis=-1, keepdims=True) + eps)  # (..., 1)
 
     def vjp(g):
-        z, h = wide * scale, g * gain
+        z = wide * scale
+        h = g * gain
         gx = (h - z * (h * z).mean(axis=-1, keepdims=True)) * scale
-        return gx.astype(x.dtype, copy=False), (g * z).reshape(-1, len(gain)).sum(axis=0).astype(gain.dtype, copy=False)
+        g_gain = (g * z).reshape(-1, len(gain)).sum(axis=0)
+        return gx.astype(x.dtype, copy=False), g_gain.astype(gain.dtype, copy=False)
 
     return (wide * scale).astype(x.dtype, copy=False) * gain, vjp
 

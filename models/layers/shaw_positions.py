@@ -17,13 +17,16 @@ def relative_scores(q, table, n_keys, packing=None):
     q (B, T, H, d_k), or (R, H, d_k) with its packing; table (2k + 1, d_k); z (B, H, T, S) with S = n_keys. The last
     query is at the position of the last key. No array with S vectors per query is created.
     """
-    k, scale, offsets = len(table) // 2, q.shape[-1] ** -0.5, distances(q, n_keys, packing)  # (T, S)
+    k = len(table) // 2
+    scale = q.shape[-1] ** -0.5
+    offsets = distances(q, n_keys, packing)  # (T, S)
     by_offset = npx.pad_packed(q, packing).swapaxes(1, 2) @ table.swapaxes(0, 1) * scale  # (B, H, T, 2k + 1)
     index = npx.minimum(npx.maximum(offsets, -k), k) + k
     y = by_offset[:, :, npx.arange(len(index))[:, None], index]
 
     def vjp(g):
-        n_queries, offsets = g.shape[2], distances(q, n_keys, packing)
+        n_queries = g.shape[2]
+        offsets = distances(q, n_keys, packing)  # recomputed, so that the graph does not save it
         keys = npx.arange(-k, k + 1) - offsets[:, :1]  # (T, 2k + 1), the key at each offset
         is_key = (keys >= 0) & (keys < n_keys)
         g_offset = g[:, :, npx.arange(n_queries)[:, None], npx.where(is_key, keys, 0)] * is_key.astype(g.dtype)

@@ -10,7 +10,7 @@ from models.registry import ACTIVATIONS
 
 @differentiable
 def gated_silu(x):
-    """Return a sigmoid(a) b for the halves a, b of the last axis. x (..., 2 F); result (..., F)."""
+    """Return a * sigmoid(a) * b, where x (..., 2 F) is the concatenation of a and b. Result (..., F)."""
     if x.shape[-1] % 2:
         raise ValueError(f"gated_silu: expected an even number of columns; got {x.shape[-1]}; try (..., 2 F)")
     a, b = x[..., : x.shape[-1] // 2], x[..., x.shape[-1] // 2 :]

@@ -23,9 +23,10 @@ def bucket(distance: npx.Array, n_buckets: int, max_distance: int, causal: bool)
         distance = npx.maximum(-distance, 0)
     else:
         n_buckets //= 2
-        offset, distance = (distance > 0).astype(npx.int64) * n_buckets, npx.absolute(distance)
+        offset = (distance > 0).astype(npx.int64) * n_buckets
+        distance = npx.absolute(distance)
     n_exact = n_buckets // 2
-    # Position within the logarithmic range.
+    # The fraction of the logarithmic range that is below the distance: 0 at n_exact, 1 at max_distance.
     fraction = npx.log(npx.maximum(distance, 1) / n_exact) / log(max_distance / n_exact)
     far = n_exact + (fraction * (n_buckets - n_exact)).astype(npx.int64)
     return offset + npx.where(distance < n_exact, distance, npx.minimum(far, n_buckets - 1))

@@ -18,14 +18,15 @@ def align(model: Any, src_ids: Any, outputs: Sequence[Sequence[int]]) -> list[li
         src_ids: (B, S), each row with at least one token, EOS, padding.
         outputs: B lists of ids without BOS and EOS.
     """
-    config, src_ids = model.config, host.asarray(src_ids)
+    config = model.config
+    src_ids = host.asarray(src_ids)
     inputs = host.full((len(outputs), max([1, *map(len, outputs)])), config.pad_id)  # (B, T)
     for row, output in zip(inputs, outputs, strict=True):
         row[: max(1, len(output))] = [config.bos_id, *output[:-1]]
     check_alignable(model)
     members = model.members if isinstance(model, Ensemble) else [model]
-    maps = [member.inspect(src_ids, inputs, ("cross",)).maps["cross"][-1] for member in members]  # (B, H, T, S)
-    weights = sum(layer.mean(axis=1) for layer in maps)
+    maps = [member.inspect(src_ids, inputs, ("cross",)).maps["cross"][-1] for member in members]  # (B, H, T, S) each
+    weights = sum(last_layer.mean(axis=1) for last_layer in maps)  # (B, T, S)
     is_token = (src_ids != config.pad_id) & (src_ids != config.eos_id)
     best = host.where(is_token[:, None], weights, -host.inf).argmax(axis=2)
     return [row[: len(output)].tolist() for row, output in zip(best, outputs, strict=True)]

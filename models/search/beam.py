@@ -4,8 +4,11 @@ from collections.abc import Callable
 from typing import Any, NamedTuple
 
 from models.module import evaluation_mode
-from models.search.protocol import Hypothesis, SearchModel, length_penalty, prepare, top_continuations
+from models.search.protocol import Hypothesis, SearchModel, length_penalty, prepare_search, top_continuations
 from npx import host
+
+ROOT = -1  # in `SearchStep.parent`: the node of the empty prefix
+ENDED, BEAM_FULL = -1, -2  # in `SearchStep.node`, where ROOT does not occur: candidates that do not stay live
 
 
 class SearchStep(NamedTuple):
@@ -16,10 +19,10 @@ class SearchStep(NamedTuple):
     """
 
     sentences: Any  # (n,)
-    parent: Any  # (n, C) node that each candidate extends; -1: the root
+    parent: Any  # (n, C) node that each candidate extends, or ROOT
     token: Any  # (n, C)
     log_probability: Any  # (n, C) of the complete prefix; -inf: no candidate
-    node: Any  # (n, K or 2 K) the new node of each competing candidate; -1: it has ended; -2: the beam was full
+    node: Any  # (n, K or 2 K) the new node of each competing candidate, or ENDED, or BEAM_FULL
     penalty: float  # length penalty at this length
     score_to_beat: Any  # (n,) the n_best-th best finished score; -inf if fewer have finished
     bound: Any  # (n,) the best score that a live hypothesis can still reach
@@ -27,36 +30,100 @@ class SearchStep(NamedTuple):
     done: Any  # (n,) whether the search ends here for the sentence
 
 
+class _PrefixTree:
+    """The prefixes of all hypotheses. Each node is a token with its log-probability and its parent."""
+
+    def __init__(self) -> None:
+        self.parents: list[Any] = []  # one array per step
+        self.tokens: list[Any] = []
+        self.log_probabilities: list[Any] = []
+        self.n_nodes = 0
+
+    def add(self, parents: Any, tokens: Any, log_probabilities: Any) -> Any:
+        """Add one node for each of the tokens (m,) and return the numbers of the nodes."""
+        nodes = self.n_nodes + host.arange(len(tokens))
+        self.parents.append(parents)
+        self.tokens.append(tokens)
+        self.log_probabilities.append(log_probabilities)
+        self.n_nodes += len(tokens)
+        return nodes
+
+
 class _BestHypotheses:
     """The `n_best` best hypotheses that are no longer live, for each sentence: arrays (B, n_best), best first.
 
-    A hypothesis is a node of the prefix tree, its depth and the log-probability of its end. Score -inf marks an empty
-    entry.
+    A hypothesis is a node of the prefix tree, its depth and the log-probability `end` of its EOS. Score -inf marks an
+    empty entry.
     """
 
     def __init__(self, n_sentences: int, n_best: int) -> None:
         shape = (n_sentences, n_best)
-        self.score, self.log_probability, self.end = host.full(shape, -host.inf), host.zeros(shape), host.zeros(shape)
-        self.node, self.depth = host.zeros(shape, host.int64), host.zeros(shape, host.int64)
+        self.score = host.full(shape, -host.inf)
+        self.log_probability = host.zeros(shape)
+        self.end = host.zeros(shape)
+        self.node = host.zeros(shape, host.int64)
+        self.depth = host.zeros(shape, host.int64)
         self.finished = host.zeros(shape, bool)
 
-    def add(self, sentences: Any, rows: Any, valid: Any, finished: bool, penalty: float, **new: Any) -> None:
-        """Add the hypotheses (n, K) that are `valid`, for those of the `sentences` (n,) that the mask `rows` selects.
+    def add(
+        self, sentences: Any, selected: Any, valid: Any, finished: bool, log_p: Any, divisor: float, **new: Any
+    ) -> None:
+        """Add hypotheses (n, C) to those of the `sentences` (n,) that the mask `selected` (n,) selects.
 
-        Finished hypotheses compete by score, log_probability / penalty; unfinished ones only fill empty entries.
+        Finished hypotheses compete by score, log_p / divisor; unfinished ones only fill empty entries.
+
+        Args:
+            valid: (n, C), which of the hypotheses to add.
+            log_p: their log-probabilities (n, C).
+            new: their attributes `end`, `node` and `depth`, each (n, C) or one value for all.
         """
         n_best = self.score.shape[1]
-        new["score"] = host.where(valid, new["log_probability"] / penalty, -host.inf)
-        new["finished"] = finished
-        sentences = sentences[rows]
+        score = host.where(valid, log_p / divisor, -host.inf)
+        new |= {"score": score, "log_probability": log_p, "finished": finished}
+        sentences = sentences[selected]
         merged = {
-            name: host.concatenate([getattr(self, name)[sentences], host.broadcast_to(x, valid.shape)[rows]], axis=1)
+            name: host.concatenate(
+                [getattr(self, name)[sentences], host.broadcast_to(x, valid.shape)[selected]], axis=1
+            )
             for name, x in new.items()
         }
         rank = -merged["score"] if finished else merged["score"] == -host.inf
         order = host.argsort(rank, axis=1, kind="stable")[:, :n_best]  # stable: earlier hypotheses win ties
         for name, x in merged.items():
             getattr(self, name)[sentences] = host.take_along_axis(x, order, axis=1)
+
+
+class _Candidates(NamedTuple):
+    """Continuations of the live hypotheses of n sentences by one token: arrays (n, C), best first."""
+
+    row: Any  # row of the hypothesis that is continued
+    token: Any
+    token_log_probability: Any
+    log_probability: Any  # sum over the prefix, with this token; -inf: no candidate
+
+
+class _Continuations:
+    """The most probable continuations of each row, ranked over all rows of each of n sentences.
+
+    Args:
+        log_p: log-probabilities (R,) of the rows.
+        values, ids: log-probabilities and ids (R, width) of their most probable next tokens.
+    """
+
+    def __init__(self, n_sentences: int, log_p: Any, values: Any, ids: Any) -> None:
+        self.values, self.ids = values, ids
+        self.width = values.shape[1]
+        self.rows_per_source = len(values) // n_sentences
+        self.totals = (log_p[:, None] + values).reshape(n_sentences, self.rows_per_source * self.width)
+        self.ranking = host.argsort(-self.totals, axis=1, kind="stable")
+
+    def best(self, count: int | None = None) -> _Candidates:
+        """Return the `count` best continuations of each sentence, by default all."""
+        order = self.ranking[:, :count]
+        row = order // self.width + self.rows_per_source * host.arange(len(order))[:, None]
+        column = order % self.width
+        total = host.take_along_axis(self.totals, order, axis=1)
+        return _Candidates(row, self.ids[row, column], self.values[row, column], total)
 
 
 def beam_search(
@@ -103,90 +170,112 @@ def beam_search(
 
     Raises ValueError for an invalid argument, FloatingPointError for NaN in the logits.
     """
-    src_ids, limits = prepare(model, src_ids, max_extra, beam=beam, alpha=alpha, penalty=penalty, n_best=n_best)
+    src_ids, limits = prepare_search(model, src_ids, max_extra, beam=beam, alpha=alpha, penalty=penalty, n_best=n_best)
     if not len(src_ids):
         return []
-    config, n_candidates = model.config, 2 * beam if full_beam else beam
-    # Of a row, at most `beam` continuations stay live; with `finish_in_beam`, EOS counts only among the best `beam`.
+    config = model.config
+    n_candidates = 2 * beam if full_beam else beam
+    # If EOS counts only among the best `beam`, beam + 1 continuations of a row suffice: at most `beam` that stay live,
+    # and EOS.
     per_row = min(n_candidates, beam + 1) if finish_in_beam else n_candidates
     best = _BestHypotheses(len(src_ids), n_best)
-    # The prefix tree, one array per step: parents, tokens and their log-probabilities. The root is -1.
-    parents, symbols, node_values, n_nodes = [], [], [], 0
+    tree = _PrefixTree()
     n_finished = host.zeros(len(src_ids), host.int64)
     active = host.arange(len(src_ids))  # (n,) sentences whose search has not ended
     # Each active sentence has the same number of adjacent rows, best first, so a state can share its source among them:
-    # R = n * rows_each. A row with log-probability -inf is unused.
-    node, log_p = host.full(len(src_ids), -1), host.zeros(len(src_ids))  # (R,)
+    # R = n * rows_per_source. A row with log-probability -inf is unused.
+    node = host.full(len(src_ids), ROOT)  # (R,)
+    log_p = host.zeros(len(src_ids))  # (R,)
     with evaluation_mode(model):
         tokens, state = model.start(src_ids)
         for length in range(1, limits.max() + 1):
             logits = model.step(tokens, state)  # (R, V)
-            values, ids = top_continuations(logits, per_row, config, length)
-            rows_each, width = len(tokens) // len(active), values.shape[1]
+            continuations = _Continuations(len(active), log_p, *top_continuations(logits, per_row, config, length))
+            candidates = continuations.best(n_candidates)
+            ended, live, new_node = _decide(candidates, config.eos_id, beam, finish_in_beam)
+            new_node[live] = tree.add(
+                node[candidates.row[live]], candidates.token[live], candidates.token_log_probability[live]
+            )
 
-            # The best continuations of each sentence, over all its rows.
-            grid = (log_p[:, None] + values).reshape(len(active), rows_each * width)
-            ranked = host.argsort(-grid, axis=1, kind="stable")
-            order = ranked[:, :n_candidates]  # (n, K), or (n, 2 K) with full_beam
-            total = host.take_along_axis(grid, order, axis=1)
-            row = order // width + rows_each * host.arange(len(active))[:, None]  # row that the continuation extends
-            token, value = ids[row, order % width], values[row, order % width]
-            ended = (total > -host.inf) & (token == config.eos_id)
-            open_ended = (total > -host.inf) & ~ended
-            if finish_in_beam:
-                ended[:, beam:] = False
-            live = open_ended & (open_ended.cumsum(axis=1) <= beam)
-
+            divisor = length_penalty(length, alpha, penalty)
             n_finished[active] += ended.sum(axis=1)
-            has_ended, divisor = ended.any(axis=1), length_penalty(length, alpha, penalty)
+            has_ended = ended.any(axis=1)
             if has_ended.any():
-                finished = {"log_probability": total, "end": value, "node": node[row], "depth": length - 1}
-                best.add(active, has_ended, ended, True, divisor, **finished)
+                finished = {"end": candidates.token_log_probability, "node": node[candidates.row], "depth": length - 1}
+                best.add(active, has_ended, ended, True, candidates.log_probability, divisor, **finished)
 
-            new_node = host.where(open_ended, -2, -1)
-            new_node[live] = n_nodes + host.arange(live.sum())
-            parents.append(node[row[live]])
-            symbols.append(token[live])
-            node_values.append(value[live])
-            n_nodes += len(symbols[-1])
-
-            # The log-probability of a live hypothesis can only fall. The penalty is monotonic in the length, so its
-            # score at any later length, up to the limit, is at most the greater of the scores at these two lengths.
-            top = host.where(live, total, -host.inf).max(axis=1)  # (n,)
             limit = limits[active]
             at_limit = limit == length
+            top = host.where(live, candidates.log_probability, -host.inf).max(axis=1)  # (n,)
+            bound = _best_reachable_score(top, length, limit, alpha, penalty)
             done = at_limit | (top == -host.inf)
-            next_penalty, last_penalty = (length_penalty(end, alpha, penalty) for end in (length + 1, limit))
-            bound = host.maximum(top / next_penalty, top / last_penalty)
             if stop_at_beam:
                 done |= n_finished[active] >= beam
             if early_stopping:
                 done |= best.score[active, -1] >= bound
             if at_limit.any():
-                unfinished = {"log_probability": total, "end": 0.0, "node": new_node, "depth": length}
-                best.add(active, at_limit, live, False, divisor, **unfinished)
+                unfinished = {"end": 0.0, "node": new_node, "depth": length}
+                best.add(active, at_limit, live, False, candidates.log_probability, divisor, **unfinished)
             if observe is not None:
-                all_rows = ranked // width + rows_each * host.arange(len(active))[:, None]
-                all_totals = host.take_along_axis(grid, ranked, axis=1)
-                candidates = node[all_rows], ids[all_rows, ranked % width], all_totals
-                outlook = best.score[active, -1], bound, at_limit, done
-                observe(SearchStep(active, *candidates, new_node, divisor, *outlook))
+                ranked = continuations.best()
+                found = node[ranked.row], ranked.token, ranked.log_probability, new_node
+                observe(SearchStep(active, *found, divisor, best.score[active, -1], bound, at_limit, done))
             if done.all():
                 break
 
-            if full_beam:  # the live hypotheses first, in only as many columns as the beam has
-                columns = host.argsort(~live, axis=1, kind="stable")[:, :beam]
-                of_beam = [host.take_along_axis(x, columns, axis=1) for x in (live, total, row, token, new_node)]
-                live, total, row, token, new_node = of_beam
-            # Rows of ended hypotheses become copies of a live one, with log-probability -inf.
             kept = _compacted_places(done)
-            source = host.where(live, host.arange(live.shape[1]), live.argmax(axis=1)[:, None])[kept]  # (n, K)
-            total = host.where(live, total, -host.inf)[kept]
-            row, tokens, node = (host.take_along_axis(x[kept], source, axis=1).ravel() for x in (row, token, new_node))
-            log_p, active = total.ravel(), active[kept]
+            active = active[kept]
+            row, tokens, node, log_p = _next_rows(candidates, live, new_node, kept, beam if full_beam else None)
             if len(row) != len(logits) or (row != host.arange(len(row))).any():
                 state.select(row)
-    return _read_hypotheses(best, *map(host.concatenate, (parents, symbols, node_values)))
+    return _read_hypotheses(best, tree)
+
+
+def _decide(candidates: _Candidates, eos_id: int, beam: int, finish_in_beam: bool) -> tuple[Any, Any, Any]:
+    """Return which candidates end (n, C), which stay live (n, C), and an array (n, C) for the nodes of the latter.
+
+    The array contains ENDED or BEAM_FULL for the others.
+    """
+    exists = candidates.log_probability > -host.inf
+    ended = exists & (candidates.token == eos_id)
+    continues = exists & ~ended
+    if finish_in_beam:
+        ended[:, beam:] = False
+    live = continues & (continues.cumsum(axis=1) <= beam)
+    return ended, live, host.where(continues, BEAM_FULL, ENDED)
+
+
+def _best_reachable_score(log_p: Any, length: int, limit: Any, alpha: float, penalty: str) -> Any:
+    """Return the best score (n,) that live hypotheses of this length, of log-probability at most `log_p`, can reach.
+
+    The log-probability of a live hypothesis can only fall. The penalty is monotonic in the length, so its score at any
+    later length, up to the limit, is at most the greater of the scores at these two lengths.
+    """
+    score_at_next = log_p / length_penalty(length + 1, alpha, penalty)
+    score_at_limit = log_p / length_penalty(limit, alpha, penalty)
+    return host.maximum(score_at_next, score_at_limit)
+
+
+def _next_rows(
+    candidates: _Candidates, live: Any, new_node: Any, kept: Any, width: int | None
+) -> tuple[Any, Any, Any, Any]:
+    """Return the rows (R,) of the next step: the row that each continues, its token, node and log-probability.
+
+    Each sentence gets the same number of rows. If it has fewer live candidates, the other rows are copies of a live one
+    with log-probability -inf.
+
+    Args:
+        kept: indices of the sentences whose search continues.
+        width: number of rows per sentence, in which the live candidates come first. Default: one row per candidate.
+    """
+    arrays = [live, candidates.log_probability, candidates.row, candidates.token, new_node]
+    if width is not None:
+        columns = host.argsort(~live, axis=1, kind="stable")[:, :width]
+        arrays = [host.take_along_axis(x, columns, axis=1) for x in arrays]
+    live, log_p, *others = arrays
+    source = host.where(live, host.arange(live.shape[1]), live.argmax(axis=1)[:, None])[kept]  # (n, width)
+    row, token, node = (host.take_along_axis(x[kept], source, axis=1).ravel() for x in others)
+    return row, token, node, host.where(live, log_p, -host.inf)[kept].ravel()
 
 
 def _compacted_places(done: Any) -> Any:
@@ -201,24 +290,32 @@ def _compacted_places(done: Any) -> Any:
     return places
 
 
-def _read_hypotheses(best: _BestHypotheses, parent: Any, symbol: Any, value: Any) -> list[list[Hypothesis]]:
+def _read_hypotheses(best: _BestHypotheses, tree: _PrefixTree) -> list[list[Hypothesis]]:
     """Read the tokens of the best hypotheses, and their log-probabilities, from the prefix tree.
 
     Tokens are read from the last to the first, for all hypotheses at once.
     """
+    parent, symbol, log_p = map(host.concatenate, (tree.parents, tree.tokens, tree.log_probabilities))
     tokens = host.zeros((*best.node.shape, best.depth.max()), host.int64)  # (B, n_best, T)
-    values = host.zeros(tokens.shape)
+    terms = host.zeros(tokens.shape)
     node = best.node.copy()
     for position in reversed(range(tokens.shape[2])):
         has_token = (best.depth > position) & (best.score > -host.inf)
-        tokens[has_token, position], values[has_token, position] = symbol[node[has_token]], value[node[has_token]]
-        node[has_token] = parent[node[has_token]]
+        nodes = node[has_token]
+        tokens[has_token, position] = symbol[nodes]
+        terms[has_token, position] = log_p[nodes]
+        node[has_token] = parent[nodes]
 
     def hypothesis(i: int, j: int) -> Hypothesis:
-        depth, finished = best.depth[i, j], bool(best.finished[i, j])
-        terms = values[i, j, :depth].tolist() + [float(best.end[i, j])] * finished
-        score, log_probability = float(best.score[i, j]), float(best.log_probability[i, j])
-        return Hypothesis(tokens[i, j, :depth].tolist(), score, log_probability, finished, terms)
+        depth = best.depth[i, j]
+        finished = bool(best.finished[i, j])
+        return Hypothesis(
+            tokens=tokens[i, j, :depth].tolist(),
+            score=float(best.score[i, j]),
+            log_probability=float(best.log_probability[i, j]),
+            finished=finished,
+            token_log_probabilities=terms[i, j, :depth].tolist() + [float(best.end[i, j])] * finished,
+        )
 
     n_sentences, n_best = best.score.shape
     return [[hypothesis(i, j) for j in range(n_best) if best.score[i, j] > -host.inf] for i in range(n_sentences)]

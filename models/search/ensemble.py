@@ -19,11 +19,13 @@ class Ensemble:
     """
 
     def __init__(self, members: Sequence[Any]) -> None:
-        vocabularies = {(c.vocab_size, c.n_outputs, c.pad_id, c.bos_id, c.eos_id) for c in (m.config for m in members)}
+        configs = [member.config for member in members]
+        vocabularies = {(c.vocab_size, c.n_outputs, c.pad_id, c.bos_id, c.eos_id) for c in configs}
         if len(vocabularies) != 1:
             got = f"{len(vocabularies)} vocabularies" if members else "no model"
             raise ValueError(f"ensemble: expected models with one vocabulary; got {got}; try runs with one tokenizer")
-        self.members, self.config = list(members), members[0].config
+        self.members = list(members)
+        self.config = configs[0]
 
     @property
     def training(self) -> bool:

@@ -9,7 +9,7 @@ from models.module import evaluation_mode
 from models.search.ensemble import Ensemble, log_mean_exp, log_softmax
 from npx import host
 
-BLOCK_VALUES = 1 << 23  # logits computed at a time
+MAX_LOGITS = 1 << 23  # maximum number of logits in memory at a time
 
 
 def forced_log_probabilities(model: Any, src_ids: Any, outputs: Sequence[Sequence[int]]) -> list[list[float]]:
@@ -25,13 +25,14 @@ def forced_log_probabilities(model: Any, src_ids: Any, outputs: Sequence[Sequenc
     """
     config = model.config
     lengths = host.array([len(output) + 1 for output in outputs], host.int64)  # (B,) EOS included
-    tgt = host.full((len(outputs), lengths.max(initial=0) + 1), config.pad_id)
-    for row, output in zip(tgt, outputs, strict=True):
+    tgt_ids = host.full((len(outputs), lengths.max(initial=0) + 1), config.pad_id)  # (B, T + 1)
+    for row, output in zip(tgt_ids, outputs, strict=True):
         row[: len(output) + 2] = [config.bos_id, *output, config.eos_id]
-    is_target = host.arange(tgt.shape[1] - 1) < lengths[:, None]  # (B, T)
-    targets = tgt[:, 1:][is_target]  # (N,)
+    inputs = tgt_ids[:, :-1]
+    is_target = host.arange(inputs.shape[1]) < lengths[:, None]  # (B, T)
+    targets = tgt_ids[:, 1:][is_target]  # (N,)
     members = model.members if isinstance(model, Ensemble) else [model]
-    values = log_mean_exp([_target_values(member, src_ids, tgt[:, :-1], is_target, targets) for member in members])
+    values = log_mean_exp([_target_values(member, src_ids, inputs, is_target, targets) for member in members])
     return [part.tolist() for part in host.split(values, lengths.cumsum()[:-1])] if len(outputs) else []
 
 
@@ -39,10 +40,10 @@ def _target_values(model: Any, src_ids: Any, inputs: Any, is_target: Any, target
     """Return one model's log-probabilities (N,) of the targets (N,), on the host in float64."""
     with evaluation_mode(model):
         hidden = model.decode(inputs, *model.encode(src_ids)).data[npx.from_host(is_target)]  # (N, D)
-        step = max(1, BLOCK_VALUES // model.config.vocab_size)
+        n_rows = max(1, MAX_LOGITS // model.config.vocab_size)
         values = []
-        for start in range(0, len(targets), step):
-            log_p = log_softmax(model.logits(Tensor(hidden[start : start + step])).data)
-            ids = npx.from_host(targets[start : start + step, None])
+        for start in range(0, len(targets), n_rows):
+            log_p = log_softmax(model.logits(Tensor(hidden[start : start + n_rows])).data)
+            ids = npx.from_host(targets[start : start + n_rows, None])
             values.append(npx.to_host(npx.take_along_axis(log_p, ids, axis=1))[:, 0].astype(host.float64))
     return host.concatenate(values or [host.zeros(0)])

@@ -3,7 +3,7 @@
 from typing import Any
 
 import npx
-from models.search.protocol import Hypothesis, SearchModel, prepare, top_continuations
+from models.search.protocol import Hypothesis, SearchModel, prepare_search, top_continuations
 from models.search.stepwise import decode_stepwise
 
 
@@ -13,12 +13,12 @@ def greedy_search(model: SearchModel, src_ids: Any, *, max_extra: int = 50) -> l
     Args:
         model: a Transformer, or any SearchModel.
         src_ids: (B, S), each row with tokens, EOS, padding.
-        max_extra: |Y|, EOS included, is at most the number of source tokens plus `max_extra`. Default 50.
+        max_extra: an output has at most as many tokens, EOS included, as its source plus `max_extra`. Default 50.
 
-    Returns one hypothesis per sentence, whose `score` is its log-probability. Raises ValueError for an invalid argument
+    Returns one hypothesis per source, whose `score` is its log-probability. Raises ValueError for an invalid argument
     and FloatingPointError for NaN in the logits.
     """
-    src_ids, limits = prepare(model, src_ids, max_extra)
+    src_ids, limits = prepare_search(model, src_ids, max_extra)
     if not len(src_ids):
         return []
 

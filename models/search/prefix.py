@@ -11,8 +11,8 @@ from npx import Array, from_host, host, to_host
 class ForcedPrefix:
     """A SearchModel that makes the hypotheses of `model` begin with the token ids `prefixes`, one list for each source.
 
-    The log-probabilities are the model's own: the probability of the other tokens is not redistributed. A source
-    with an empty prefix is unconstrained. The length limit leaves room for one token after the prefix.
+    The log-probabilities are the model's own: forcing a token does not raise its probability to 1. A source with an
+    empty prefix is unconstrained. The length limit leaves room for one token after the prefix.
     """
 
     def __init__(self, model: Any, prefixes: Sequence[Sequence[int]]) -> None:
@@ -42,7 +42,8 @@ class ForcedPrefix:
 
     def step(self, tokens: Array, state: "PrefixState") -> Array:
         logits = self.model.step(tokens, state.inner)
-        position, state.length = state.length, state.length + 1
+        position = state.length
+        state.length += 1
         rows = host.flatnonzero(self.lengths[state.sources] > position)
         if not rows.size:
             return logits
@@ -55,15 +56,17 @@ class ForcedPrefix:
         values[rows] = -host.inf
         values[rows, token] = forced
         with host.errstate(divide="ignore"):
-            values[rows, self.config.pad_id] = host.log(host.maximum(others, 0))  # padding is never chosen
+            # Padding, which a search never chooses, receives the probability of all other tokens.
+            values[rows, self.config.pad_id] = host.log(host.maximum(others, 0))
         return from_host(values)
 
 
 class PrefixState(DecodingState):
-    """The model's state, the source of each row and the number of tokens so far."""
+    """The state `inner` of the model, the source of each row, and the number `length` of tokens so far."""
 
     def __init__(self, inner: Any, sources: Any) -> None:
-        self.inner, self.sources, self.length = inner, sources, 0
+        self.inner, self.sources = inner, sources
+        self.length = 0
 
     def select(self, rows: Array) -> None:
         self.inner.select(rows)

@@ -20,7 +20,7 @@ PENALTIES = ("paper", "length")
 
 
 class SearchModel(Protocol):
-    """The interface that a model offers to search. Its R rows are hypotheses, of which each source has one at first."""
+    """The interface that a model offers to search. The R rows of its state are hypotheses; at first, one per source."""
 
     config: Any  # with pad_id, bos_id, eos_id, and suppressed_ids, if any
 
@@ -60,10 +60,13 @@ class Hypothesis:
 
 
 def length_penalty(length: Any, alpha: float, penalty: str = "paper") -> Any:
-    """Return the divisor of log-probabilities: "paper" ((5 + |Y|) / 6)^alpha, "length" |Y|^alpha (fairseq, Marian).
+    """Return the number by which the log-probability of an output Y is divided to compute its score.
 
     Args:
-        length: |Y| >= 1, EOS included, a number or an array (Wu et al. 2016, equation 14; alpha 0.6 in section 6.1).
+        length: |Y| >= 1, EOS included; a number or an array.
+        alpha: the exponent; 0.6 in section 6.1 of the paper.
+        penalty: "paper" for ((5 + |Y|) / 6)^alpha (Wu et al., 2016, equation 14), or "length" for |Y|^alpha (fairseq,
+            Marian).
     """
     return ((5.0 + length) / 6.0) ** alpha if penalty == "paper" else (1.0 * length) ** alpha
 
@@ -101,7 +104,7 @@ def check_integer(name: str, value: Any, minimum: int) -> None:
 
 
 def excluded_ids(config: Any) -> tuple[int, ...]:
-    """Return the ids that a search never chooses, without duplicates."""
+    """Return the ids that a search never chooses, each once."""
     return tuple(dict.fromkeys((config.pad_id, config.bos_id, *getattr(config, "suppressed_ids", ()))))
 
 
@@ -120,8 +123,11 @@ def top_continuations(logits: npx.Array, k: int, config: Any, position: int) -> 
     return values, npx.to_host(ids)
 
 
-def prepare(model: SearchModel, src_ids: Any, max_extra: int, **options: Any) -> tuple[npx.Array, npx.Array]:
-    """Return source ids (B, S) on the host and the maximum |Y| (B,) of each sentence. Raises ValueError if invalid."""
+def prepare_search(model: SearchModel, src_ids: Any, max_extra: int, **options: Any) -> tuple[npx.Array, npx.Array]:
+    """Check the options of a search, and return source ids (B, S) and the maximum |Y| of each source (B,), on the host.
+
+    Raises ValueError for invalid options or ids.
+    """
     check_search(max_extra=max_extra, **options)
     src_ids = npx.to_host(src_ids)
     check_ids("source ids", src_ids, ndim=2)

@@ -8,7 +8,7 @@ from typing import Any
 
 import npx
 from models.module import evaluation_mode
-from models.search.protocol import Hypothesis, SearchModel, check_integer, excluded_ids, prepare
+from models.search.protocol import Hypothesis, SearchModel, check_integer, excluded_ids, prepare_search
 from models.search.stepwise import decode_stepwise
 from npx import host
 
@@ -35,8 +35,8 @@ def sample(
             `top_k`. Default 1.
         seed: text i uses the random keys (seed, i), independently of the other texts and of `tokens`. Default 0.
         window: the maximum number of positions that the model sees. Default: `model.max_length`. When the window is
-            full, the model rereads its later half and continues. All texts count positions from the end of the shortest
-            prompt, so the part of a text that the model rereads depends on the other prompts.
+            full, the model rereads only its later half and continues. All texts advance together from the end of the
+            shortest prompt, so the part of a text that the model rereads depends on the other prompts.
 
     Padding, BOS and EOS are never sampled. Raises ValueError for an invalid argument, FloatingPointError for NaN.
     """
@@ -53,21 +53,24 @@ def sample(
     uniforms = host.stack([
         npx.to_host(npx.random.uniform(npx.Key(seed, i, 0), (tokens,), host.float64)) for i in range(len(prompts))
     ])  # fmt: skip
-    rows, state, n_seen = host.arange(len(prompts)), None, 0  # n_seen: positions in the state, the last token included
+    rows = host.arange(len(prompts))
+    state = None
+    n_seen = 0  # positions in the state, the last token included
     with evaluation_mode(model):
         for end in range(lengths.min(), texts.shape[1]):  # texts[:, :end] is known
             if state is None or n_seen == window:
                 n_seen = min(end, window or end) if state is None else max(1, n_seen // 2)
                 last, state = model.start(texts[:, end - n_seen : end])
             else:
-                last, n_seen = texts[:, end - 1], n_seen + 1
+                last = texts[:, end - 1]
+                n_seen += 1
             logits = npx.to_host(model.step(last, state)).astype(host.float64)  # (B, V)
             logits[:, [*excluded_ids(model.config), model.config.eos_id]] = -host.inf
             if not host.isfinite(logits.max(axis=1)).all():
                 raise FloatingPointError(f"sample: expected finite logits; got NaN or infinity at position {end}")
             n_generated = end - lengths  # (B,) below 0 within the prompt; more than `tokens` are cut off below
             uniform = uniforms[rows, host.clip(n_generated, 0, tokens - 1)]
-            chosen = draw(logits, uniform, temperature, top_k, top_p)
+            chosen = draw_tokens(logits, uniform, temperature, top_k, top_p)
             texts[:, end] = host.where(n_generated >= 0, chosen, texts[:, end])
     return [row[n : n + tokens].tolist() for row, n in zip(texts, lengths, strict=True)]
 
@@ -80,7 +83,7 @@ def sample_outputs(
     top_k: int = 0,
     top_p: float = 1.0,
     seed: int = 0,
-    numbers: Sequence[int] | None = None,
+    source_numbers: Sequence[int] | None = None,
     max_extra: int = 50,
 ) -> list[list[Hypothesis]]:
     """Return `samples` independent random outputs of each source, in the order in which they are sampled.
@@ -90,20 +93,21 @@ def sample_outputs(
         src_ids: (B, S), each row with tokens, EOS, padding.
         samples: number of outputs for each source. Default 1.
         temperature, top_k, top_p: as for `sample`.
-        seed: sample j of source number i uses the random keys (seed, i, j). Default 0.
-        numbers: the nonnegative numbers of the B sources. Default: 0 to B - 1.
+        seed: sample j of the source with the number i uses the random keys (seed, i, j). Default 0.
+        source_numbers: the nonnegative numbers of the B sources, so that the samples of a source do not depend on its
+            batch. Default: 0 to B - 1.
         max_extra: as for `greedy_search`.
 
     The log-probabilities are the model's own, independent of temperature, top_k and top_p. Padding and BOS are never
     sampled. Raises ValueError for an invalid argument and FloatingPointError for NaN in the logits.
     """
     check_sampling(samples=samples, temperature=temperature, top_k=top_k, top_p=top_p)
-    src_ids, limits = prepare(model, src_ids, max_extra)
+    src_ids, limits = prepare_search(model, src_ids, max_extra)
     if not len(src_ids):
         return []
     uniforms = host.stack([
         npx.to_host(npx.random.uniform(npx.Key(seed, i, j), (limits.max(),), host.float64))
-        for i in (range(len(src_ids)) if numbers is None else numbers) for j in range(samples)
+        for i in (range(len(src_ids)) if source_numbers is None else source_numbers) for j in range(samples)
     ])  # fmt: skip
 
     def choose(logits: npx.Array, rows: Any, position: int) -> tuple[Any, Any]:
@@ -115,14 +119,14 @@ def sample_outputs(
             raise FloatingPointError(
                 f"sample: expected finite logits; got NaN or infinity at output position {position}"
             )
-        tokens = draw(z, uniforms[rows, position - 1], temperature, top_k, top_p)
+        tokens = draw_tokens(z, uniforms[rows, position - 1], temperature, top_k, top_p)
         return tokens, z[host.arange(len(z)), tokens] - log_total
 
     hypotheses = decode_stepwise(model, src_ids, limits, choose, samples)
     return [hypotheses[start : start + samples] for start in range(0, len(hypotheses), samples)]
 
 
-def draw(logits: npx.Array, uniform: npx.Array, temperature: float, top_k: int, top_p: float) -> npx.Array:
+def draw_tokens(logits: npx.Array, uniform: npx.Array, temperature: float, top_k: int, top_p: float) -> npx.Array:
     """Sample tokens (B,) from logits (B, V) by inverting the CDF of the sorted probabilities at `uniform` (B,)."""
     order, p = sampling_probabilities(logits, temperature, top_k, top_p)
     cdf = host.cumsum(p, axis=1)
@@ -135,7 +139,8 @@ def sampling_probabilities(
 ) -> tuple[npx.Array, npx.Array]:
     """Return the tokens (B, V), the most probable first, and the unnormalized probabilities (B, K) of the first K.
 
-    Tokens that `top_k` or `top_p` exclude have no column or the probability 0. Among ties, the lower token comes first.
+    K is 1 if the temperature is 0, otherwise `top_k`, or V for top_k = 0. Tokens that `top_p` excludes have the
+    probability 0. Among ties, the lower token comes first.
     """
     order = host.argsort(-logits, axis=1, kind="stable")
     if temperature == 0:

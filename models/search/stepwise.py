@@ -9,26 +9,27 @@ from models.search.protocol import Hypothesis, SearchModel
 from npx import host
 
 # (logits (R, V), the row numbers (R,), output position from 1) -> tokens (R,) and their log-probabilities (R,)
-Choose = Callable[[npx.Array, Any, int], tuple[Any, Any]]
+ChooseTokens = Callable[[npx.Array, Any, int], tuple[Any, Any]]
 
 
 def decode_stepwise(
-    model: SearchModel, src_ids: Any, limits: Any, choose: Choose, rows_each: int = 1
+    model: SearchModel, src_ids: Any, limits: Any, choose: ChooseTokens, rows_per_source: int = 1
 ) -> list[Hypothesis]:
-    """Return `rows_each` hypotheses for each source (B, S), to which every step adds the tokens that `choose` returns.
+    """Return `rows_per_source` hypotheses for each source (B, S), of tokens that `choose` selects.
 
-    A row ends with EOS or at the limit (B,) of its source. Row r belongs to source r // rows_each. The score of a
+    A row ends with EOS or at the limit (B,) of its source. Row r belongs to source r // rows_per_source. The score of a
     hypothesis is its log-probability.
     """
-    limits = host.repeat(limits, rows_each)
+    limits = host.repeat(limits, rows_per_source)
     rows = host.arange(len(limits))
-    output, values = host.zeros((len(rows), limits.max()), host.int64), host.zeros((len(rows), limits.max()))
+    output = host.zeros((len(rows), limits.max()), host.int64)
+    values = host.zeros((len(rows), limits.max()))
     finished = host.zeros(len(rows), bool)
     with evaluation_mode(model):
         tokens, state = model.start(src_ids)
-        if rows_each > 1:
-            tokens = host.repeat(tokens, rows_each)
-            state.select(rows // rows_each)
+        if rows_per_source > 1:
+            tokens = host.repeat(tokens, rows_per_source)
+            state.select(rows // rows_per_source)
         for length in range(1, limits.max() + 1):
             tokens, values[rows, length - 1] = choose(model.step(tokens, state), rows, length)
             output[rows, length - 1] = tokens

@@ -1,12 +1,12 @@
 """The tree of a beam search, for inspection: every candidate of every step, its fate, and why the search ended.
 
-tree = Tree()
+tree = SearchTree()
 best = beam_search(model, src_ids, beam=4, observe=tree)  # for one sentence
 """
 
 from dataclasses import dataclass
 
-from models.search.beam import SearchStep
+from models.search.beam import BEAM_FULL, ENDED, ROOT, SearchStep
 from npx import host
 
 KEPT, FINISHED, DROPPED, CUT = "kept", "finished", "dropped", "cut off"  # the fate of a candidate
@@ -17,18 +17,18 @@ class Candidate:
     """A hypothesis at one step of the search."""
 
     length: int  # tokens, EOS included
-    parent: int  # index in Tree.candidates of the candidate that it extends; -1: the root
+    parent: int  # index in SearchTree.candidates of the candidate that it extends; -1: the root
     token: int
     log_probability: float  # sum over all its tokens
     score: float  # log_probability / length penalty
     fate: str
 
 
-class Tree:
+class SearchTree:
     """Records the candidates of the first sentence of a search; pass it as `observe`.
 
     Args:
-        dropped: number of dropped candidates recorded per step. Default 4.
+        max_dropped: maximum number of dropped candidates recorded per step. Default 4.
 
     Attributes:
         candidates: in order of creation.
@@ -36,30 +36,36 @@ class Tree:
         stop_reason: why the search ended.
     """
 
-    def __init__(self, dropped: int = 4) -> None:
+    def __init__(self, max_dropped: int = 4) -> None:
         self.candidates: list[Candidate] = []
         self.bounds: list[tuple[float, float]] = []
         self.stop_reason = "the search has not ended"
-        self.dropped = dropped
-        self.index_of_node = {-1: -1}
+        self.max_dropped = max_dropped
+        self.index_of_node = {ROOT: ROOT}
 
     def __call__(self, step: SearchStep) -> None:
         if step.sentences[0] != 0:
             return
-        length, beam = len(self.bounds) + 1, step.node.shape[1]
-        for rank in range(min(step.token.shape[1], beam + self.dropped)):
+        length = len(self.bounds) + 1
+        n_competing = step.node.shape[1]
+        for rank in range(min(step.token.shape[1], n_competing + self.max_dropped)):
             log_probability = float(step.log_probability[0, rank])
             if log_probability == -host.inf:
                 break
-            node = int(step.node[0, rank]) if rank < beam else -1
-            is_dropped = rank >= beam or node == -2
-            fate = DROPPED if is_dropped else FINISHED if node == -1 else CUT if step.at_limit[0] else KEPT
-            if node >= 0:
+            node = int(step.node[0, rank]) if rank < n_competing else BEAM_FULL
+            if node == BEAM_FULL:
+                fate = DROPPED
+            elif node == ENDED:
+                fate = FINISHED
+            else:
+                fate = CUT if step.at_limit[0] else KEPT
                 self.index_of_node[node] = len(self.candidates)
-            parent, token = self.index_of_node[int(step.parent[0, rank])], int(step.token[0, rank])
+            parent = self.index_of_node[int(step.parent[0, rank])]
+            token = int(step.token[0, rank])
             score = log_probability / float(step.penalty)
             self.candidates.append(Candidate(length, parent, token, log_probability, score, fate))
-        score_to_beat, bound = float(step.score_to_beat[0]), float(step.bound[0])
+        score_to_beat = float(step.score_to_beat[0])
+        bound = float(step.bound[0])
         self.bounds.append((score_to_beat, bound))
         if step.done[0]:
             if bound == -host.inf:

@@ -1,9 +1,9 @@
 """Row blocks: cache-sized blocks of rows, computed on all cores.
 
 NumPy evaluates a formula in several passes over memory, on one core. If all passes run over one block of rows before
-the next, and a block fits in the second-level cache, only the first pass reads from memory. NumPy releases the GIL
-during a pass, so several threads can compute different blocks. Block sizes are fixed, and sums over rows are computed
-per block and added in the order of the blocks, so no result depends on the number of threads.
+the next block starts, and a block fits in the second-level cache, only the first pass reads from memory. NumPy releases
+the GIL during a pass, so several threads can compute different blocks. Block sizes are fixed, and sums over rows are
+computed per block and added in the order of the blocks, so no result depends on the number of threads.
 
 Once the process is configured (`tune.py`), matmuls are split into panels in the same way; otherwise each matmul is a
 single call to BLAS, which then uses its own threads.
@@ -31,7 +31,7 @@ from npx.array import array_module
 from npx.cpu.tune import is_configured
 from npx.cpu.workers import make_offers
 from npx.scoped import Scoped
-from npx.settings import setting
+from npx.settings import read_setting
 
 # Bytes of one operand in a block. Small blocks stay in cache; large blocks cause fewer hand-offs to threads.
 BLOCK_BYTES = 1 << 19
@@ -73,7 +73,7 @@ def thread_count() -> int:
     """Return the number of threads that compute blocks: NPX_THREADS, or the number of cores available."""
     if _forced_threads is not None:
         return _forced_threads
-    if threads := setting("NPX_THREADS"):
+    if threads := read_setting("NPX_THREADS"):
         return threads
     return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
 
@@ -170,7 +170,7 @@ def parallel_ranges(body: Callable[[int, int], Any], n: int, step: int, inline: 
 
     def work() -> None:
         try:
-            with _in_worker.setting(True):
+            with _in_worker.override(True):
                 for number, i in remaining:
                     results[number] = run(i, min(i + step, n))
         finally:

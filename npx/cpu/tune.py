@@ -21,7 +21,7 @@ import sys
 import numpy  # noqa: F401  loads the BLAS library that the thread limit applies to
 from threadpoolctl import threadpool_limits
 
-from npx.settings import setting
+from npx.settings import read_setting
 
 # glibc's malloc.h
 M_TRIM_THRESHOLD, M_TOP_PAD, M_MMAP_MAX, M_ARENA_MAX = -1, -2, -4, -8
@@ -38,7 +38,7 @@ def is_configured() -> bool:
 def configure_process() -> None:
     """Limit BLAS to one thread and keep freed memory, for the rest of the process."""
     global _is_configured
-    if _is_configured or not setting("NPX_TUNE"):
+    if _is_configured or not read_setting("NPX_TUNE"):
         return
     _is_configured = True
     threadpool_limits(1, user_api="blas")

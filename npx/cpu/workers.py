@@ -26,7 +26,9 @@ class Offer:
     """A function offered to a worker, the caller's context to run it in, and the error that it raised."""
 
     def __init__(self, worker: "Worker", function: Callable[[], object]) -> None:
-        self.worker, self.function, self.context = worker, function, copy_context()
+        self.worker = worker
+        self.function = function
+        self.context = copy_context()
         self.error: BaseException | None = None
         self.ended = Lock()
         self.ended.acquire()
@@ -71,7 +73,7 @@ class Worker:
 
 
 def make_offers(function: Callable[[], object], n: int) -> list[Offer]:
-    """Offer the function to n idle workers, or to fewer if the process already has n workers and some are busy."""
+    """Offer the function to n idle workers; to fewer if the process already has n workers and some of them are busy."""
     offers: list[Offer] = []
     while len(offers) < n:
         try:

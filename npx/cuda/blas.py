@@ -7,7 +7,7 @@ import numpy as np
 
 from npx.array import Array, array_module
 from npx.cuda.cublas import Cublas
-from npx.settings import setting
+from npx.settings import read_setting
 
 
 def matmul(
@@ -20,15 +20,17 @@ def matmul(
     slices of columns in place. If `fuses_epilogues()` is true, adds `bias` (N,) and, if `relu`, applies ReLU, both
     before rounding.
     """
-    xp, wide = array_module(a), np.result_type(a.dtype, np.float32)
+    xp = array_module(a)
+    accumulation_dtype = np.result_type(a.dtype, np.float32)
     if out is None:
-        out, add = xp.empty((a.shape[0], b.shape[1]), a.dtype), False
+        out = xp.empty((a.shape[0], b.shape[1]), a.dtype)
+        add = False
     if xp is not np:
         _gemm(xp, a, b, out, add, bias, relu)
-    elif add or a.dtype != wide:
+    elif add or a.dtype != accumulation_dtype:
         with np.errstate(over="ignore", invalid="ignore"):  # like a GPU, return inf and NaN without a warning
-            product = np.matmul(a.astype(wide), b.astype(wide))
-            out[...] = out.astype(wide) + product if add else product
+            product = np.matmul(a.astype(accumulation_dtype), b.astype(accumulation_dtype))
+            out[...] = out.astype(accumulation_dtype) + product if add else product
     else:
         np.matmul(a, b, out=out)
     return out
@@ -39,7 +41,8 @@ def leading_dimension(x: Array) -> tuple[bool, int] | None:
 
     Returns None if neither rows nor columns are contiguous.
     """
-    (rows, columns), (row_stride, column_stride) = x.shape, (stride // x.itemsize for stride in x.strides)
+    rows, columns = x.shape
+    row_stride, column_stride = (stride // x.itemsize for stride in x.strides)
     if column_stride == 1 or columns == 1:
         dimension = row_stride if rows > 1 else columns
         return (False, dimension) if dimension >= columns else None
@@ -50,13 +53,14 @@ def leading_dimension(x: Array) -> tuple[bool, int] | None:
 DATA_TYPE = {"float32": 0, "float64": 1, "float16": 2, "bfloat16": 14}
 COMPUTE_32F, COMPUTE_64F, COMPUTE_32F_FAST_TF32, DEFAULT_ALGORITHM = 68, 70, 77, -1
 DISALLOW_REDUCED_PRECISION_REDUCTION = 16  # without it, partial sums are rounded to the dtype of `out`
-_own_handle: Cublas | None = None
+_graph_handle: Cublas | None = None  # set by `use_graph_handle`
 ZERO_AND_ONE = {name: np.array([0, 1], name) for name in ("float32", "float64")}  # alpha and beta
 
 
 def _gemm(cupy: Any, a: Any, b: Any, out: Any, add: bool, bias: Any, relu: bool) -> None:
     """Compute out^T = b^T a^T: cuBLAS is column-major and reads a row-major matrix as its transpose."""
-    (m, k), n = a.shape, b.shape[1]
+    m, k = a.shape
+    n = b.shape[1]
     if not (m and n and k):
         if not add:
             out.fill(0)
@@ -68,20 +72,22 @@ def _gemm(cupy: Any, a: Any, b: Any, out: Any, add: bool, bias: Any, relu: bool)
     if out_layout is None or out_layout[0]:
         raise ValueError(f"matmul: expected out with contiguous rows; got shape {out.shape}, strides {out.strides}")
     linalg = cupy._core._routines_linalg
-    compute, scalars = COMPUTE_32F, ZERO_AND_ONE["float32"]
+    compute = COMPUTE_32F
+    scalars = ZERO_AND_ONE["float32"]
     if a.dtype == np.float64:
-        compute, scalars = COMPUTE_64F, ZERO_AND_ONE["float64"]
+        compute = COMPUTE_64F
+        scalars = ZERO_AND_ONE["float64"]
     elif a.dtype == np.float32 and linalg.get_compute_type(a.dtype) == linalg.COMPUTE_TYPE_TF32:
         compute = COMPUTE_32F_FAST_TF32
     zero = scalars.ctypes.data
     one = zero + scalars.itemsize
     if fuses_epilogues():
-        use_own_handle(cupy)  # for all matmuls, so that a resumed run gives the same bits
-    multiply = _cupy_gemm_ex(cupy) if _own_handle is None else _own_handle.gemm_ex
+        use_graph_handle(cupy)  # for all matmuls, so that a resumed run gives the same bits
+    multiply = _cupy_gemm_ex(cupy) if _graph_handle is None else _graph_handle.gemm_ex
     if bias is not None or relu:
-        if _own_handle is None:
+        if _graph_handle is None:
             raise ValueError("matmul: expected NPX_CUBLASLT=1 for bias or relu on a GPU; got 0")
-        multiply = functools.partial(_own_handle.matmul, bias=0 if bias is None else bias.data.ptr, relu=relu)
+        multiply = functools.partial(_graph_handle.matmul, bias=0 if bias is None else bias.data.ptr, relu=relu)
     multiply(
         int(b_transposed), int(a_transposed), n, m, k,
         one, b.data.ptr, DATA_TYPE[b.dtype.name], b_leading, a.data.ptr, DATA_TYPE[a.dtype.name], a_leading,
@@ -91,7 +97,7 @@ def _gemm(cupy: Any, a: Any, b: Any, out: Any, add: bool, bias: Any, relu: bool)
 
 def fuses_epilogues() -> bool:
     """Return whether cuBLASLt adds bias and applies ReLU within matmuls on a GPU: NPX_CUBLASLT=1."""
-    return setting("NPX_CUBLASLT") == 1
+    return read_setting("NPX_CUBLASLT") == 1
 
 
 def _cupy_gemm_ex(cupy: Any) -> Any:
@@ -102,7 +108,10 @@ def _cupy_gemm_ex(cupy: Any) -> Any:
     return functools.partial(cublas.gemmEx, handle)
 
 
-def use_own_handle(cupy: Any) -> None:
-    """Run all later matmuls through cublas.py, so that CUDA graphs and eager calls give the same bits."""
-    global _own_handle
-    _own_handle = _own_handle or Cublas(cupy, DISALLOW_REDUCED_PRECISION_REDUCTION)
+def use_graph_handle(cupy: Any) -> None:
+    """Run all later matmuls with a cuBLAS handle that CUDA graphs can capture, in graphs and outside of them.
+
+    The results then have the same bits in both cases.
+    """
+    global _graph_handle
+    _graph_handle = _graph_handle or Cublas(cupy, DISALLOW_REDUCED_PRECISION_REDUCTION)

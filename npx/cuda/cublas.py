@@ -26,7 +26,8 @@ ARGUMENTS = {
 }
 # Enum values of cuBLASLt: attributes of an operation and of a preference, and epilogues
 TRANSPOSED_A, TRANSPOSED_B, EPILOGUE, BIAS = 3, 4, 7, 8
-MAX_WORKSPACE, REDUCTIONS, ALIGNMENTS = 1, 3, (5, 6, 7, 8)
+MAX_WORKSPACE, REDUCTIONS = 1, 3
+ALIGNMENTS = (5, 6, 7, 8)
 WITH_RELU, WITH_BIAS = 2, 4
 FULL_PRECISION = 3  # partial sums are reduced in place or in float32, never in the dtype of the output
 
@@ -122,9 +123,9 @@ class Cublas:
         """
         gemm = GemmArguments(*args)
         alignments = tuple(min(16, address & -address) for address in (gemm.a, gemm.b, gemm.c, bias))
-        shape = gemm.transposed_a, gemm.transposed_b, gemm.m, gemm.n, gemm.k, gemm.compute
-        types = gemm.dtype_a, gemm.leading_a, gemm.dtype_b, gemm.leading_b, gemm.dtype_c, gemm.leading_c
-        key = shape, types, alignments, relu
+        product = gemm.transposed_a, gemm.transposed_b, gemm.m, gemm.n, gemm.k, gemm.compute
+        layouts = gemm.dtype_a, gemm.leading_a, gemm.dtype_b, gemm.leading_b, gemm.dtype_c, gemm.leading_c
+        key = product, layouts, alignments, relu
         plan = self.plans.get(key)
         if plan is None:
             plan = self.plans[key] = self.make_plan(gemm, alignments, relu)
@@ -164,7 +165,8 @@ class Cublas:
         self.set_attribute("MatmulPreference", preference, REDUCTIONS, INT(FULL_PRECISION))
         for attribute, alignment in zip(ALIGNMENTS, (*matrix_alignments, matrix_alignments[2]), strict=True):
             self.set_attribute("MatmulPreference", preference, attribute, INT(alignment))
-        algorithm, count = Algorithm(), INT()
+        algorithm = Algorithm()
+        count = INT()
         descriptors = (operation, layout_a, layout_b, layout_c, layout_c, preference)
         heuristic = "cublasLtMatmulAlgoGetHeuristic"
         self.call(heuristic, self.handle, *descriptors, 1, ctypes.byref(algorithm), ctypes.byref(count))

@@ -13,7 +13,7 @@
 #define INFINITY __int_as_float(0x7f800000)
 #endif
 
-const unsigned FULL = 0xffffffffu;  // every lane of a warp
+const unsigned ALL_LANES = 0xffffffffu;  // the mask of a complete warp
 typedef unsigned long long u64;
 typedef long long i64;
 
@@ -153,13 +153,13 @@ template <class S> __device__ __forceinline__ S* dynamic_shared() {
 
 __device__ __forceinline__ float warp_sum(float x) {
 #pragma unroll
-    for (int by = 16; by > 0; by /= 2) x += __shfl_xor_sync(FULL, x, by);
+    for (int distance = 16; distance > 0; distance /= 2) x += __shfl_xor_sync(ALL_LANES, x, distance);
     return x;
 }
 
 __device__ __forceinline__ float warp_max(float x) {
 #pragma unroll
-    for (int by = 16; by > 0; by /= 2) x = fmaxf(x, __shfl_xor_sync(FULL, x, by));
+    for (int distance = 16; distance > 0; distance /= 2) x = fmaxf(x, __shfl_xor_sync(ALL_LANES, x, distance));
     return x;
 }
 
@@ -256,33 +256,33 @@ namespace emulator {
 struct Fragments { float a[4][2], b[2][2]; };
 
 template <class S> UNCHECKED static void mma(float* c, const unsigned* a, const unsigned* b, const char* file, int line) {
-    Fragments mine;
+    Fragments fragments;
     for (int i = 0; i < 12; i++) {
         S x;
         x.bits = (unsigned short)((i < 8 ? a[i / 2] : b[i / 2 - 4]) >> 16 * (i % 2));
-        (i < 8 ? mine.a[i / 2] : mine.b[i / 2 - 4])[i % 2] = to_float(x);
+        (i < 8 ? fragments.a[i / 2] : fragments.b[i / 2 - 4])[i % 2] = to_float(x);
     }
-    const Shown* shown = exchange(FULL, mine, file, line);
+    const LaneValue* values = exchange(ALL_LANES, fragments, file, line);
     int group = current->lane / 4, t = current->lane % 4;
     for (int k = 0; k < 16; k++) {
         int upper = k / 8, holder = k % 8 / 2;
-        const Fragments* row = (const Fragments*)(shown + group * 4 + holder);
+        const Fragments* row = (const Fragments*)(values + group * 4 + holder);
         for (int i = 0; i < 4; i++) {
-            const Fragments* column = (const Fragments*)(shown + (2 * t + i % 2) * 4 + holder);
+            const Fragments* column = (const Fragments*)(values + (2 * t + i % 2) * 4 + holder);
             c[i] += row->a[2 * upper + i / 2][k % 2] * column->b[upper][k % 2];
         }
     }
 }
 
 UNCHECKED static void ldmatrix(bool transposed, unsigned* r, const void* row, const char* file, int line) {
-    const Shown* shown = exchange(FULL, row, file, line);
+    const LaneValue* values = exchange(ALL_LANES, row, file, line);
     int group = current->lane / 4, t = current->lane % 4;
     for (int i = 0; i < 8; i++) {
         int matrix = i / 2, from = transposed ? 2 * t + i % 2 : group, column = transposed ? group : 2 * t + i % 2;
-        const unsigned short* p = shown_by<const unsigned short*>(shown, 8 * matrix + from) + column;
+        const unsigned short* p = value_of<const unsigned short*>(values, 8 * matrix + from) + column;
         if ((uintptr_t)(p - column) % 16 || !is_shared(p))
             fail(0, "loads a matrix (%s:%d) with a row that is not in shared memory or not aligned to 16 bytes", file, line);
-        touch(p, 2, false, 0);
+        check_access(p, 2, false, 0);
         r[matrix] = i % 2 ? r[matrix] | (unsigned)*p << 16 : *p;
     }
 }
@@ -302,17 +302,17 @@ inline void ldmatrix_x4_trans(unsigned* r, const void* row, const char* file = _
 #endif
 
 // Copy BYTES bytes (2, 4, 8 or 16; both addresses are multiples of BYTES) from global to shared memory, or write zeros
-// if `real` is false. From sm_80 on the copy is asynchronous and needs no registers. `wait_for_copies` waits for the
+// if `valid` is false. From sm_80 on the copy is asynchronous and needs no registers. `wait_for_copies` waits for the
 // copies of the calling thread only, so a barrier must follow it.
 
 template <int BYTES> struct alignas(BYTES) Bytes { unsigned words[BYTES / 4]; };
 template <> struct alignas(2) Bytes<2> { unsigned short word; };
 
 #ifdef __CUDACC__
-template <int BYTES> __device__ __forceinline__ void copy_async(void* to, const void* from, bool real) {
+template <int BYTES> __device__ __forceinline__ void copy_async(void* to, const void* from, bool valid) {
 #if defined(__CUDA_ARCH__) && __CUDA_ARCH__ >= 800
     if constexpr (BYTES >= 4) {
-        unsigned shared = (unsigned)__cvta_generic_to_shared(to), count = real ? BYTES : 0;
+        unsigned shared = (unsigned)__cvta_generic_to_shared(to), count = valid ? BYTES : 0;
         if constexpr (BYTES == 16)  // bypasses the L1 cache
             asm volatile("cp.async.cg.shared.global [%0], [%1], 16, %2;" : : "r"(shared), "l"(from), "r"(count) : "memory");
         else
@@ -322,7 +322,7 @@ template <int BYTES> __device__ __forceinline__ void copy_async(void* to, const 
     }
 #endif
     Bytes<BYTES> bytes = {};
-    if (real) bytes = *(const Bytes<BYTES>*)from;
+    if (valid) bytes = *(const Bytes<BYTES>*)from;
     *(Bytes<BYTES>*)to = bytes;
 }
 
@@ -347,8 +347,8 @@ UNCHECKED static void start_copy(void* to, const void* from, int bytes) {
 
 }  // namespace emulator
 
-template <int BYTES> inline void copy_async(void* to, const void* from, bool real) {
-    emulator::start_copy(to, real ? from : 0, BYTES);
+template <int BYTES> inline void copy_async(void* to, const void* from, bool valid) {
+    emulator::start_copy(to, valid ? from : 0, BYTES);
 }
 
 template <int BYTES> inline void copy_now(void* to, const void* from) {
@@ -423,9 +423,9 @@ __device__ __forceinline__ void drop16(float* v, u64 position, const Dropout& dr
         for (int i = 0; i < 6; i++) w[i] = shift & 8 ? w[i + 2] : w[i];
 #pragma unroll
         for (int i = 0; i < 5; i++) w[i] = shift & 4 ? w[i + 1] : w[i];
-        int by = 16 * (shift & 3);
+        int bits = 16 * (shift & 3);
 #pragma unroll
-        for (int i = 0; i < 4; i++) r.word[i] = by ? w[i] >> by | w[i + 1] << (64 - by) : w[i];
+        for (int i = 0; i < 4; i++) r.word[i] = bits ? w[i] >> bits | w[i + 1] << (64 - bits) : w[i];
     }
 #pragma unroll
     for (int i = 0; i < 16; i++) v[i] = bits16(r, i) < dropout.threshold ? 0.0f : v[i] * dropout.scale;

@@ -6,8 +6,8 @@
 The Python function runs only once, while the graph is captured, and the GPU computes nothing during the capture. Each
 call to the graph then repeats the same kernels with the same arguments. The function must therefore not wait for a
 value, and it may read host data only through its inputs. All existing arrays that it reads or writes must keep their
-addresses. Call the function once without a graph first, so that kernels are compiled, tables uploaded and libraries
-initialized.
+addresses. Call the function once without a graph first: this compiles kernels, uploads tables and initializes
+libraries.
 """
 
 import functools
@@ -22,6 +22,7 @@ from npx.array import Array, array_module, free_memory, from_host
 from npx.cuda import blas
 
 ALIGNMENT = 256  # bytes, as for every CUDA allocation
+GIB = 2**30
 
 
 @functools.cache
@@ -32,14 +33,19 @@ def pool(cupy: Any) -> Any:
     must not return such blocks to the driver when memory is short. All graphs share the pool, because they run one
     after another. NPX_GPU_MEMORY limits the total of both pools.
     """
-    default_pool, blocks, n_bytes = cupy.get_default_memory_pool(), [], 0
+    default_pool = cupy.get_default_memory_pool()
+    blocks: list[Any] = []
+    n_bytes = 0
     limit = default_pool.get_limit()  # 0 means no limit
 
     def malloc(size: int) -> Any:
         nonlocal n_bytes
-        if limit and default_pool.total_bytes() + n_bytes + size > limit:
-            in_use = default_pool.total_bytes() + n_bytes
-            raise MemoryError(f"CUDA graph: expected {size} free bytes; got {in_use} of at most {limit} bytes in use")
+        free = limit - default_pool.total_bytes() - n_bytes
+        if limit and size > free:
+            raise MemoryError(
+                f"CUDA graph: expected {size / GIB:.3f} GiB of free GPU memory; got {free / GIB:.3f} GiB; "
+                "try a larger NPX_GPU_MEMORY"
+            )
         blocks.append(cupy.cuda.Memory(size))
         n_bytes += size
         if limit:
@@ -59,21 +65,19 @@ class Graph:
     """The kernels of a function as a CUDA graph.
 
     Every call returns the same arrays, those that the function returned. Their values are valid until another graph
-    runs. Creating the first graph switches all matmuls to our own cuBLAS handle. Raises RuntimeError (the base of
-    CuPy's errors) or MemoryError if the function cannot be captured; in that case nothing has been computed.
+    runs. Creating the first graph switches all matmuls to a cuBLAS handle that can be captured. Raises RuntimeError
+    (the base of CuPy's errors) or MemoryError if the function cannot be captured; then nothing has been computed.
     """
 
     def __init__(self, function: Callable[..., Any], inputs: Sequence[np.ndarray]) -> None:
         starts = np.cumsum([0, *(-(-x.nbytes // ALIGNMENT) * ALIGNMENT for x in inputs)])
         self.host_buffer = np.zeros(int(starts[-1]), np.uint8)
         self.buffer = from_host(self.host_buffer)
-        self._host_views, views = (
-            [_view(buffer, start, x) for start, x in zip(starts, inputs, strict=False)]
-            for buffer in (self.host_buffer, self.buffer)
-        )
+        self._host_views = _views(self.host_buffer, starts, inputs)
+        views = _views(self.buffer, starts, inputs)
         self._fill(inputs)
         cupy = array_module(self.buffer)
-        blas.use_own_handle(cupy)
+        blas.use_graph_handle(cupy)
         stream = capture_stream(cupy)
         free_memory()  # to leave more memory for the graph
         with stream, cupy.cuda.using_allocator(pool(cupy).malloc), _uploads_forbidden(cupy):
@@ -98,8 +102,10 @@ class Graph:
         self.buffer[...] = from_host(self.host_buffer)
 
 
-def _view(buffer: Array, start: int, like: np.ndarray) -> Array:
-    return buffer[start : start + like.nbytes].view(like.dtype).reshape(like.shape)
+def _views(buffer: Array, starts: Any, inputs: Sequence[np.ndarray]) -> list[Array]:
+    """Return views of the buffer, from each start on, with the shapes and dtypes of the inputs."""
+    parts = [buffer[start : start + x.nbytes] for start, x in zip(starts, inputs, strict=False)]
+    return [part.view(x.dtype).reshape(x.shape) for part, x in zip(parts, inputs, strict=True)]
 
 
 @contextmanager

@@ -72,7 +72,7 @@ def launch(
 
 @functools.cache
 def shared_memory(xp: Any) -> int:
-    """Return the bytes of shared memory of a multiprocessor, which its blocks share; 64 KiB in the emulator.
+    """Return the bytes of shared memory that the blocks of a multiprocessor share; 64 KiB in the emulator.
 
     CUDA reserves 1 KiB of it for each block.
     """

@@ -37,7 +37,8 @@ class Task:
     """A communication task, its progress and its result."""
 
     def __init__(self, steps: Steps) -> None:
-        self.steps, self.request = steps, None
+        self.steps = steps
+        self.request: Any = None  # the MPI request that the task waits for
         self.started_at: float | None = None  # time.monotonic()
         self.value: Any = None
         self.error: BaseException | None = None
@@ -55,7 +56,8 @@ class Task:
         progress = False
         try:
             while self.request is None or self.request.Test():
-                self.request, progress = next(self.steps), True
+                self.request = next(self.steps)
+                progress = True
         except StopIteration as end:
             self.value = end.value
         except BaseException as error:  # raised again by `wait`
@@ -74,7 +76,8 @@ class CommThread:
         self.queues: dict[str, deque[Task]] = {"collectives": deque(), "shutdown": deque()}
         self.n_collectives = 0  # collectives started so far
         self.heartbeat: Heartbeat | None = None
-        self.on_abort, self._abort_status = on_abort, -1
+        self.on_abort = on_abort
+        self._abort_status = -1  # set by `abort`
         self._stopping = False
         self._wake_read, self._wake_write = os.pipe()
         os.set_blocking(self._wake_write, False)

@@ -16,7 +16,7 @@ from npx.distributed.comm_thread import CommThread, Steps
 from npx.distributed.heartbeat import ABORTING, Heartbeat
 from npx.distributed.launcher_cleanup import end_launcher
 from npx.distributed.world import Wait, World
-from npx.settings import setting
+from npx.settings import read_setting
 
 FAILURE_WINDOW = 3.0  # seconds within which ranks that fail with the same error must all call `all_ranks_failed`
 PACKET = 1024  # bytes in the first message of a value; a value that fits needs no second message
@@ -63,12 +63,14 @@ class MpiWorld(World):
     def _gather_bytes(self, data: bytes) -> Steps:
         packets = np.empty((self.size, PACKET), np.uint8)
         yield self.comm.Iallgather(_packet(data), packets)
-        heads, sizes = packets[:, 8:], packets[:, :8].copy().view(np.int64)[:, 0]
+        heads = packets[:, 8:]
+        sizes = packets[:, :8].copy().view(np.int64)[:, 0]
         tail_sizes = np.maximum(sizes - heads.shape[1], 0)
         tails = np.empty(tail_sizes.sum(), np.uint8)
         ends = np.cumsum(tail_sizes)
         if tails.size:
-            counts, starts = tail_sizes.tolist(), (ends - tail_sizes).tolist()
+            counts = tail_sizes.tolist()
+            starts = (ends - tail_sizes).tolist()
             tail = np.frombuffer(data, np.uint8)[heads.shape[1] :]
             yield self.comm.Iallgatherv(tail, [tails, counts, starts, self.mpi.BYTE])
         return [
@@ -100,31 +102,37 @@ class MpiWorld(World):
 
     def _reduce_scatter(self, flat: array.Array, wire_dtype: Any) -> Steps:
         sent = flat if wire_dtype is None else flat.astype(wire_dtype)
-        shards, itemsize = [self.shard_slice(flat.size, r) for r in range(self.size)], sent.itemsize
-        shard = flat[shards[self.rank]]
+        shard = flat[self.shard_slice(flat.size)]
         received = np.empty((self.size, shard.size), sent.dtype)  # this rank's shard, one copy from each rank
-        send_layout = [(s.stop - s.start) * itemsize for s in shards], [s.start * itemsize for s in shards]
-        shard_bytes = shard.size * itemsize
+        shard_bytes = shard.size * sent.itemsize
         receive_layout = [shard_bytes] * self.size, [r * shard_bytes for r in range(self.size)]
         byte = self.mpi.BYTE  # MPI only transfers bytes and never adds, so any dtype works
-        yield self.comm.Ialltoallv([_bytes(sent), *send_layout, byte], [_bytes(received), *receive_layout, byte])
-        self.bytes_sent += (flat.size - shard.size) * itemsize
+        yield self.comm.Ialltoallv(
+            [_bytes(sent), *self._shard_layout(sent), byte], [_bytes(received), *receive_layout, byte]
+        )
+        self.bytes_sent += (flat.size - shard.size) * sent.itemsize
         shard[...] = received[0]
         for part in received[1:]:
             shard += part.astype(shard.dtype, copy=False)
 
     def _all_gather(self, flat: array.Array, wire_dtype: Any) -> Steps:
         buffer = flat if wire_dtype is None else flat.astype(wire_dtype)
-        shards, itemsize = [self.shard_slice(flat.size, r) for r in range(self.size)], buffer.itemsize
-        counts, starts = [(s.stop - s.start) * itemsize for s in shards], [s.start * itemsize for s in shards]
+        counts, starts = self._shard_layout(buffer)
         yield self.comm.Iallgatherv(self.mpi.IN_PLACE, [_bytes(buffer), counts, starts, self.mpi.BYTE])
         self.bytes_sent += counts[self.rank] * (self.size - 1)
         if wire_dtype is not None:
             flat[...] = buffer
 
+    def _shard_layout(self, flat: array.Array) -> tuple[list[int], list[int]]:
+        """Return the size and the start of each rank's shard of a flat array, in bytes."""
+        shards = [self.shard_slice(flat.size, r) for r in range(self.size)]
+        sizes = [(shard.stop - shard.start) * flat.itemsize for shard in shards]
+        return sizes, [shard.start * flat.itemsize for shard in shards]
+
     @contextmanager
     def rank_zero_first(self) -> Iterator[None]:
-        timeout, self.timeout = self.timeout, None  # no timeout: rank 0 may take any amount of time
+        timeout = self.timeout
+        self.timeout = None  # rank 0 may take any amount of time
         error: BaseException | None = None
         if self.rank:
             error = self.broadcast(None)
@@ -192,7 +200,7 @@ class MpiWorld(World):
 
     def end_all(self, status: int) -> None:
         """End all ranks. The CommThread calls this method."""
-        if setting("NPX_KILL_LAUNCHER"):
+        if read_setting("NPX_KILL_LAUNCHER"):
             end_launcher()
         threading.Timer(2.0, os._exit, (status,)).start()  # in case MPI hangs
         for rank in range(self.size):  # keeps the other ranks from reporting the abort as a failure
@@ -208,7 +216,8 @@ def _bytes(x: np.ndarray) -> np.ndarray:
 
 def _packet(data: bytes) -> np.ndarray:
     """Return an array (PACKET,) of uint8 with the length of the data and as many of its bytes as fit."""
-    packet, head = np.zeros(PACKET, np.uint8), data[: PACKET - 8]
+    packet = np.zeros(PACKET, np.uint8)
+    head = data[: PACKET - 8]
     packet[:8] = np.frombuffer(len(data).to_bytes(8, sys.byteorder), np.uint8)
     packet[8 : 8 + len(head)] = np.frombuffer(head, np.uint8)
     return packet

@@ -36,12 +36,13 @@ class NcclCollectives:
         return self._start(work)
 
     def _start(self, work: Any) -> Wait:
-        """Run `work` on our own stream, after all work submitted to the current stream so far.
+        """Run `work` on the stream of this object, after all work submitted to the current stream so far.
 
         When called, the returned function makes the current stream wait for `work`.
         """
         cuda = self.cupy.cuda
-        ready, done = cuda.Event(disable_timing=True), cuda.Event()
+        ready = cuda.Event(disable_timing=True)
+        done = cuda.Event()
         ready.record(cuda.get_current_stream())
         self.stream.wait_event(ready)
         with self.stream:  # CuPy's kernels and allocations use this stream too
@@ -50,7 +51,8 @@ class NcclCollectives:
         return lambda: self._wait(done)
 
     def _wait(self, done: Any) -> None:
-        stream, wait_began = self.cupy.cuda.get_current_stream(), self.cupy.cuda.Event()
+        stream = self.cupy.cuda.get_current_stream()
+        wait_began = self.cupy.cuda.Event()
         wait_began.record(stream)
         stream.wait_event(done)
         self._waits.append((wait_began, done))
@@ -63,7 +65,8 @@ class NcclCollectives:
         return self._wait_seconds
 
     def _reduce_scatter(self, flat: array.Array, wire_dtype: Any) -> None:
-        world, shard = self.world, flat[self.world.shard_slice(flat.size)]
+        world = self.world
+        shard = flat[world.shard_slice(flat.size)]
         sent = flat if wire_dtype is None else flat.astype(wire_dtype)
         received = array.empty((world.size, shard.size), sent.dtype)  # this rank's shard of every rank's array
         received[world.rank] = sent[world.shard_slice(flat.size)]
@@ -73,7 +76,8 @@ class NcclCollectives:
             shard += part.astype(shard.dtype)
 
     def _all_gather(self, flat: array.Array, wire_dtype: Any) -> None:
-        buffer, world = flat if wire_dtype is None else flat.astype(wire_dtype), self.world
+        world = self.world
+        buffer = flat if wire_dtype is None else flat.astype(wire_dtype)
         shards = [buffer[world.shard_slice(flat.size, r)] for r in range(world.size)]
         self._exchange([shards[world.rank]] * world.size, shards)
         if wire_dtype is not None:
@@ -81,7 +85,8 @@ class NcclCollectives:
 
     def _exchange(self, send: list[Any], receive: list[Any]) -> None:
         """Send `send[r]` to every other rank r, and receive `receive[r]` from it."""
-        byte, stream = self.nccl.NCCL_UINT8, self.stream.ptr
+        byte = self.nccl.NCCL_UINT8
+        stream = self.stream.ptr
         self.nccl.groupStart()  # without a group, each send would wait for its receiver
         for peer in (r for r in range(self.world.size) if r != self.world.rank):
             if send[peer].nbytes:

@@ -20,21 +20,22 @@ class NcclWorld(MpiWorld):
         from cupy.cuda import nccl
 
         super().__init__(comm)
-        local = next((int(os.environ[name]) for name in LOCAL_RANK if os.environ.get(name, "").isdigit()), self.rank)
-        device = cupy.cuda.Device(local % cupy.cuda.runtime.getDeviceCount())
+        local_ranks = (int(os.environ[name]) for name in LOCAL_RANK if os.environ.get(name, "").isdigit())
+        device = cupy.cuda.Device(next(local_ranks, self.rank) % cupy.cuda.runtime.getDeviceCount())
         device.use()
         array.limit_memory(cupy)  # the limit applies to the current GPU, which was the first one until now
-        has_nccl, gpus = self.gather(nccl.available), self.gather((socket.gethostname(), device.pci_bus_id))
+        has_nccl = self.gather(nccl.available)
+        gpus = self.gather((socket.gethostname(), device.pci_bus_id))
         if not all(has_nccl):
             raise RuntimeError(
                 f"ranks: CuPy on rank {has_nccl.index(False)} has no NCCL support; "
                 "try CuPy's installation guide, or --device cpu"
             )
         if len({*gpus}) < self.size:
-            second = next(r for r, gpu in enumerate(gpus) if gpu in gpus[:r])
+            second_rank = next(r for r, gpu in enumerate(gpus) if gpu in gpus[:r])
             raise RuntimeError(
-                f"ranks: expected one GPU per rank; got the same GPU for ranks {gpus.index(gpus[second])} and "
-                f"{second}; try fewer ranks per host"
+                f"ranks: expected one GPU per rank; got the same GPU for ranks {gpus.index(gpus[second_rank])} and "
+                f"{second_rank}; try fewer ranks per host"
             )
         unique_id = self.broadcast(nccl.get_unique_id() if self.rank == 0 else None)
         self.collectives = NcclCollectives(cupy, nccl, unique_id, self)

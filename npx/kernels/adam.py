@@ -41,8 +41,9 @@ def adam_step(
         scale: the factor of the gradient, which undoes loss scaling and clips the gradient.
     """
     root = (1 - beta2**step) ** 0.5
-    step_size, eps = lr * root / (1 - beta1**step), eps if eps_inside else eps * root
-    return AdamStep(scale, 1 - beta1, 1 - beta2, step_size, eps, 1 - lr * weight_decay)
+    step_size = lr * root / (1 - beta1**step)
+    scaled_eps = eps if eps_inside else eps * root
+    return AdamStep(scale, 1 - beta1, 1 - beta2, step_size, scaled_eps, 1 - lr * weight_decay)
 
 
 @kernel
@@ -71,8 +72,9 @@ def adam_numpy(p: Array, g: Array, m: Array, v: Array, coefficients: AdamStep, l
     """Update one block at a time, with two small scratch arrays."""
     scale, rate1, rate2, step_size, eps, decay = coefficients
 
-    def body(i: int, j: int) -> None:
-        gb, mb, vb = g[i:j] * scale, m[i:j], v[i:j]
+    def body(i: int, j: int) -> None:  # gb, mb, vb: the block's part of scale g, m, v
+        gb = g[i:j] * scale
+        mb, vb = m[i:j], v[i:j]
         scratch = gb - mb
         scratch *= rate1
         mb += scratch

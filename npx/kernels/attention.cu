@@ -52,30 +52,30 @@ __device__ int column_of(int i) { return i / 4 * 8 + threadIdx.x % 4 * 2 + i % 2
 
 // Reductions over the four adjacent lanes that hold a row.
 __device__ float row_sum(float x) {
-    x += __shfl_xor_sync(FULL, x, 1);
-    return x + __shfl_xor_sync(FULL, x, 2);
+    x += __shfl_xor_sync(ALL_LANES, x, 1);
+    return x + __shfl_xor_sync(ALL_LANES, x, 2);
 }
 __device__ float row_max(float x) {
-    x = fmaxf(x, __shfl_xor_sync(FULL, x, 1));
-    return fmaxf(x, __shfl_xor_sync(FULL, x, 2));
+    x = fmaxf(x, __shfl_xor_sync(ALL_LANES, x, 1));
+    return fmaxf(x, __shfl_xor_sync(ALL_LANES, x, 2));
 }
 
-// Start loading a tile: `rows` rows of d values at x, `step` values apart; zeros fill the rest.
-template <int D> __device__ void load_tile(Tile<D>& tile, const T* x, i64 step, int rows, int d) {
+// Start loading a tile: `rows` rows of d values at x, `stride` values apart; zeros fill the rest.
+template <int D> __device__ void load_tile(Tile<D>& tile, const T* x, i64 stride, int rows, int d) {
     const int across = D / VEC;
     for (int i = threadIdx.x; i < TILE * across; i += THREADS) {
         int row = i / across, column = i % across * VEC;
-        bool real = row < rows && column < d;
-        copy_async<VEC * sizeof(T)>(tile.row[row] + column, real ? x + row * step + column : x, real);
+        bool valid = row < rows && column < d;
+        copy_async<VEC * sizeof(T)>(tile.row[row] + column, valid ? x + row * stride + column : x, valid);
     }
 }
 
-// Store c in the warp's 16 rows of x, with the upper 8 rows scaled by `upper` and the lower 8 by `lower`. The values pass
-// through the same rows of `stage`, a tile that nothing else uses any more: a lane holds pairs of values, and writing
-// such small parts of a row would take twice as many memory transactions.
+// Store c in the warp's 16 rows of x, with the upper 8 rows scaled by `upper` and the lower 8 by `lower`. The values
+// pass through the same rows of `stage`, a tile that nothing else uses any more: a lane holds pairs of values, and
+// writing such small parts of a row would take twice as many memory transactions.
 template <int D>
 __device__ void store_rows(
-    Tile<D>& stage, T* x, i64 step, const float (&c)[D / 8][4], float upper, float lower, int rows, int d) {
+    Tile<D>& stage, T* x, i64 stride, const float (&c)[D / 8][4], float upper, float lower, int rows, int d) {
 #pragma unroll
     for (int i = 0; i < D / 2; i += 2) {
         float factor = i % 4 < 2 ? upper : lower;
@@ -87,7 +87,7 @@ __device__ void store_rows(
     for (int i = threadIdx.x % 32; i < 16 * across; i += 32) {
         int row = first + i / across, column = i % across * VEC;
         if (row < rows && column < d)
-            *(Values<VEC>*)(x + row * step + column) = *(const Values<VEC>*)(stage.row[row] + column);
+            *(Values<VEC>*)(x + row * stride + column) = *(const Values<VEC>*)(stage.row[row] + column);
     }
 }
 
@@ -146,8 +146,8 @@ __device__ void multiply(float (&c)[D / 8][4], const float (&a)[FRAGMENTS][4], c
         for (int lane = 0; lane < 4; lane++) {  // the four lanes that share a row of a
 #pragma unroll
             for (int i = 0; i < 4 * FRAGMENTS; i += i % 2 ? 3 : 1) {
-                float upper = __shfl_sync(FULL, a[i / 4][i % 4], lane, 4);
-                float lower = __shfl_sync(FULL, a[i / 4][i % 4 + 2], lane, 4);
+                float upper = __shfl_sync(ALL_LANES, a[i / 4][i % 4], lane, 4);
+                float lower = __shfl_sync(ALL_LANES, a[i / 4][i % 4 + 2], lane, 4);
                 const T* row = b.row[i / 4 * 8 + lane * 2 + i % 2];
 #pragma unroll
                 for (int n = 0; n < D / 8; n++) {
@@ -207,14 +207,14 @@ __device__ void store_scores(Tile<TILE>& tile, const float (&scores)[FRAGMENTS][
 // below `keys` if k <= q + `ahead` and the bias of the pair is not -inf.
 struct ScoreSpec {
     const float* bias;  // may be null
-    i64 query_step, key_step;
+    i64 query_stride, key_stride;
     int keys, ahead;
 
     __device__ bool is_allowed(int query, int key) const {
         return key < keys && key <= query + ahead && (!bias || bias_of(query, key) != -INFINITY);
     }
     __device__ float bias_of(int query, int key) const {
-        return bias ? bias[query * query_step + key * key_step] : 0;
+        return bias ? bias[query * query_stride + key * key_stride] : 0;
     }
 };
 
@@ -311,9 +311,9 @@ extern "C" __global__ void __launch_bounds__(THREADS) attention_forward(
         if (dropout.threshold) generate_mask(keep, dropout, position, n_keys, queries);
         wait_for_copies();
         __syncthreads();
-        if (!__any_sync(FULL, bits)) continue;
+        if (!__any_sync(ALL_LANES, bits)) continue;
 
-        float p[FRAGMENTS][4] = {}, highest[2] = {peak[0], peak[1]}, base[2], shrink[2];
+        float p[FRAGMENTS][4] = {}, new_peak[2] = {peak[0], peak[1]}, base[2], rescale[2];
         multiply_transposed(p, q_tile, k_tile);
 #pragma unroll
         for (int i = 0; i < 4 * FRAGMENTS; i++) {
@@ -321,14 +321,14 @@ extern "C" __global__ void __launch_bounds__(THREADS) attention_forward(
             bool allowed = bits >> i & 1;
             float bias = allowed ? LOG2E * spec.bias_of(at.first + row_of(i), first + column_of(i)) : 0;
             score = allowed ? score * scale + bias : -INFINITY;
-            highest[i % 4 / 2] = fmaxf(highest[i % 4 / 2], score);
+            new_peak[i % 4 / 2] = fmaxf(new_peak[i % 4 / 2], score);
         }
         for (int half = 0; half < 2; half++) {
-            highest[half] = row_max(highest[half]);
-            base[half] = highest[half] == -INFINITY ? 0 : highest[half];
-            shrink[half] = exp2f(peak[half] - base[half]);  // the sums so far were relative to a lower peak
-            total[half] *= shrink[half];
-            peak[half] = highest[half];
+            new_peak[half] = row_max(new_peak[half]);
+            base[half] = new_peak[half] == -INFINITY ? 0 : new_peak[half];
+            rescale[half] = exp2f(peak[half] - base[half]);  // the sums so far were relative to a lower peak
+            total[half] *= rescale[half];
+            peak[half] = new_peak[half];
         }
 #pragma unroll
         for (int i = 0; i < 4 * FRAGMENTS; i++) {
@@ -338,35 +338,35 @@ extern "C" __global__ void __launch_bounds__(THREADS) attention_forward(
             if (dropout.threshold && !is_kept(keep, position, n_keys, row_of(i), column_of(i))) weight = 0;
         }
 #pragma unroll
-        for (int i = 0; i < DV / 2; i++) result[i / 4][i % 4] *= shrink[i % 4 / 2];
+        for (int i = 0; i < DV / 2; i++) result[i / 4][i % 4] *= rescale[i % 4 / 2];
         multiply(result, p, v_tile);
     }
 
-    float normal[2];
+    float factors[2];
     for (int half = 0; half < 2; half++) {
         int query = row_of(2 * half);
         total[half] = row_sum(total[half]);
-        normal[half] = total[half] == 0 ? 0 : dropout.scale / total[half];
+        factors[half] = total[half] == 0 ? 0 : dropout.scale / total[half];
         if (threadIdx.x % 4 == 0 && query < queries) lse[row + query] = (peak[half] + log2f(total[half])) * LN2;
     }
     const i64 y_position = (i64)heads * d_v;
     y += (q_rows.batch * n_queries + q_rows.first + at.first) * y_position + at.head * d_v;
     __syncthreads();  // all threads are done with the values
-    store_rows<DV>(v_tile, y, y_position, result, normal[0], normal[1], queries, d_v);
+    store_rows<DV>(v_tile, y, y_position, result, factors[0], factors[1], queries, d_v);
 }
 
 // Compute delta = sum_j g_j y_j for each row of a tile, and load the log-sum-exp in base 2. delta equals the sum over
 // the row of p times its gradient. Four adjacent lanes share a row.
 __device__ void load_sums(
-    float* delta, float* peak, const T* g, const T* y, i64 step, const float* lse, int rows, int d) {
+    float* delta, float* peak, const T* g, const T* y, i64 stride, const float* lse, int rows, int d) {
     for (int row = threadIdx.x / 4; row < TILE; row += THREADS / 4) {
         float sum = 0;
         for (int i = threadIdx.x % 4; row < rows && i < DV / VECTOR<T>; i += 4) {  // the same split for every VEC
 #pragma unroll
             for (int column = i * VECTOR<T>; column < (i + 1) * VECTOR<T>; column += VEC) {
                 if (column >= d) break;
-                auto left = *(const Values<VEC>*)(g + row * step + column);
-                auto right = *(const Values<VEC>*)(y + row * step + column);
+                auto left = *(const Values<VEC>*)(g + row * stride + column);
+                auto right = *(const Values<VEC>*)(y + row * stride + column);
                 for (int j = 0; j < VEC; j++) sum += to_float(left.at[j]) * to_float(right.at[j]);
             }
         }
@@ -385,7 +385,8 @@ template <bool transposed>
 __device__ void weights_and_gradient(
     float (&p)[FRAGMENTS][4], float (&gs)[FRAGMENTS][4], const Tile<DK>& q_tile, const Tile<DK>& k_tile,
     const Tile<DV>& g_tile, const Tile<DV>& v_tile, const float* delta, const float* peak, const ScoreSpec& spec,
-    unsigned bits, int first_query, int first_key, const KeepMask& keep, const Dropout& dropout, i64 position, int n_keys, float scale) {
+    unsigned bits, int first_query, int first_key, const KeepMask& keep, const Dropout& dropout, i64 position,
+    int n_keys, float scale) {
     multiply_transposed(p, transposed ? k_tile : q_tile, transposed ? q_tile : k_tile);
     multiply_transposed(gs, transposed ? v_tile : g_tile, transposed ? g_tile : v_tile);
 #pragma unroll
@@ -462,7 +463,7 @@ extern "C" __global__ void __launch_bounds__(THREADS) attention_backward(
         __syncthreads();
 
         float p[FRAGMENTS][4] = {}, gs[FRAGMENTS][4] = {};
-        if (__any_sync(FULL, bits))
+        if (__any_sync(ALL_LANES, bits))
             weights_and_gradient<false>(p, gs, q_tile, k_tile, g_tile, v_tile, delta, peak, spec, bits, 0, 0,
                                         keep, dropout, position, n_keys, scale);
         if (gscores) store_allowed(gscores + position, gs, bits, n_keys);
@@ -501,7 +502,7 @@ extern "C" __global__ void __launch_bounds__(THREADS) attention_backward(
             if (dropout.threshold) generate_mask(keep, dropout, position, n_keys, queries);
             wait_for_copies();
             __syncthreads();
-            if (!__any_sync(FULL, bits)) continue;
+            if (!__any_sync(ALL_LANES, bits)) continue;
 
             float p[FRAGMENTS][4] = {}, gs[FRAGMENTS][4] = {};
             weights_and_gradient<false>(p, gs, q_tile, k_tile, g_tile, v_tile, delta, peak, spec, bits, first, other,
@@ -531,7 +532,7 @@ extern "C" __global__ void __launch_bounds__(THREADS) attention_backward(
             if (dropout.threshold) generate_mask(keep, dropout, position, n_keys, queries);
             wait_for_copies();
             __syncthreads();
-            if (!__any_sync(FULL, bits)) continue;
+            if (!__any_sync(ALL_LANES, bits)) continue;
 
             float p[FRAGMENTS][4] = {}, gs[FRAGMENTS][4] = {};  // transposed: rows are keys, columns queries
             weights_and_gradient<true>(p, gs, q_tile, k_tile, g_tile, v_tile, delta, peak, spec, bits, other, first,

@@ -4,25 +4,17 @@ Arrays keep the layout of the projections they come from, (batch, position, head
 so splitting into heads and merging them moves no data.
 """
 
-from collections.abc import Callable
 from typing import Any, NamedTuple
 
 import numpy as np
 
 from npx.array import Array, array_module
-from npx.cpu.row_blocks import INLINE_BYTES, block_rows, parallel_ranges
 from npx.cuda.launch import contiguous, launch
 from npx.dispatch import Output, kernel
-from npx.kernels.attention_spec import (
-    AttentionSpec,
-    multiply_pairs,
-    rotary_positions,
-    rotate,
-    rotations,
-    score_bias,
-)  # fmt: skip
+from npx.kernels.attention_spec import AttentionSpec, rotary_positions, rotate, rotations, score_bias
 from npx.kernels.dropout import DropoutSpec, SavedDropout, dropout, dropout_grad, launch_arguments
-from npx.kernels.packing import Packing, pack_padded, pad_packed
+from npx.kernels.packing import pack_padded, pad_packed
+from npx.kernels.sentence_blocks import SentenceBlock, for_each_block, sentence_blocks
 from npx.kernels.softmax import (
     softmax,
     softmax_grad,
@@ -58,7 +50,7 @@ def attention_grad(
     g: Array, q: Array, k: Array, v: Array, p: Array, saved_dropout: SavedDropout, spec: AttentionSpec,
     out: Arrays | None = None, bias: bool = False,
 ) -> Arrays:  # fmt: skip
-    """Return the gradients (gq, gk, gv) of `attention`, in the three arrays `out` if these are given.
+    """Return the gradients (gq, gk, gv) of `attention`; write them to the three arrays `out` if these are given.
 
     With a = dropout(p) and p = softmax(z): gv = a^T g; ga = g v^T; gp = dropout_grad of ga; gz = softmax_grad of gp;
     gs = gz / sqrt(d_k); gq = gs k and gk = gs^T q, both rotated back. g (B, T, H, d_v). With `bias`, the result ends
@@ -66,12 +58,14 @@ def attention_grad(
     """
     gh, qh = (heads_first(pad_packed(x, spec.q_packing)) for x in (g, q))
     kh, vh = (heads_first(pad_packed(x, spec.kv_packing)) for x in (k, v))
-    ga = gh @ vh.swapaxes(-1, -2)  # (B, H, T, S)
-    a, gp = dropout_grad.reference(p, *saved_dropout), dropout_grad.reference(ga, *saved_dropout)
+    a = dropout_grad.reference(p, *saved_dropout)  # (B, H, T, S)
+    ga = gh @ vh.swapaxes(-1, -2)
+    gp = dropout_grad.reference(ga, *saved_dropout)
     gz = softmax_grad.reference(gp, p)
     gs = gz * q.shape[-1] ** -0.5
-    gq, gk, gv = heads_first(gs @ kh), heads_first(gs.swapaxes(-1, -2) @ qh), heads_first(a.swapaxes(-1, -2) @ gh)
-    gq, gk, gv = pack_padded(gq, spec.q_packing), pack_padded(gk, spec.kv_packing), pack_padded(gv, spec.kv_packing)
+    gq = pack_padded(heads_first(gs @ kh), spec.q_packing)
+    gk = pack_padded(heads_first(gs.swapaxes(-1, -2) @ qh), spec.kv_packing)
+    gv = pack_padded(heads_first(a.swapaxes(-1, -2) @ gh), spec.kv_packing)
     rotate_gradients_back(gq, gk, spec)
     gradients = write_out(out, tuple(x.astype(g.dtype, copy=False) for x in (gq, gk, gv)))
     return (*gradients, gz) if bias else gradients
@@ -80,7 +74,8 @@ def attention_grad(
 def probabilities(q: Array, k: Array, spec: AttentionSpec) -> Array:
     """Return p (B, H, T, S) for q (B, T, H, d_k) and k (B, S, H, d_k), which are already rotated."""
     bias = score_bias(spec, q, k)
-    q, k = heads_first(pad_packed(q, spec.q_packing)), heads_first(pad_packed(k, spec.kv_packing))
+    q = heads_first(pad_packed(q, spec.q_packing))
+    k = heads_first(pad_packed(k, spec.kv_packing))
     z = q @ k.swapaxes(-1, -2) * q.shape[-1] ** -0.5  # (B, H, T, S)
     return softmax.reference(z if bias is None else z + bias)[0]
 
@@ -120,86 +115,33 @@ def write_out(out: Arrays | None, values: Arrays) -> Arrays:
     return out or values
 
 
-class SentenceRows(NamedTuple):
-    """The rows of a block of sentences in an array of queries, keys or values, and their packing."""
-
-    rows: slice
-    packing: Packing | None
-
-    def pad(self, x: Array) -> Array:
-        """Return these rows of x as (b, t, H, d)."""
-        return pad_packed(x[self.rows], self.packing)
-
-    def buffer(self, x: Array) -> Array:
-        """Return an array (b, t, H, d) for results: these rows of x itself, unless they need padding."""
-        if self.packing and not self.packing.is_rectangular:
-            return np.empty((*self.packing.shape, *x.shape[1:]), x.dtype)
-        return self.pad(x)
-
-    def store(self, values: Array, x: Array) -> None:
-        """Copy the results in `buffer(x)` to x, unless they are already there."""
-        if self.packing and not self.packing.is_rectangular:
-            x[self.rows] = pack_padded(values, self.packing)
-
-    def rotate(self, x: Array, factors: Array, out: Array) -> None:
-        """Rotate these rows of x by the factors of `rotations`; `out` may be x."""
-        multiply_pairs(x[self.rows], factors[self.rows] if self.packing else factors, out[self.rows])
-
-
-class SentenceBlock(NamedTuple):
-    """Sentences i to j - 1."""
-
-    i: int
-    j: int
-    queries: SentenceRows
-    keys: SentenceRows
-
-    def of_scores(self, x: Array, n_queries: int, n_keys: int) -> Array:
-        """Return the block's part (b, H, t, s) of an array (B, H, T, S), whose last three axes may have length 1."""
-        return x[self.i : self.j, :, :n_queries, :n_keys]
-
-    def scores_buffer(self, p: Array, n_queries: int, n_keys: int) -> Array:
-        """Return a contiguous array (b, H, t, s) in the memory of the block's part of p."""
-        shape = self.j - self.i, p.shape[1], n_queries, n_keys
-        return p[self.i : self.j].reshape(-1)[: int(np.prod(shape))].reshape(shape)
-
-
-def sentence_blocks(spec: AttentionSpec, batch: int, row_bytes: int) -> list[SentenceBlock]:
-    """Split the batch into blocks of sentences. The scores of one sentence take `row_bytes` bytes."""
-    step = block_rows(batch, row_bytes)
-
-    def rows(packing: Packing | None, i: int, j: int) -> SentenceRows:
-        return SentenceRows(*packing.select(i, j)) if packing else SentenceRows(slice(i, j), None)
-
-    ends = [(i, min(i + step, batch)) for i in range(0, batch, step)]
-    return [SentenceBlock(i, j, rows(spec.q_packing, i, j), rows(spec.kv_packing, i, j)) for i, j in ends]
-
-
-def for_each_block(blocks: list[SentenceBlock], body: Callable[[SentenceBlock], None], p: Array) -> None:
-    """Run `body` for each block: on all cores, or on one if the weights p (B, H, T, S) are small."""
-    parallel_ranges(lambda i, j: body(blocks[i]), len(blocks), 1, inline=p.nbytes < INLINE_BYTES)
-
-
 @attention.fast("numpy", "float32", "float64")
 def attention_numpy(
     q: Array, k: Array, v: Array, spec: AttentionSpec = AttentionSpec(), drop: DropoutSpec | None = None
 ) -> Output:
-    """Compute one block of sentences at a time; its scores then stay in cache between the two matmuls."""
-    (batch, n_queries, n_keys), (heads, d_k) = spec.sizes(q, k), q.shape[-2:]
+    """Compute one block of sentences at a time, so that its scores stay in cache between the two matmuls."""
+    batch, n_queries, n_keys = spec.sizes(q, k)
+    heads, d_k = q.shape[-2:]
     p = np.empty((batch, heads, n_queries, n_keys), q.dtype)
     y = np.empty((*q.shape[:-1], v.shape[-1]), q.dtype)
     keep, keep_scale = (drop.keep_mask(p.shape), drop.scale) if drop else (None, 1.0)
-    bias, scale = score_bias(spec, q, k), d_k**-0.5
-    factors, q_input, k_input = rotations(spec, q, k), q, k
+    bias = score_bias(spec, q, k)
+    scale = d_k**-0.5
+    factors = rotations(spec, q, k)
+    q_input, k_input = q, k
     if factors is not None:
-        q, k = np.empty(q.shape, q.dtype), np.empty(k.shape, k.dtype)
+        q = np.empty(q.shape, q.dtype)
+        k = np.empty(k.shape, k.dtype)
     blocks = sentence_blocks(spec, batch, p[:1].nbytes)
 
-    def body(block: SentenceBlock) -> None:
+    def body(block: SentenceBlock) -> None:  # qb, kb, ...: the block's part of q, k, ...
         if factors is not None:
             block.queries.rotate(q_input, factors[0], out=q)
             block.keys.rotate(k_input, factors[1], out=k)
-        qb, kb, vb, yb = block.queries.pad(q), block.keys.pad(k), block.keys.pad(v), block.queries.buffer(y)
+        qb = block.queries.pad(q)
+        kb = block.keys.pad(k)
+        vb = block.keys.pad(v)
+        yb = block.queries.buffer(y)
         sizes = qb.shape[1], kb.shape[1]
         pb = block.scores_buffer(p, *sizes)
 
@@ -207,13 +149,13 @@ def attention_numpy(
             np.matmul(heads_first(qb), heads_first(kb).swapaxes(-1, -2), out=pb)
             np.multiply(pb, scale, out=pb)
             if bias is not None:
-                np.add(pb, block.of_scores(bias, *sizes), out=pb)
+                np.add(pb, block.part_of_scores(bias, *sizes), out=pb)
 
         compute_scores()
         if not softmax_in_place_without_peak(pb):
             compute_scores()
             softmax_in_place(pb)
-        p_dropped = pb if keep is None else pb * keep_scale * block.of_scores(keep, *sizes)
+        p_dropped = pb if keep is None else pb * keep_scale * block.part_of_scores(keep, *sizes)
         np.matmul(p_dropped, heads_first(vb), out=heads_first(yb))
         block.queries.store(yb, y)
 
@@ -227,26 +169,30 @@ def attention_grad_numpy(
     spec: AttentionSpec, out: Arrays | None = None, bias: bool = False,
 ) -> Arrays:  # fmt: skip
     """Compute one block of sentences at a time."""
-    gq, gk, gv = out or (np.empty(q.shape, g.dtype), np.empty(k.shape, g.dtype), np.empty(v.shape, g.dtype))
-    (drop, keep), scale = saved_dropout, q.shape[-1] ** -0.5
+    gq, gk, gv = out or (np.empty(x.shape, g.dtype) for x in (q, k, v))
+    drop, keep = saved_dropout
+    scale = q.shape[-1] ** -0.5
     gz = np.zeros(p.shape, g.dtype) if bias else None
     factors = rotations(spec, q, k)
 
-    def body(block: SentenceBlock) -> None:
-        gb, qb, kb, vb = block.queries.pad(g), block.queries.pad(q), block.keys.pad(k), block.keys.pad(v)
-        gqb, gkb, gvb = block.queries.buffer(gq), block.keys.buffer(gk), block.keys.buffer(gv)
+    def body(block: SentenceBlock) -> None:  # gb, qb, ...: the block's part of g, q, ...; gh, qh, ...: heads first
+        gb, qb = block.queries.pad(g), block.queries.pad(q)
+        kb, vb = block.keys.pad(k), block.keys.pad(v)
+        gqb = block.queries.buffer(gq)
+        gkb, gvb = block.keys.buffer(gk), block.keys.buffer(gv)
         sizes = qb.shape[1], kb.shape[1]
         gh, qh, kh, vh = map(heads_first, (gb, qb, kb, vb))
-        gs, pb = gh @ vh.swapaxes(-1, -2), block.scores_buffer(p, *sizes)  # (b, H, t, s)
+        gs = gh @ vh.swapaxes(-1, -2)  # (b, H, t, s)
+        pb = block.scores_buffer(p, *sizes)
         a = pb
         if drop and keep is not None:
-            mask = drop.scale * block.of_scores(keep, *sizes).astype(g.dtype)
+            mask = drop.scale * block.part_of_scores(keep, *sizes).astype(g.dtype)
             gs *= mask
             a = pb * mask
         np.matmul(a.swapaxes(-1, -2), gh, out=heads_first(gvb))
         softmax_grad_in_place(gs, pb)
         if gz is not None:
-            block.of_scores(gz, *sizes)[...] = gs
+            block.part_of_scores(gz, *sizes)[...] = gs
         gs *= scale
         np.matmul(gs, kh, out=heads_first(gqb))
         np.matmul(gs.swapaxes(-1, -2), qh, out=heads_first(gkb))
@@ -282,11 +228,14 @@ def attention_cuda(
     The gradient recomputes the probabilities. Saved: the rotated q and k, v, the log-sum-exp (B, H, T), y, spec, drop.
     """
     xp = array_module(q)
-    (batch, n_queries, _), (heads, d_k), d_v = spec.sizes(q, k), q.shape[-2:], v.shape[-1]
+    batch, n_queries, _ = spec.sizes(q, k)
+    heads, d_k = q.shape[-2:]
+    d_v = v.shape[-1]
     if max(d_k, d_v) > LARGEST_HEAD:
         y, saved = attention.reference(*(x.astype(np.float32) for x in (q, k, v)), spec, drop)
         return y.astype(q.dtype, copy=False), SavedByReference(saved)
-    y, lse = xp.empty((*q.shape[:-1], d_v), q.dtype), xp.empty((batch, heads, n_queries), np.float32)
+    y = xp.empty((*q.shape[:-1], d_v), q.dtype)
+    lse = xp.empty((batch, heads, n_queries), np.float32)
     inputs = tuple(with_contiguous_rows(x) for x in (*rotate_inputs(q, k, spec), v))
     launch_attention("attention_forward", inputs, (), (y,), (lse,), spec, drop)
     return y, (*inputs, lse, y, spec, drop)
@@ -301,18 +250,20 @@ def attention_grad_cuda(g: Array, *saved: Any, out: Arrays | None = None, bias: 
     """
     if isinstance(saved[0], SavedByReference):
         gradients = attention_grad.reference(g.astype(np.float32), *saved[0].values, bias=bias)
-        grads, gz = gradients[:3], gradients[3:]
-        return (*(write_out(out, grads) if out else (x.astype(g.dtype, copy=False) for x in grads)), *gz)
+        grads = write_out(out, gradients[:3]) if out else tuple(x.astype(g.dtype, copy=False) for x in gradients[:3])
+        return (*grads, *gradients[3:])
     xp = array_module(g)
     *qkv, lse, y, spec, drop = saved
     inputs = tuple(qkv)
-    g, dtype = contiguous(g), y.dtype
+    g = contiguous(g)
+    dtype = y.dtype
     grads = tuple(
         x if x is not None and has_contiguous_rows(x) and x.dtype == dtype else xp.empty(like.shape, dtype)
         for x, like in zip(out or (None,) * 3, inputs, strict=True)
     )
-    (batch, n_queries, n_keys), heads = spec.sizes(*inputs[:2]), y.shape[-2]
-    gz = xp.zeros((batch, heads, n_queries, n_keys), np.float32) if bias else None  # masked scores are not written
+    batch, n_queries, n_keys = spec.sizes(*inputs[:2])
+    gz_shape = batch, y.shape[-2], n_queries, n_keys
+    gz = xp.zeros(gz_shape, np.float32) if bias else None  # the kernel writes no masked scores
     launch_attention("attention_backward", inputs, grads, (g, y), (lse, gz), spec, drop)
     rotate_gradients_back(grads[0], grads[1], spec)
     return write_out(out, grads) if gz is None else (*write_out(out, grads), gz)
@@ -329,7 +280,7 @@ def with_contiguous_rows(x: Array) -> Array:
 
 
 def launch_attention(
-    kernel: str, inputs: Arrays, grads: Arrays, dense: Arrays, rows: tuple[Array | None, ...], spec: AttentionSpec,
+    kernel: str, inputs: Arrays, grads: Arrays, outputs: Arrays, sums: tuple[Array | None, ...], spec: AttentionSpec,
     drop: DropoutSpec | None,
 ) -> None:  # fmt: skip
     """Launch a kernel of attention.cu with one block per tile of queries.
@@ -339,17 +290,22 @@ def launch_attention(
     Args:
         inputs: q, k, v, of any strides.
         grads: their gradients, of any strides, or ().
-        dense: (y,) or (g, y), contiguous.
-        rows: the log-sum-exp and, for gradients, the array for the gradient of the scores, or None.
+        outputs: (y,) or (g, y), contiguous.
+        sums: the log-sum-exp and, for gradients, the array for the gradient of the scores, or None; all float32.
     """
-    (batch, n_queries, n_keys), size = spec.sizes(*inputs[:2]), dense[0].itemsize
-    (heads, d_k), d_v = inputs[0].shape[-2:], inputs[2].shape[-1]
-    longest, dk, dv = max(n_queries, n_keys), -(-d_k // 16) * 16, -(-d_v // 16) * 16
-    length, tile = longest if grads else n_queries, tile_size(longest, 2 * size * (dk + dv))
+    batch, n_queries, n_keys = spec.sizes(*inputs[:2])
+    heads, d_k = inputs[0].shape[-2:]
+    d_v = inputs[2].shape[-1]
+    dk, dv = -(-d_k // 16) * 16, -(-d_v // 16) * 16  # rounded up to a multiple of 16
+    itemsize = outputs[0].itemsize
+    longest = max(n_queries, n_keys)
+    tile = tile_size(longest, 2 * itemsize * (dk + dv))
+    tiles = -(-(longest if grads else n_queries) // tile)
     views = [*inputs, *grads]
-    strides = [np.int64(stride // size) for x in views for stride in (0, *x.strides[:-1])[-3:]]
+    strides = [np.int64(stride // itemsize) for x in views for stride in (0, *x.strides[:-1])[-3:]]
     starts = [packing and packing.starts for packing in (spec.q_packing, spec.kv_packing)]
-    lengths, bias, bias_strides = spec.kv_lengths, spec.bias, [0, 0, 0, 0]
+    lengths, bias = spec.kv_lengths, spec.bias
+    bias_strides = [0, 0, 0, 0]
     if lengths is not None:
         lengths = contiguous(lengths.astype(np.int64, copy=False))
     if bias is not None:
@@ -358,17 +314,18 @@ def launch_attention(
     launch(
         "attention.cu",
         kernel,
-        -(-length // tile) * heads * batch,
+        tiles * heads * batch,
         2 * tile,
-        (*dense[:-1], *inputs, dense[-1], *rows, *grads, *starts, lengths, bias, *strides, *map(np.int64, bias_strides),
-         *map(np.int32, (spec.causal, heads, n_queries, n_keys, d_k, d_v)), *launch_arguments(drop)),
-        T=dense[0].dtype,
+        (*outputs[:-1], *inputs, outputs[-1], *sums, *grads, *starts, lengths, bias, *strides,
+         *map(np.int64, bias_strides), *map(np.int32, (spec.causal, heads, n_queries, n_keys, d_k, d_v)),
+         *launch_arguments(drop)),
+        T=outputs[0].dtype,
         DK=dk,
         DV=dv,
         TILE=tile,
         ONE_TILE=int(longest <= tile <= min(dk, dv)),
         strided=True,
-        VEC=access_bytes(*views, *dense) // size,
+        VEC=access_bytes(*views, *outputs) // itemsize,
     )  # fmt: skip
 
 

@@ -53,27 +53,29 @@ def score_bias(spec: AttentionSpec, q: Array, k: Array) -> Array | None:
 
     The result has q's dtype and is broadcastable to (B, H, T, S); its first axis has length B.
     """
-    xp, (batch, n_queries, n_keys) = array_module(q), spec.sizes(q, k)
+    xp = array_module(q)
+    batch, n_queries, n_keys = spec.sizes(q, k)
     position = xp.arange(n_keys)
-    allowed, total = None, None
+    allowed = None
     lengths: Any = spec.kv_packing.counts if spec.kv_packing else spec.kv_lengths
     if spec.causal and n_queries > 1:  # a single query is the last position and may attend to every key
-        last = xp.arange(n_keys - n_queries, n_keys)[None, :, None]  # (1, T, 1)
+        last_key = xp.arange(n_keys - n_queries, n_keys)[None, :, None]  # (1, T, 1)
         if spec.q_packing is not spec.kv_packing:  # the number of earlier keys differs between sentences
             n_earlier: Any = lengths if spec.kv_packing else n_keys
             n_earlier = n_earlier - (spec.q_packing.counts if spec.q_packing else n_queries)  # (B,)
-            last = xp.arange(n_queries)[:, None] + n_earlier[:, None, None]  # (B, T, 1)
+            last_key = xp.arange(n_queries)[:, None] + n_earlier[:, None, None]  # (B, T, 1)
         elif spec.kv_packing:  # already masked: keys after a sentence's end come after all its queries
             lengths = None
-        allowed = (position <= last)[:, None]  # (B or 1, 1, T, S)
+        allowed = (position <= last_key)[:, None]  # (B or 1, 1, T, S)
     if lengths is not None:
-        real = (position < lengths[:, None])[:, None, None]  # (B, 1, 1, S)
-        allowed = real if allowed is None else allowed & real
+        in_sentence = (position < lengths[:, None])[:, None, None]  # (B, 1, 1, S)
+        allowed = in_sentence if allowed is None else allowed & in_sentence
+    total = None
     if spec.bias is not None:
         total = spec.bias.reshape((1,) * (4 - spec.bias.ndim) + spec.bias.shape).astype(q.dtype, copy=False)
     if allowed is not None:
-        allowed = xp.where(allowed, q.dtype.type(0), q.dtype.type(-np.inf)).astype(q.dtype, copy=False)
-        total = allowed if total is None else total + allowed
+        mask = xp.where(allowed, q.dtype.type(0), q.dtype.type(-np.inf)).astype(q.dtype, copy=False)
+        total = mask if total is None else total + mask
     return total if total is None or len(total) == batch else xp.broadcast_to(total, (batch, *total.shape[1:]))
 
 
@@ -96,14 +98,16 @@ def rotate(x: Array, positions: Any, base: float | None, inverse: bool = False, 
 
 def multiply_pairs(x: Array, factors: Array, out: Array | None = None) -> Array:
     """Multiply the pairs of values in x (..., d), as complex numbers, by factors broadcastable to (..., d/2)."""
-    xp, dtype = array_module(x), np.result_type(x.dtype, np.float32)
+    xp = array_module(x)
+    dtype = np.result_type(x.dtype, np.float32)
 
-    def are_pairs(a: Array | None) -> bool:
+    def has_complex_view(a: Array | None) -> bool:
         return xp is np and a is not None and a.dtype == dtype and a.strides[-1] == a.itemsize
 
-    wide = x if are_pairs(x) else xp.ascontiguousarray(x, dtype)
-    target = out if are_pairs(out) else None
-    rotated = xp.multiply(wide.view(factors.dtype), factors, out=None if target is None else target.view(factors.dtype))
+    pairs = x if has_complex_view(x) else xp.ascontiguousarray(x, dtype)
+    target = out if has_complex_view(out) else None
+    target_view = None if target is None else target.view(factors.dtype)
+    rotated = xp.multiply(pairs.view(factors.dtype), factors, out=target_view)
     if out is None:
         return rotated.view(dtype).astype(x.dtype, copy=False)
     if target is None:
@@ -113,7 +117,8 @@ def multiply_pairs(x: Array, factors: Array, out: Array | None = None) -> Array:
 
 def rotation_factors(x: Array, positions: Any, base: float) -> Array:
     """Return e^(i angle), complex (T, H, d/2), for the positions of x (..., T, H, d): the same for all heads."""
-    xp, (length, heads, size) = array_module(x), x.shape[-3:]
+    xp = array_module(x)
+    length, heads, size = x.shape[-3:]
     if size % 2:
         raise ValueError(f"rotary positions: expected an even d_k; got {size}; try d_k = {size + 1}")
     dtype = np.result_type(x.dtype, np.complex64)

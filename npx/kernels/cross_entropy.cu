@@ -6,16 +6,16 @@
 #define LOWEST -3.402823466e38f  // instead of -inf, so that differences stay finite
 
 // losses[row] = logsumexp(z) - on z_target - off sum z and, unless gz is null, gz = softmax(z) - q. gz may be z; rows
-// of both are `step` values apart. q is `off`, plus `on` at the target, and 0 at padding if `without_pad`. A row whose
-// target is padding gets zeros. The first pass computes the maximum and the sum of exponentials online; if
+// of both are `stride` values apart. q is `off`, plus `on` at the target, and 0 at padding if `excludes_padding`. A row
+// whose target is padding gets zeros. The first pass computes the maximum and the sum of exponentials online; if
 // `keep_row`, it also keeps the row in dynamic shared memory for the second pass.
 extern "C" __global__ void cross_entropy(
-    const T* z, const ID* targets, T* gz, float* losses, int classes, i64 step,
-    float on, float off, i64 pad_id, int without_pad, int keep_row
+    const T* z, const ID* targets, T* gz, float* losses, int classes, i64 stride,
+    float on, float off, i64 pad_id, int excludes_padding, int keep_row
 ) {
     i64 row = blockIdx.x, target = targets[row];
-    z += row * step;
-    if (gz) gz += row * step;
+    z += row * stride;
+    if (gz) gz += row * stride;
 
     if (target == pad_id) {
         const float zeros[WIDTH] = {};
@@ -26,7 +26,7 @@ extern "C" __global__ void cross_entropy(
     }
 
     T* row_copy = dynamic_shared<T>();  // each thread reads only what it wrote
-    const int excluded = without_pad ? (int)pad_id : -1;  // its logit may be -inf, so it must not enter the sum
+    const int excluded = excludes_padding ? (int)pad_id : -1;  // its logit may be -inf, so it must not enter the sum
     float peak = LOWEST, total = 0, sum = 0;
     for (int start = threadIdx.x * WIDTH; start < classes; start += blockDim.x * WIDTH) {
         float v[WIDTH], top = peak;
@@ -53,10 +53,10 @@ extern "C" __global__ void cross_entropy(
     if (!gz) return;
 
     float inverse = 1 / total;
-    const T* again = keep_row ? row_copy : z;
+    const T* row_source = keep_row ? row_copy : z;
     for (int start = threadIdx.x * WIDTH; start < classes; start += blockDim.x * WIDTH) {
         float v[WIDTH];
-        load<WIDTH>(again + start, classes - start, v);
+        load<WIDTH>(row_source + start, classes - start, v);
 #pragma unroll
         for (int i = 0; i < WIDTH; i++) {
             float q = start + i == excluded ? 0 : off;

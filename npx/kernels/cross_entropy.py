@@ -83,12 +83,12 @@ def cross_entropy(logits: Array, targets: Array, smoothing: LabelSmoothing = NO_
     q[xp.arange(n), targets] += on
     if smoothing.excludes_padding:
         q[:, smoothing.pad_id] = 0
-    real = (targets != smoothing.pad_id)[:, None]
+    is_token = (targets != smoothing.pad_id)[:, None]
     peak = logits.max(axis=-1, keepdims=True)
     log_p = logits - peak - xp.log(xp.sum(xp.exp(logits - peak), axis=-1, keepdims=True))
     log_likelihood = q * xp.where(q != 0, log_p, 0)  # a class with q = 0 may have a logit of -inf
-    loss = -xp.sum(xp.where(real, log_likelihood, 0), dtype=accumulation_dtype(logits.dtype))
-    return loss, xp.where(real, xp.exp(log_p) - q, 0).astype(logits.dtype) if grad else None
+    loss = -xp.sum(xp.where(is_token, log_likelihood, 0), dtype=accumulation_dtype(logits.dtype))
+    return loss, xp.where(is_token, xp.exp(log_p) - q, 0).astype(logits.dtype) if grad else None
 
 
 @cross_entropy.define_gradient
@@ -101,7 +101,7 @@ def cross_entropy_grad(g: Array, gz: Array) -> Array:
 def linear_cross_entropy(
     x: Array, w: Array, targets: Array, smoothing: LabelSmoothing = NO_SMOOTHING, grad: bool = True
 ) -> Output:
-    """`cross_entropy` of the logits x w^T, without storing logits or probabilities for backward.
+    """Compute `cross_entropy` of the logits x w^T without saving logits or probabilities for backward.
 
     x (R, D); w (V, D), the output projection, which is the embedding table; targets (R,). Saved, if `grad`: the
     gradients gx (R, D) and gw (V, D), which are computed together with the loss.
@@ -115,7 +115,7 @@ def linear_cross_entropy_grad(
     g: Array, gx: Array, gw: Array, accumulate_into: Array | None = None
 ) -> tuple[Array, Array]:
     """Return g gx and g gw for the gradient g () of the loss; g gw is added to `accumulate_into` if that is given."""
-    gx, gw = (g * gx).astype(gx.dtype, copy=False), (g * gw).astype(gw.dtype, copy=False)
+    gx, gw = ((g * gradient).astype(gradient.dtype, copy=False) for gradient in (gx, gw))
     return accumulate((gx, gw), (None, accumulate_into))
 
 
@@ -174,17 +174,18 @@ def cross_entropy_numpy(
     logits: Array, targets: Array, smoothing: LabelSmoothing = NO_SMOOTHING, grad: bool = True
 ) -> Output:
     """Copy the rows whose target is not padding, and replace the copies with their gradients in place."""
-    real = np.flatnonzero(targets != smoothing.pad_id)
-    z, targets_of_real = logits[real], targets[real]
+    token_rows = np.flatnonzero(targets != smoothing.pad_id)
+    z = logits[token_rows]
+    targets = targets[token_rows]
 
     def body(i: int, j: int) -> float:
-        return logits_to_gradient(z[i:j], targets_of_real[i:j], smoothing, grad)
+        return logits_to_gradient(z[i:j], targets[i:j], smoothing, grad)
 
     loss = np.asarray(sum(map_blocks(body, len(z), z.itemsize * z.shape[1])), logits.dtype)
     if not grad:
         return loss, None
     gz = np.zeros(logits.shape, logits.dtype)
-    gz[real] = z
+    gz[token_rows] = z
     return loss, gz
 
 
@@ -204,38 +205,41 @@ def linear_cross_entropy_numpy(
     f. Maxima, exponentials and their sums are computed right after a panel's matmul, while its logits are in cache.
     """
     on, off = smoothing.target_weights(len(w))
-    real = np.flatnonzero(targets != smoothing.pad_id)
-    padded = len(real) < len(x)
-    x_real, targets = (x[real], targets[real]) if padded else (x, targets)
+    token_rows = np.flatnonzero(targets != smoothing.pad_id)
+    has_padding = len(token_rows) < len(x)
+    x_tokens = x  # and below gx_tokens: without the rows of padding
+    if has_padding:
+        x_tokens = x[token_rows]
+        targets = targets[token_rows]
     smoothed = np.full(len(w), off, x.dtype)  # off, or 0 for classes without smoothing
     if smoothing.excludes_padding:
         smoothed[smoothing.pad_id] = 0
     off_w = smoothed @ w  # (D,)
-    gx_real: Any = w[targets]
-    loss = -(on * np.einsum("nd,nd->n", x_real, gx_real) + x_real @ off_w).sum(dtype=np.float64)
-    gx_real *= -on
-    gx_real -= off_w
-    gw = (np.empty if len(real) else np.zeros)(w.shape, x.dtype) if grad else None
+    gx_tokens: Any = w[targets]
+    loss = -(on * np.einsum("nd,nd->n", x_tokens, gx_tokens) + x_tokens @ off_w).sum(dtype=np.float64)
+    gx_tokens *= -on
+    gx_tokens -= off_w
+    gw = (np.empty if len(x_tokens) else np.zeros)(w.shape, x.dtype) if grad else None
 
-    chunks = max(1, -(-len(real) * len(w) // CHUNK))
-    rows = block_size(max(1, -(-len(real) // chunks)))
+    chunks = max(1, -(-len(x_tokens) * len(w) // CHUNK))
+    rows = block_size(max(1, -(-len(x_tokens) // chunks)))
     width = block_size(min(PANEL, -(-len(w) // 4)) if is_configured() else len(w))
     buffer = np.empty((-(-len(w) // width), rows, max(width, x.shape[1])), x.dtype)
-    for start in range(0, len(real), rows):
-        chunk = x_real[start : start + rows]
+    for start in range(0, len(x_tokens), rows):
+        chunk = x_tokens[start : start + rows]
         lse, f = exponentials_in_panels(chunk, w, buffer, width)
         loss += lse.sum(dtype=np.float64)
         if gw is not None:
-            initial = None if start else (smoothed, x_real.sum(axis=0))
-            gx_real[start : start + rows] += gradients_in_panels(chunk, w, buffer, width, f, gw, initial)
+            initial = None if start else (smoothed, x_tokens.sum(axis=0))
+            gx_tokens[start : start + rows] += gradients_in_panels(chunk, w, buffer, width, f, gw, initial)
     if gw is None:
         return np.asarray(loss, x.dtype), None
     del buffer
-    gx = gx_real
-    if padded:
+    gx = gx_tokens
+    if has_padding:
         gx = np.zeros(x.shape, x.dtype)
-        gx[real] = gx_real
-    target_ids, sums = sums_by_id(x_real, targets)
+        gx[token_rows] = gx_tokens
+    target_ids, sums = sums_by_id(x_tokens, targets)
     gw[target_ids] -= on * sums
     return np.asarray(loss, x.dtype), (gx, gw)
 
@@ -279,7 +283,8 @@ def gradients_in_panels(
     """
 
     def body(i: int, j: int) -> Array:
-        e, scale = buffer[i // width, : len(x), : j - i], f[i // width, :, None]
+        e = buffer[i // width, : len(x), : j - i]
+        scale = f[i // width, :, None]
         if initial:
             np.matmul(e.T, scale * x, out=gw[i:j])
             gw[i:j] -= np.outer(initial[0][i:j], initial[1])
@@ -315,10 +320,11 @@ def losses_and_gradient(z: Array, targets: Array, gz: Array | None, losses: Arra
     n, classes = z.shape
     on, off = smoothing.target_weights(classes)
     sizes = np.int32(classes), np.int64(z.strides[0] // z.itemsize), np.float32(on), np.float32(off)
-    padding, row_bytes = np.int64(smoothing.pad_id), classes * z.itemsize
-    two_blocks = 2 * (row_bytes + RESERVED)
+    row_bytes = classes * z.itemsize
+    two_blocks = 2 * (row_bytes + RESERVED)  # a row is kept only if a multiprocessor has room for two blocks
     keep_row = gz is not None and two_blocks <= block_size(shared_memory(array_module(z)))
-    args = z, targets, gz, losses, *sizes, padding, np.int32(smoothing.excludes_padding), np.int32(keep_row)
+    flags = np.int64(smoothing.pad_id), np.int32(smoothing.excludes_padding), np.int32(keep_row)
+    args = z, targets, gz, losses, *sizes, *flags
     threads = 64 if classes <= 1024 else 512
     launch(
         "cross_entropy.cu", "cross_entropy", n, threads, args, row_bytes if keep_row else 0,
@@ -342,7 +348,8 @@ def linear_cross_entropy_cuda(
     Rows of padding are computed too, with a zero gradient: to skip them, the host would have to wait for their count.
     """
     xp = array_module(x)
-    x, targets = contiguous(x), contiguous(targets)
+    x = contiguous(x)
+    targets = contiguous(targets)
     n, classes = len(x), len(w)
     columns = -(-classes // CUDA_ROWS) * CUDA_ROWS  # unaligned rows rule out tensor cores and 16-byte loads
     chunk = block_size(max(CUDA_ROWS, CUDA_CHUNK // columns // CUDA_ROWS * CUDA_ROWS))

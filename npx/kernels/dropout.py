@@ -10,7 +10,7 @@ from npx.cuda.launch import BLOCK_THREADS, contiguous, launch
 from npx.dispatch import Output, kernel
 from npx.random import Key, bits16
 
-WORD = 1 << 16  # a value is dropped where its random 16-bit word is below rate * WORD
+WORD_VALUES = 1 << 16  # values of a 16-bit word; a value of x is dropped if its random word is below rate * WORD_VALUES
 
 
 class DropoutSpec(NamedTuple):
@@ -27,13 +27,13 @@ class DropoutSpec(NamedTuple):
         """
         if not 0 <= self.rate <= 1:
             raise ValueError(f"DropoutSpec: expected a rate from 0 to 1; got {self.rate!r}; try 0.1")
-        return round(self.rate * WORD)
+        return round(self.rate * WORD_VALUES)
 
     @property
     def scale(self) -> float:
         """1 / (1 - rounded rate), which preserves the expected value exactly."""
-        n_kept = WORD - self.threshold
-        return WORD / n_kept if n_kept else 0.0
+        n_kept = WORD_VALUES - self.threshold
+        return WORD_VALUES / n_kept if n_kept else 0.0
 
     def keep_mask(self, shape: tuple[int, ...]) -> np.ndarray:
         """Return a host array of bools, False where values are dropped; they depend only on key, rate and position."""
@@ -69,7 +69,7 @@ def dropout_grad_numpy(g: Array, drop: DropoutSpec | None, keep: Array | None) -
     if drop is None or keep is None:
         return g
     gx = np.empty(g.shape, g.dtype)
-    flat_g, flat_keep, flat_gx = g.reshape(-1), keep.reshape(-1), gx.reshape(-1)
+    flat_g, flat_keep, flat_gx = (a.reshape(-1) for a in (g, keep, gx))
     scale = drop.scale
 
     def body(i: int, j: int) -> None:

@@ -72,12 +72,13 @@ def embedding_numpy(
     if not y.size:
         return y, saved
     length = 1 if positions is None or ids.ndim == 1 else ids.shape[-1]
-    ids3, y3 = ids.reshape(-1, length), y.reshape(-1, length, table.shape[1])
+    ids2 = ids.reshape(-1, length)  # a row per sentence or, without positions or for 1-d ids, per id
+    y3 = y.reshape(-1, length, table.shape[1])
     keep3 = None if keep is None else keep.reshape(y3.shape)
 
     def body(i: int, j: int) -> None:
         part = y3[i:j]
-        part[...] = table[ids3[i:j]]
+        part[...] = table[ids2[i:j]]
         if scale != 1.0:
             part *= scale
         if positions is not None:
@@ -124,11 +125,13 @@ def embedding_cuda(
     table: Array, ids: Array, scale: float = 1.0, positions: Array | None = None, drop: DropoutSpec | None = None
 ) -> Output:
     """Let one warp compute each row."""
-    table, ids, d = contiguous(table), contiguous(ids), table.shape[1]
+    table, ids = contiguous(table), contiguous(ids)
+    d = table.shape[1]
     positions = None if positions is None else contiguous(positions.astype(table.dtype, copy=False))
     y = array_module(table).empty((*ids.shape, d), table.dtype)
     sizes = np.int64(ids.size), np.int32(d), np.int32(1 if positions is None else len(positions)), np.float32(scale)
-    args, blocks = (table, ids, positions, y, *sizes, *launch_arguments(drop)), -(-ids.size // (BLOCK_THREADS // 32))
+    args = table, ids, positions, y, *sizes, *launch_arguments(drop)
+    blocks = -(-ids.size // (BLOCK_THREADS // 32))
     launch("embedding.cu", "embedding", blocks, BLOCK_THREADS, args, T=table.dtype, ID=ids.dtype)
     return y, (ids, len(table), scale, drop)
 
@@ -139,7 +142,8 @@ def embedding_grad_cuda(
 ) -> Array:
     """Sort the positions by id and sum each run of equal ids in one block, deterministically and without atomics."""
     xp = array_module(g)
-    g, d = contiguous(g), g.shape[-1]
+    g = contiguous(g)
+    d = g.shape[-1]
     total = accumulate_into if accumulate_into is not None and accumulate_into.dtype == np.float32 else None
     gtable: Any = xp.zeros((rows, d), g.dtype) if total is None else None
     order = xp.argsort(ids.reshape(-1), kind="stable").astype(np.int64, copy=False)

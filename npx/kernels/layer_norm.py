@@ -17,7 +17,7 @@ def layer_norm(x: Array, gamma: Array, beta: Array, eps: float = 1e-6) -> tuple[
 
     x (..., D); gamma, beta (D,); var is the biased variance. Saved: gamma, xhat (..., D), rstd (..., 1).
     """
-    check_rows(x)
+    check_norm_inputs("layer_norm", x)
     xp = array_module(x)
     centered = x - xp.mean(x, axis=-1, keepdims=True)
     rstd = 1 / xp.sqrt(xp.mean(centered * centered, axis=-1, keepdims=True) + eps)
@@ -46,26 +46,24 @@ def layer_norm_grad(
     return gx, *accumulate((ggamma, gbeta), accumulate_into)
 
 
-def check_rows(x: Array, residual: Array | None = None) -> None:
+def check_norm_inputs(name: str, x: Array, residual: Array | None = None) -> None:
     """Raise ValueError unless x has a floating-point dtype and the residual has the shape of x."""
     if x.dtype.kind in "iub":
-        raise ValueError(
-            f"layer_norm: expected x to have a floating-point dtype; got {x.dtype}; try x.astype('float32')"
-        )
+        raise ValueError(f"{name}: expected x to have a floating-point dtype; got {x.dtype}; try x.astype('float32')")
     if residual is not None and residual.shape != x.shape:
-        raise ValueError(f"layer_norm: expected a residual of shape {x.shape}, like x; got {residual.shape}")
+        raise ValueError(f"{name}: expected a residual of shape {x.shape}, like x; got {residual.shape}")
 
 
 def norm_rows(x: Array, gamma: Array, beta: Array, eps: float, xhat: Array, y: Array, rstd: Array) -> None:
     """Normalize the rows x (n, D); write xhat (n, D) (possibly to x itself), y (n, D) and rstd (n, 1)."""
-    z = np.subtract(x, row_means(x), out=xhat)
-    np.vecdot(z, z, out=rstd[:, 0])
-    rstd /= z.shape[-1]
+    np.subtract(x, row_means(x), out=xhat)
+    np.vecdot(xhat, xhat, out=rstd[:, 0])  # until it is complete, rstd holds the variance, then its root
+    rstd /= xhat.shape[-1]
     rstd += eps
     np.sqrt(rstd, out=rstd)
     np.reciprocal(rstd, out=rstd)
-    z *= rstd
-    np.multiply(z, gamma, out=y)
+    xhat *= rstd
+    np.multiply(xhat, gamma, out=y)
     y += beta
 
 
@@ -99,7 +97,7 @@ def layer_norm_numpy(x: Array, gamma: Array, beta: Array, eps: float = 1e-6) -> 
 
 @layer_norm_grad.fast("numpy", "float32", "float64")
 def layer_norm_grad_numpy(g: Array, *saved: Any, **options: Any) -> tuple[Array, ...]:
-    """Return the gradients of `residual_norm_numpy` except gx."""
+    """Return (gx, ggamma, gbeta). Without dropout, gx equals gresidual, so the first of the four results is omitted."""
     return residual_norm_grad_numpy(g, *saved, **options)[1:]
 
 
@@ -111,9 +109,11 @@ def residual_norm_numpy(
     Saves y, which the next operation saves anyway, instead of xhat = (y - beta) / gamma. For columns from which xhat
     cannot be recovered accurately, xhat is saved. The dropout mask takes one bit per value.
     """
-    check_rows(x, residual)
-    y, rstd = np.empty(x.shape, x.dtype), np.empty((*x.shape[:-1], 1), x.dtype)
-    keep, lossy = drop and drop.keep_mask(x.shape), lossy_columns(gamma, beta)
+    check_norm_inputs("layer_norm" if residual is None else "dropout_residual_norm", x, residual)
+    y = np.empty(x.shape, x.dtype)
+    rstd = np.empty((*x.shape[:-1], 1), x.dtype)
+    keep = drop and drop.keep_mask(x.shape)
+    lossy = lossy_columns(gamma, beta)
     xhat_lossy = np.empty((rstd.size, len(lossy)), x.dtype)
     saved = gamma, beta, y, (lossy, xhat_lossy), rstd, drop, None if keep is None else np.packbits(keep, axis=-1)
     if not x.size:
@@ -122,7 +122,8 @@ def residual_norm_numpy(
     scale = drop.scale if drop else 1.0
 
     def body(i: int, j: int) -> None:
-        xb, z = x2[i:j], np.empty((j - i, x2.shape[1]), x.dtype)
+        xb = x2[i:j]
+        z = np.empty(xb.shape, x.dtype)
         if keep2 is not None:
             xb = np.multiply(xb, scale, out=z)
             xb *= keep2[i:j]
@@ -138,7 +139,8 @@ def residual_norm_numpy(
 
 def lossy_columns(gamma: Array, beta: Array) -> Array:
     """Return the indices of the columns where (y - beta) / gamma does not recover xhat with nearly full precision."""
-    magnitude, limits = np.abs(gamma), np.finfo(gamma.dtype)
+    magnitude = np.abs(gamma)
+    limits = np.finfo(gamma.dtype)
     in_range = (magnitude > limits.tiny**0.5) & (magnitude < limits.max**0.5)
     return np.flatnonzero(~(in_range & (4 * magnitude >= np.abs(beta))))
 
@@ -154,13 +156,18 @@ def residual_norm_grad_numpy(
     keep: Array | None,
     accumulate_into: GradientTargets = NO_TARGETS,
 ) -> tuple[Array, ...]:
-    """Return the gradients (gx, gresidual, ggamma, gbeta) of `residual_norm_numpy`; sums follow the block order."""
-    gresidual, d = np.empty(g.shape, g.dtype), g.shape[-1]
+    """Return the gradients (gx, gresidual, ggamma, gbeta) of `residual_norm_numpy`.
+
+    The sums over rows are added in the order of the blocks, so they do not depend on the number of threads.
+    """
+    d = g.shape[-1]
+    gresidual = np.empty(g.shape, g.dtype)
     gx = gresidual if keep is None else np.empty(g.shape, g.dtype)
     if not g.size:
         return gx, gresidual, *accumulate((np.zeros(d, g.dtype), np.zeros(d, g.dtype)), accumulate_into)
     g2, y2, r2, gres2, gx2, keep2 = (as_rows(a) for a in (g, y, rstd, gresidual, gx, keep))
-    (lossy, xhat_lossy), scale = saved_xhat, drop.scale if drop else 1.0
+    lossy, xhat_lossy = saved_xhat
+    scale = drop.scale if drop else 1.0
     inverse = 1 / np.where(np.isin(np.arange(d), lossy), 1, gamma)
 
     def body(i: int, j: int) -> tuple[Array, Array]:
@@ -180,13 +187,14 @@ def residual_norm_grad_numpy(
 
 
 def as_rows(x: Array | None) -> Any:
-    """Reshape a non-empty x (..., D) to (R, D); None stays None."""
+    """Return x (..., D) as rows (R, D); x must not be empty, and None stays None. The result has a name such as x2."""
     return None if x is None else x.reshape(-1, x.shape[-1])
 
 
 WARP_COLUMNS = 1024  # number of columns that one warp can hold in registers; longer rows take several warps
 MAX_WARPS = 8  # warps per row: more would leave each thread too few registers
 PARTIAL_SUMS = 264  # blocks that sum the gradients of gamma and beta: two per multiprocessor of a large GPU
+COLUMN_SUM_WARPS = 32  # warps per block of `sum_columns_cuda`
 
 
 @layer_norm.fast("cupy", "float32", "float16", "bfloat16")
@@ -197,7 +205,7 @@ def layer_norm_cuda(x: Array, gamma: Array, beta: Array, eps: float = 1e-6) -> O
 
 @layer_norm_grad.fast("cupy", "float32", "float16", "bfloat16")
 def layer_norm_grad_cuda(g: Array, *saved: Any, **options: Any) -> tuple[Array, ...]:
-    """Return the gradients of `residual_norm_cuda` except gx."""
+    """Return (gx, ggamma, gbeta). Without dropout, gx equals gresidual, so the first of the four results is omitted."""
     return residual_norm_grad_cuda(g, *saved, **options)[1:]
 
 
@@ -209,14 +217,17 @@ def residual_norm_cuda(
     Each row is read and written once, by one warp or, if it is long, by several. Saved: gamma, xhat, rstd (R,) in
     float32, and `drop`, from which the gradient regenerates the mask.
     """
-    check_rows(x, residual)
+    check_norm_inputs("layer_norm" if residual is None else "dropout_residual_norm", x, residual)
     xp = array_module(x)
     x, residual, gamma, beta = (contiguous(a) for a in (x, residual, gamma, beta))
-    n, d, threads, shape = row_shape(x)
-    y, xhat, rstd = xp.empty(x.shape, x.dtype), xp.empty(x.shape, x.dtype), xp.empty(n, np.float32)
+    d = x.shape[-1]
+    n = x.size // max(d, 1)
+    threads, defines = row_layout(d)
+    y, xhat = xp.empty(x.shape, x.dtype), xp.empty(x.shape, x.dtype)
+    rstd = xp.empty(n, np.float32)
     sizes = np.int32(n), np.int32(d), np.float32(eps)
     args = x, residual, gamma, beta, y, xhat, rstd, *sizes, *launch_arguments(drop)
-    launch("layer_norm.cu", "layer_norm", -(-n // shape["ROWS"]), threads, args, T=x.dtype, **shape)
+    launch("layer_norm.cu", "layer_norm", -(-n // defines["ROWS"]), threads, args, T=x.dtype, **defines)
     return y, (gamma, xhat, rstd, drop)
 
 
@@ -234,22 +245,24 @@ def residual_norm_grad_cuda(
     """
     xp = array_module(g)
     g = contiguous(g)
-    n, d, threads, shape = row_shape(g)
-    blocks = min(-(-n // shape["ROWS"]), block_size(PARTIAL_SUMS))
-    gresidual, partial = xp.empty(g.shape, g.dtype), xp.empty((blocks, 2 * d), np.float32)
+    d = g.shape[-1]
+    n = g.size // max(d, 1)
+    threads, defines = row_layout(d)
+    blocks = min(-(-n // defines["ROWS"]), block_size(PARTIAL_SUMS))
+    partial = xp.empty((blocks, 2 * d), np.float32)
+    gresidual = xp.empty(g.shape, g.dtype)
     gx = xp.empty(g.shape, g.dtype) if drop else None
     args = g, gamma, xhat, rstd, gresidual, gx, partial, np.int32(n), np.int32(d), *launch_arguments(drop)
-    launch("layer_norm.cu", "layer_norm_grad", blocks, threads, args, T=g.dtype, **shape)
+    launch("layer_norm.cu", "layer_norm_grad", blocks, threads, args, T=g.dtype, **defines)
     return gresidual if gx is None else gx, gresidual, *sum_columns_cuda(partial, g.dtype, accumulate_into[:2])
 
 
-def row_shape(x: Array) -> tuple[int, int, int, dict[str, Any]]:
-    """Return the rows and columns of x, the threads per block, and the kernel's definitions WARPS, ROWS and CHUNKS."""
-    d = x.shape[-1]
+def row_layout(d: int) -> tuple[int, dict[str, Any]]:
+    """Return the threads per block and the definitions (WARPS, ROWS, CHUNKS) of layer_norm.cu for rows of d values."""
     warps = min(max(1, -(-d // WARP_COLUMNS)), MAX_WARPS)
     rows = 8 if warps == 1 else 1
     chunks = max(1, -(-d // (512 * warps)))
-    return x.size // max(d, 1), d, 32 * warps * rows, {"WARPS": warps, "ROWS": rows, "CHUNKS": chunks}
+    return 32 * warps * rows, {"WARPS": warps, "ROWS": rows, "CHUNKS": chunks}
 
 
 def sum_columns_cuda(partial: Array, dtype: Any, accumulate_into: GradientTargets) -> list[Array]:
@@ -257,10 +270,12 @@ def sum_columns_cuda(partial: Array, dtype: Any, accumulate_into: GradientTarget
 
     The sums are added to the targets if all of them are float32 arrays; otherwise new arrays of `dtype` are returned.
     """
-    (rows, columns), parts = partial.shape, len(accumulate_into)
+    rows, columns = partial.shape
+    width = columns // len(accumulate_into)
     targets = [target for target in accumulate_into if target is not None and target.dtype == np.float32]
-    add, width = len(targets) == parts, columns // parts
-    sums = targets if add else list(array_module(partial).empty((parts, width), dtype))
+    add = len(targets) == len(accumulate_into)
+    sums = targets if add else list(array_module(partial).empty((len(accumulate_into), width), dtype))
     args = partial, sums[0], sums[-1], np.int32(rows), np.int32(columns), np.int32(width), np.int32(add)
-    launch("sums.cu", "column_sums", -(-columns // 32), 1024, args, T=sums[0].dtype)
+    threads = 32 * COLUMN_SUM_WARPS
+    launch("column_sums.cu", "column_sums", -(-columns // 32), threads, args, T=sums[0].dtype, WARPS=COLUMN_SUM_WARPS)
     return sums

@@ -10,12 +10,12 @@ extern "C" __global__ void bias_relu(T* y, const T* b, int columns, int relu) {
     int column = WIDTH * (blockIdx.y * blockDim.x + threadIdx.x), count = columns - column;
     if (count <= 0) return;
     y += blockIdx.x * (i64)columns + column;
-    float v[WIDTH], add[WIDTH] = {};
+    float v[WIDTH], bias[WIDTH] = {};
     load<WIDTH>(y, count, v);
-    if (b) load<WIDTH>(b + column, count, add);
+    if (b) load<WIDTH>(b + column, count, bias);
 #pragma unroll
     for (int i = 0; i < WIDTH; i++) {
-        v[i] += add[i];
+        v[i] += bias[i];
         if (relu) v[i] = v[i] < 0 ? 0 : v[i];  // NaN stays NaN
     }
     store<WIDTH>(y, count, v);

@@ -79,7 +79,7 @@ def linear_grad_numpy(
     return gx, gw, accumulate((column_sums(g),), accumulate_into[2:])[0] if bias else None
 
 
-SLICE = 128  # rows that one block sums in `relu_grad`
+SLICE_ROWS = 128  # rows that one block sums in `relu_grad`
 
 
 @linear.fast("cupy", "float32", "float16", "bfloat16")
@@ -112,15 +112,16 @@ def linear_grad_cuda(
 
 
 def mask_and_sum(g: Array, y: Array | None, bias: bool, accumulate_into: GradientTargets) -> tuple[Array, Array | None]:
-    """Return g, set to 0 where y is 0 (unless y is None), and its sums over rows, or None without `bias`."""
+    """Return (g masked by y > 0, or g itself if y is None; the sum of its rows, or None if not `bias`)."""
     if y is None and not bias:
         return g, None
     xp = array_module(g)
     g, y = contiguous(g), contiguous(y)
-    (n, columns), size = g.shape, row_blocks.block_size(SLICE)
-    grid = -(-columns // 256), -(-n // size)
+    n, columns = g.shape
+    slice_rows = row_blocks.block_size(SLICE_ROWS)
+    grid = -(-columns // 256), -(-n // slice_rows)
     masked = g if y is None else xp.empty(g.shape, g.dtype)
     partial = xp.empty((grid[1], columns), np.float32) if bias else None
-    sizes = np.int32(n), np.int32(columns), np.int32(size)
+    sizes = np.int32(n), np.int32(columns), np.int32(slice_rows)
     launch("linear.cu", "relu_grad", grid, 256, (g, y, masked, partial, *sizes), T=g.dtype)
     return masked, None if partial is None else sum_columns_cuda(partial, g.dtype, accumulate_into)[0]

@@ -57,7 +57,8 @@ class Packing(NamedTuple):
     def select(self, i: int, j: int) -> tuple[slice, "Packing"]:
         """Return the rows of sentences i to j - 1 and their packing. This packing must be on the host."""
         starts = self.starts[i : j + 1]
-        rows, max_length = slice(int(starts[0]), int(starts[-1])), int((starts[1:] - starts[:-1]).max())
+        rows = slice(int(starts[0]), int(starts[-1]))
+        max_length = int((starts[1:] - starts[:-1]).max())
         sentence, position = np.divmod(self.flat_index[rows], max(1, self.max_length))
         return rows, Packing(starts - starts[0], (sentence - i) * max_length + position, max_length)
 
@@ -65,7 +66,8 @@ class Packing(NamedTuple):
 def pack(lengths: Any) -> Packing:
     """Return the packing of sentences with these lengths (B,), on the host."""
     lengths = np.asarray(lengths, np.int64)
-    starts, max_length = np.concatenate(([0], np.cumsum(lengths))), int(lengths.max(initial=0))
+    starts = np.concatenate(([0], np.cumsum(lengths)))
+    max_length = int(lengths.max(initial=0))
     return Packing(starts, np.flatnonzero(np.arange(max_length) < lengths[:, None]), max_length)
 
 
@@ -73,7 +75,8 @@ def pad_packed(x: Array, packing: Packing | None) -> Array:
     """Pad x (R, ...) to (B, max_length, ...) with zeros; without a packing, return x itself."""
     if packing is None:
         return x
-    (batch, max_length), trailing = packing.shape, x.shape[1:]
+    batch, max_length = packing.shape
+    trailing = x.shape[1:]
     if not packing.is_rectangular:
         padded = array_module(x).zeros((batch * max_length, *trailing), x.dtype)
         padded[packing.flat_index] = x

@@ -16,7 +16,7 @@ from npx.dispatch import Output, kernel
 from npx.kernels.layer_norm import column_sums
 
 
-def columns(x: Any, n: int) -> list[Any]:
+def split_columns(x: Any, n: int) -> list[Any]:
     """Return views (..., H) of the n equal parts of the last axis of x (..., n H)."""
     size = x.shape[-1] // n
     return [x[..., k * size : (k + 1) * size] for k in range(n)]
@@ -33,13 +33,14 @@ def lstm(z: Array, w: Array, state: Array) -> Output:
     (T, B, H). Saved: w, the gates i, f, o, u (T, B, 4 H), and h and c from step 0 on (T + 1, B, H).
     """
     xp = array_module(z)
+    gates = xp.empty(z.shape, z.dtype)
     h, c = state[0].copy(), state[1].copy()
-    gates, hs, cs = xp.empty(z.shape, z.dtype), [h], [c]
+    hs, cs = [h], [c]
     for t in range(len(z)):
         a = z[t] + h @ w
         gates[t] = xp.tanh(a)
         gates[t, :, : 3 * len(w)] = _sigmoid(a[:, : 3 * len(w)])
-        i, f, o, u = columns(gates[t], 4)
+        i, f, o, u = split_columns(gates[t], 4)
         c = f * c + i * u
         h = o * xp.tanh(c)
         hs.append(h)
@@ -56,14 +57,20 @@ def lstm_grad(g: Array, w: Array, gates: Array, hs: Array, cs: Array) -> tuple[A
     derivatives are sigmoid' = s (1 - s) and tanh' = 1 - u^2.
     """
     xp = array_module(g)
-    gz, gh, gc = xp.empty_like(gates), 0, 0
+    gz = xp.empty_like(gates)
+    gh = gc = 0
     for t in reversed(range(len(g))):
-        i, f, o, u = columns(gates[t], 4)
-        gh, tanh_c = gh + g[t], xp.tanh(cs[t + 1])
+        i, f, o, u = split_columns(gates[t], 4)
+        tanh_c = xp.tanh(cs[t + 1])
+        gh = gh + g[t]
         gc = gc + gh * o * (1 - tanh_c**2)
-        parts = gc * u * i * (1 - i), gc * cs[t] * f * (1 - f), gh * tanh_c * o * (1 - o), gc * i * (1 - u**2)
-        gz[t] = xp.concatenate(parts, axis=-1)
-        gh, gc = gz[t] @ w.T, gc * f
+        gi = gc * u * i * (1 - i)
+        gf = gc * cs[t] * f * (1 - f)
+        go = gh * tanh_c * o * (1 - o)
+        gu = gc * i * (1 - u**2)
+        gz[t] = xp.concatenate((gi, gf, go, gu), axis=-1)
+        gh = gz[t] @ w.T
+        gc = gc * f
     return gz, _weight_gradient(hs, gz)
 
 
@@ -77,14 +84,17 @@ def gru(z: Array, w: Array, b: Array, state: Array) -> Output:
     z (T, B, 3 H); w (H, 3 H); b (H,); state (1, B, H): h before the first step, overwritten with h after the last; y
     (T, B, H). Saved: w, the gates r, s, u (T, B, 3 H), q (T, B, H), and h from step 0 on (T + 1, B, H).
     """
-    xp, size = array_module(z), len(w)
-    gates, h = xp.empty(z.shape, z.dtype), state[0].copy()
-    q, hs = xp.empty((*z.shape[:2], size), z.dtype), [h]
+    xp = array_module(z)
+    size = len(w)
+    gates = xp.empty(z.shape, z.dtype)
+    q = xp.empty((*z.shape[:2], size), z.dtype)
+    h = state[0].copy()
+    hs = [h]
     for t in range(len(z)):
         a = h @ w
         gates[t, :, : 2 * size] = _sigmoid(z[t, :, : 2 * size] + a[:, : 2 * size])
         q[t] = a[:, 2 * size :] + b
-        r, s, u = columns(gates[t], 3)
+        r, s, u = split_columns(gates[t], 3)
         u[...] = xp.tanh(z[t, :, 2 * size :] + r * q[t])
         h = s * h + (1 - s) * u
         hs.append(h)
@@ -100,16 +110,18 @@ def gru_grad(g: Array, w: Array, gates: Array, q: Array, hs: Array) -> tuple[Arr
     of h_(t-1) is g_(t-1) + s gh_t + ga_t w^T.
     """
     xp = array_module(g)
-    gz, ga, gh = xp.empty_like(gates), xp.empty_like(gates), 0
+    gz, ga = xp.empty_like(gates), xp.empty_like(gates)
+    gh = 0
     for t in reversed(range(len(g))):
-        r, s, u = columns(gates[t], 3)
+        r, s, u = split_columns(gates[t], 3)
         gh = gh + g[t]
         gu = gh * (1 - s) * (1 - u**2)
-        gates_part = gu * q[t] * r * (1 - r), gh * (hs[t] - u) * s * (1 - s)
-        gz[t] = xp.concatenate((*gates_part, gu), axis=-1)
-        ga[t] = xp.concatenate((*gates_part, gu * r), axis=-1)
+        gr = gu * q[t] * r * (1 - r)
+        gs = gh * (hs[t] - u) * s * (1 - s)
+        gz[t] = xp.concatenate((gr, gs, gu), axis=-1)
+        ga[t] = xp.concatenate((gr, gs, gu * r), axis=-1)
         gh = gh * s + ga[t] @ w.T
-    return gz, _weight_gradient(hs, ga), columns(ga, 3)[2].sum(axis=(0, 1))
+    return gz, _weight_gradient(hs, ga), split_columns(ga, 3)[2].sum(axis=(0, 1))
 
 
 def _sigmoid(x: Array) -> Array:
@@ -133,7 +145,8 @@ def _sigmoid_in_place(x: np.ndarray) -> None:
 @lstm.fast("numpy", "float32", "float64")
 def lstm_numpy(z: np.ndarray, w: np.ndarray, state: np.ndarray) -> Output:
     """Write each matmul into the array of gates, and apply the gates in place to one block of rows at a time."""
-    (n, batch, _), size = z.shape, len(w)
+    n, batch, _ = z.shape
+    size = len(w)
     gates = np.empty(z.shape, z.dtype)
     hs, cs = (np.empty((n + 1, batch, size), z.dtype) for _ in range(2))
     hs[0], cs[0] = state[0], state[1]
@@ -144,7 +157,7 @@ def lstm_numpy(z: np.ndarray, w: np.ndarray, state: np.ndarray) -> Output:
             a, c, h = gates[t, first:last], cs[t + 1, first:last], hs[t + 1, first:last]
             a += z[t, first:last]
             _sigmoid_in_place(a[:, : 3 * size])
-            i, f, o, u = columns(a, 4)
+            i, f, o, u = split_columns(a, 4)
             np.tanh(u, out=u)
             np.multiply(f, cs[t, first:last], out=c)
             np.multiply(i, u, out=h)
@@ -162,38 +175,39 @@ def lstm_grad_numpy(
     g: np.ndarray, w: np.ndarray, gates: np.ndarray, hs: np.ndarray, cs: np.ndarray
 ) -> tuple[np.ndarray, np.ndarray]:
     """Overwrite the gates with their gradient, one block of rows at a time."""
-    size, transposed = len(w), w.T.copy()
-    gh, gc = np.zeros(g.shape[1:], g.dtype), np.zeros(g.shape[1:], g.dtype)
+    size = len(w)
+    w_transposed = w.T.copy()
+    gh, gc = (np.zeros(g.shape[1:], g.dtype) for _ in range(2))
     for t in reversed(range(len(g))):
 
         def body(first: int, last: int, t: int = t) -> None:
             gates_t, gct, ght = gates[t, first:last], gc[first:last], gh[first:last]
             ght += g[t, first:last]
-            i, f, o, u = columns(gates_t, 4)
+            i, f, o, u = split_columns(gates_t, 4)
             tanh_c = np.tanh(cs[t + 1, first:last])
-            slopes = gates_t * gates_t
-            np.subtract(gates_t[:, : 3 * size], slopes[:, : 3 * size], out=slopes[:, : 3 * size])
-            si, sf, so, su = columns(slopes, 4)  # s (1 - s), s (1 - s), s (1 - s), u^2
-            so *= ght
-            so *= tanh_c
+            gz = gates_t * gates_t
+            np.subtract(gates_t[:, : 3 * size], gz[:, : 3 * size], out=gz[:, : 3 * size])
+            gi, gf, go, gu = split_columns(gz, 4)  # at first i (1 - i), f (1 - f), o (1 - o), u^2
+            go *= ght
+            go *= tanh_c
             tanh_c *= tanh_c
             np.subtract(1, tanh_c, out=tanh_c)
             tanh_c *= ght
             tanh_c *= o
             gct += tanh_c
-            si *= u
-            si *= gct
-            sf *= cs[t, first:last]
-            sf *= gct
-            np.subtract(1, su, out=su)
-            su *= i
-            su *= gct
+            gi *= u
+            gi *= gct
+            gf *= cs[t, first:last]
+            gf *= gct
+            np.subtract(1, gu, out=gu)
+            gu *= i
+            gu *= gct
             gct *= f
-            gates_t[...] = slopes
+            gates_t[...] = gz
 
         map_blocks(body, g.shape[1], gates[0, :1].nbytes)
         if t:
-            matmul(gates[t], transposed, out=gh)
+            matmul(gates[t], w_transposed, out=gh)
     gw = np.empty(w.shape, w.dtype)
     matmul(hs[:-1].reshape(-1, size).T, gates.reshape(-1, 4 * size), out=gw)
     return gates, gw
@@ -202,8 +216,10 @@ def lstm_grad_numpy(
 @gru.fast("numpy", "float32", "float64")
 def gru_numpy(z: np.ndarray, w: np.ndarray, b: np.ndarray, state: np.ndarray) -> Output:
     """Write each matmul into the array of gates, and apply the gates in place to one block of rows at a time."""
-    (n, batch, _), size = z.shape, len(w)
-    gates, q = np.empty(z.shape, z.dtype), np.empty((n, batch, size), z.dtype)
+    n, batch, _ = z.shape
+    size = len(w)
+    gates = np.empty(z.shape, z.dtype)
+    q = np.empty((n, batch, size), z.dtype)
     hs = np.empty((n + 1, batch, size), z.dtype)
     hs[0] = state[0]
     for t in range(n):
@@ -215,7 +231,7 @@ def gru_numpy(z: np.ndarray, w: np.ndarray, b: np.ndarray, state: np.ndarray) ->
             a[:, 2 * size :] = 0
             a += z[t, first:last]
             _sigmoid_in_place(a[:, : 2 * size])
-            r, s, u = columns(a, 3)
+            r, s, u = split_columns(a, 3)
             np.multiply(r, q_t, out=h)
             u += h
             np.tanh(u, out=u)
@@ -233,15 +249,18 @@ def gru_grad_numpy(
     g: np.ndarray, w: np.ndarray, gates: np.ndarray, q: np.ndarray, hs: np.ndarray
 ) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
     """Overwrite the gates with their gradient, one block of rows at a time."""
-    size, transposed = len(w), w.T.copy()
-    ga, gh, from_w = np.empty(gates.shape, g.dtype), np.zeros(g.shape[1:], g.dtype), np.empty(g.shape[1:], g.dtype)
+    size = len(w)
+    w_transposed = w.T.copy()
+    ga = np.empty(gates.shape, g.dtype)
+    gh = np.zeros(g.shape[1:], g.dtype)
+    gh_through_w = np.empty(g.shape[1:], g.dtype)
     for t in reversed(range(len(g))):
 
         def body(first: int, last: int, t: int = t) -> None:
             gates_t, ga_t, ght = gates[t, first:last], ga[t, first:last], gh[first:last]
             ght += g[t, first:last]
-            r, s, u = columns(gates_t, 3)
-            gr, gs, gu = columns(ga_t, 3)
+            r, s, u = split_columns(gates_t, 3)
+            gr, gs, gu = split_columns(ga_t, 3)
             np.subtract(hs[t, first:last], u, out=gs)
             gs *= ght
             u *= u
@@ -258,7 +277,7 @@ def gru_grad_numpy(
 
         map_blocks(body, g.shape[1], gates[0, :1].nbytes)
         if t:
-            np.add(gh, matmul(ga[t], transposed, out=from_w), out=gh)
+            np.add(gh, matmul(ga[t], w_transposed, out=gh_through_w), out=gh)
     rows = ga.reshape(-1, 3 * size)
     return gates, matmul(hs[:-1].reshape(-1, size).T, rows), column_sums(rows[:, 2 * size :])
 
@@ -267,7 +286,7 @@ def gru_grad_numpy(
 # and the backward kernels replace the gates by gz. The host runs the matmuls between the steps.
 
 
-def _step(kernel: str, batch: int, size: int, *arrays: Array) -> None:
+def _launch_step(kernel: str, batch: int, size: int, *arrays: Array) -> None:
     """Launch one thread for each of the B H elements of a state."""
     n = batch * size
     launch(
@@ -283,13 +302,16 @@ def _step(kernel: str, batch: int, size: int, *arrays: Array) -> None:
 @lstm.fast("cupy", "float32")
 def lstm_cuda(z: Array, w: Array, state: Array) -> Output:
     """Alternate between matmuls and launches, one of each per step."""
-    xp, (n, batch, _), size = array_module(z), z.shape, len(w)
-    z, gates = contiguous(z), xp.empty(z.shape, z.dtype)
+    xp = array_module(z)
+    n, batch, _ = z.shape
+    size = len(w)
+    z = contiguous(z)
+    gates = xp.empty(z.shape, z.dtype)
     hs, cs = (xp.empty((n + 1, batch, size), z.dtype) for _ in range(2))
     hs[0], cs[0] = state[0], state[1]
     for t in range(n):
         blas.matmul(hs[t], w, gates[t])
-        _step("lstm", batch, size, z[t], cs[t], gates[t], hs[t + 1], cs[t + 1])
+        _launch_step("lstm", batch, size, z[t], cs[t], gates[t], hs[t + 1], cs[t + 1])
     state[0], state[1] = hs[-1], cs[-1]
     return hs[1:], (w, gates, hs, cs)
 
@@ -297,10 +319,12 @@ def lstm_cuda(z: Array, w: Array, state: Array) -> Output:
 @lstm_grad.fast("cupy", "float32")
 def lstm_grad_cuda(g: Array, w: Array, gates: Array, hs: Array, cs: Array) -> tuple[Array, Array]:
     """Alternate between launches and matmuls, one of each per step, from the last step to the first."""
-    xp, (n, batch, size) = array_module(g), g.shape
-    g, gh, gc = contiguous(g), xp.zeros(g.shape[1:], g.dtype), xp.zeros(g.shape[1:], g.dtype)
+    xp = array_module(g)
+    n, batch, size = g.shape
+    g = contiguous(g)
+    gh, gc = (xp.zeros(g.shape[1:], g.dtype) for _ in range(2))
     for t in reversed(range(n)):
-        _step("lstm_grad", batch, size, g[t], gh, cs[t], cs[t + 1], gates[t], gc)
+        _launch_step("lstm_grad", batch, size, g[t], gh, cs[t], cs[t + 1], gates[t], gc)
         if t:
             blas.matmul(gates[t], w.T, gh)
     return gates, blas.matmul(hs[:-1].reshape(n * batch, size).T, gates.reshape(n * batch, 4 * size))
@@ -309,13 +333,17 @@ def lstm_grad_cuda(g: Array, w: Array, gates: Array, hs: Array, cs: Array) -> tu
 @gru.fast("cupy", "float32")
 def gru_cuda(z: Array, w: Array, b: Array, state: Array) -> Output:
     """Alternate between matmuls and launches, one of each per step."""
-    xp, (n, batch, _), size = array_module(z), z.shape, len(w)
-    z, b, gates = contiguous(z), contiguous(b), xp.empty(z.shape, z.dtype)
-    q, hs = xp.empty((n, batch, size), z.dtype), xp.empty((n + 1, batch, size), z.dtype)
+    xp = array_module(z)
+    n, batch, _ = z.shape
+    size = len(w)
+    z, b = contiguous(z), contiguous(b)
+    gates = xp.empty(z.shape, z.dtype)
+    q = xp.empty((n, batch, size), z.dtype)
+    hs = xp.empty((n + 1, batch, size), z.dtype)
     hs[0] = state[0]
     for t in range(n):
         blas.matmul(hs[t], w, gates[t])
-        _step("gru", batch, size, z[t], b, hs[t], gates[t], q[t], hs[t + 1])
+        _launch_step("gru", batch, size, z[t], b, hs[t], gates[t], q[t], hs[t + 1])
     state[0] = hs[-1]
     return hs[1:], (w, gates, q, hs)
 
@@ -323,10 +351,13 @@ def gru_cuda(z: Array, w: Array, b: Array, state: Array) -> Output:
 @gru_grad.fast("cupy", "float32")
 def gru_grad_cuda(g: Array, w: Array, gates: Array, q: Array, hs: Array) -> tuple[Array, Array, Array]:
     """Alternate between launches and matmuls, one of each per step, from the last step to the first."""
-    xp, (n, batch, size) = array_module(g), g.shape
-    g, ga, gh = contiguous(g), xp.empty(gates.shape, g.dtype), xp.zeros(g.shape[1:], g.dtype)
+    xp = array_module(g)
+    n, batch, size = g.shape
+    g = contiguous(g)
+    ga = xp.empty(gates.shape, g.dtype)
+    gh = xp.zeros(g.shape[1:], g.dtype)
     for t in reversed(range(n)):
-        _step("gru_grad", batch, size, g[t], hs[t], q[t], gates[t], ga[t], gh)
+        _launch_step("gru_grad", batch, size, g[t], hs[t], q[t], gates[t], ga[t], gh)
         if t:
             blas.matmul(ga[t], w.T, gh, add=True)
     rows = ga.reshape(n * batch, 3 * size)

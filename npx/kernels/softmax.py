@@ -50,7 +50,7 @@ def softmax_in_place_without_peak(x: Array) -> bool:
     Returns False, with x overwritten, if any row's sum is too small or too large. Subtracting the maximum is rarely
     necessary, and for short rows it takes longer than the exponentials.
     """
-    # Some BLAS kernels calculate with uninitialized padding, which can raise "invalid"; their results do not contain it.
+    # Some BLAS kernels compute with uninitialized padding, which can raise "invalid"; it does not affect their results.
     with np.errstate(over="ignore", invalid="ignore"):
         np.exp(x, out=x)
         total = x.reshape(int(np.prod(x.shape[:-1])), x.shape[-1]) @ np.ones(x.shape[-1], x.dtype)
@@ -98,19 +98,22 @@ def softmax_cuda(x: Array, mask: Array | None = None) -> tuple[Array, Array]:
     """Launch one block per row. Blocks read the mask through the strides of its broadcast view, without a copy."""
     xp = array_module(x)
     shape = x.shape if mask is None else np.broadcast_shapes(x.shape, mask.shape)
-    x, n = contiguous(xp.broadcast_to(x, shape)), int(shape[-1])
+    x = contiguous(xp.broadcast_to(x, shape))
+    n = int(shape[-1])
     y = xp.empty(shape, x.dtype)
     if not y.size:
         return y, y
-    leading: tuple[int, ...] = (1, 1)
+    n1_n2: tuple[int, ...] = (1, 1)  # the lengths of the mask's second and third axis
     strides: tuple[int, ...] = (0, 0, 0, 0)
     if mask is not None:
         if len(shape) > 4:
-            mask, shape = xp.broadcast_to(mask, shape).reshape(-1, n), (y.size // n, n)
+            mask = xp.broadcast_to(mask, shape).reshape(-1, n)
+            shape = mask.shape
         mask = contiguous(mask)
         view = xp.broadcast_to(mask, (1,) * (4 - len(shape)) + shape)
-        leading, strides = view.shape[1:3], view.strides
-    sizes = np.int32(n), *map(np.int32, leading), *map(np.int64, strides)
+        n1_n2 = view.shape[1:3]
+        strides = view.strides
+    sizes = np.int32(n), *map(np.int32, n1_n2), *map(np.int64, strides)
     launch("softmax.cu", "softmax", y.size // n, block_threads(n), (x, mask, y, *sizes), T=x.dtype)
     return y, y
 
@@ -118,7 +121,8 @@ def softmax_cuda(x: Array, mask: Array | None = None) -> tuple[Array, Array]:
 @softmax_grad.fast("cupy", "float32", "float16", "bfloat16")
 def softmax_grad_cuda(g: Array, y: Array) -> Array:
     """Launch one block per row."""
-    g, y, n = contiguous(g), contiguous(y), g.shape[-1]
+    g, y = contiguous(g), contiguous(y)
+    n = g.shape[-1]
     gx = array_module(g).empty(g.shape, g.dtype)
     launch("softmax.cu", "softmax_grad", g.size // max(n, 1), block_threads(n), (g, y, gx, np.int32(n)), T=g.dtype)
     return gx

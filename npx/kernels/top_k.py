@@ -37,15 +37,18 @@ def top_k_numpy(logits: Array, k: int, excluded: tuple[int, ...] = ()) -> tuple[
     maxima, or in the last columns, which belong to no group. If several groups of a row tie for place k, the lowest
     column need not be in the first of these groups; `top_k_of_rows` then computes the row.
     """
-    (n, n_columns), size = logits.shape, block_size(GROUP_COLUMNS)
+    n, n_columns = logits.shape
+    size = block_size(GROUP_COLUMNS)
     n_groups = n_columns // size
     n_grouped = size * n_groups
     if not n or n_groups <= k:
         return top_k_of_rows(logits, k, excluded)
-    maxima, log_total = np.empty((n, n_groups), logits.dtype), np.empty((n, 1), logits.dtype)
+    maxima = np.empty((n, n_groups), logits.dtype)
+    log_total = np.empty((n, 1), logits.dtype)
 
     def body(i: int, j: int) -> None:
-        z, ones = logits[i:j], np.ones((n_columns, 1), logits.dtype)
+        z = logits[i:j]
+        ones = np.ones((n_columns, 1), logits.dtype)
         with np.errstate(over="ignore"):
             total = np.exp(z) @ ones
         np.max(z[:, :n_grouped].reshape(j - i, size, n_groups), axis=1, out=maxima[i:j])
@@ -60,18 +63,18 @@ def top_k_numpy(logits: Array, k: int, excluded: tuple[int, ...] = ()) -> tuple[
     for g in {column % n_groups for column in excluded}:
         allowed = [column for column in range(g, n_grouped, n_groups) if column not in excluded]
         maxima[:, g] = logits[:, allowed].max(axis=1, initial=-np.inf)
-    best, groups = first_maxima(maxima, k + 1)
+    largest_maxima, groups = first_maxima(maxima, k + 1)
     groups = np.sort(groups[:, :k], axis=1)
     members = (groups[:, None] + n_groups * np.arange(size)[:, None]).reshape(n, size * k)  # ascending in each row
-    rest = np.broadcast_to(np.arange(n_grouped, n_columns), (n, n_columns - n_grouped))
-    candidates = np.concatenate([members, rest], axis=1)
+    ungrouped = np.broadcast_to(np.arange(n_grouped, n_columns), (n, n_columns - n_grouped))
+    candidates = np.concatenate([members, ungrouped], axis=1)
     z = logits.ravel().take(candidates + n_columns * np.arange(n)[:, None])
     for column in excluded:
         z[candidates == column] = -np.inf
     values, index = first_maxima(z, k)
     columns = np.where(values > -np.inf, np.take_along_axis(candidates, index, axis=1), 0)
     values -= log_total
-    if (ties := best[:, k - 1] == best[:, k]).any():
+    if (ties := largest_maxima[:, k - 1] == largest_maxima[:, k]).any():
         values[ties], columns[ties] = top_k_of_rows(logits[ties], k, excluded)
     return values, columns
 
@@ -96,7 +99,9 @@ def first_maxima(z: Array, k: int) -> tuple[Array, Array]:
     Of equal values, the first counts as larger.
     """
     xp = array_module(z)
-    rows, values, columns = xp.arange(len(z)), xp.empty((len(z), k), z.dtype), xp.empty((len(z), k), xp.int64)
+    rows = xp.arange(len(z))
+    values = xp.empty((len(z), k), z.dtype)
+    columns = xp.empty((len(z), k), xp.int64)
     for i in range(k):
         columns[:, i] = column = z.argmax(axis=1)
         values[:, i] = z[rows, column]

@@ -12,17 +12,21 @@ from threading import Condition
 from types import FrameType
 from typing import Any
 
-# Bytecode instructions before which a thread hands over
+# A thread yields its turn before each of these bytecode instructions.
 HANDOVERS = {code for name, code in dis.opmap.items() if name.startswith(("CALL", "BINARY_OP"))}
 TIMEOUT = 1.0  # seconds after which a thread continues without its turn, because another one waits for a lock
 
 
 class Turns:
-    """Wraps a body of `parallel_ranges` for `threads` threads, each of which calls it for at least one range."""
+    """A wrapper of the body of `parallel_ranges`: the first range of each thread runs interleaved with the others.
+
+    Each of the `threads` threads must call it for at least one range.
+    """
 
     def __init__(self, body: Callable[[int, int], Any], threads: int) -> None:
-        self.body, self.n_missing = body, threads
-        self.order: list[int] = []  # the starts of the interleaved ranges; the first one has the turn
+        self.body = body
+        self.n_missing = threads  # threads that have no range yet
+        self.order: list[int] = []  # the starts of the interleaved ranges; it is the turn of the first one
         self.changed = Condition()
 
     def __call__(self, i: int, j: int) -> Any:

@@ -34,8 +34,8 @@ class CompileError(RuntimeError):
     """NVRTC is missing, or a kernel does not compile."""
 
 
-class Figures(NamedTuple):
-    """The compiler's figures for one kernel: registers per thread, bytes spilled, bytes of static shared memory."""
+class KernelResources(NamedTuple):
+    """What a kernel needs, according to the compiler: registers per thread, spilled bytes, bytes of shared memory."""
 
     source: str
     kernel: str
@@ -46,7 +46,7 @@ class Figures(NamedTuple):
     shared: int
 
 
-def sources() -> list[str]:
+def kernel_files() -> list[str]:
     """Return the names of all kernel files."""
     return sorted(path.name for path in SOURCES.glob("*.cu"))
 
@@ -59,7 +59,8 @@ def variants(source: str) -> list[dict[str, str]]:
     combinations = []
     for line in sets:
         pairs = [part.partition("=") for part in line.split(",")]
-        names, choices = [name.strip() for name, _, _ in pairs], [values.split() for _, _, values in pairs]
+        names = [name.strip() for name, _, _ in pairs]
+        choices = [values.split() for _, _, values in pairs]
         combinations += [dict(zip(names, values, strict=True)) for values in itertools.product(*choices)]
     return combinations
 
@@ -84,7 +85,9 @@ def compile_kernels(source: str, defines: dict[str, str], architecture: str) -> 
 
     Raises CompileError with the log if that fails.
     """
-    lib, program, size = load_nvrtc(), ctypes.c_void_p(), ctypes.c_size_t()
+    lib = load_nvrtc()
+    program = ctypes.c_void_p()
+    log_size = ctypes.c_size_t()
     flags = [*FLAGS, f"-arch={architecture}", "--ptxas-options=-v"]
     options = (ctypes.c_char_p * len(flags))(*(flag.encode() for flag in flags))
     text = source_text(source, tuple(defines.items())).encode()
@@ -92,8 +95,8 @@ def compile_kernels(source: str, defines: dict[str, str], architecture: str) -> 
         raise CompileError(f"{source}: NVRTC cannot create a program")
     try:
         failed = lib.nvrtcCompileProgram(program, len(flags), options)
-        lib.nvrtcGetProgramLogSize(program, ctypes.byref(size))
-        log = ctypes.create_string_buffer(max(1, size.value))
+        lib.nvrtcGetProgramLogSize(program, ctypes.byref(log_size))
+        log = ctypes.create_string_buffer(max(1, log_size.value))
         lib.nvrtcGetProgramLog(program, log)
         if failed:
             errors = "\n".join(log.value.decode().strip().splitlines()[:MAX_LINES])
@@ -118,14 +121,17 @@ def read_log(log: str) -> Iterator[tuple[str, int, int, int]]:
             yield name[1], int(registers[1]), spills, int(shared[1]) if shared else 0
 
 
-def figures(
-    source: str, architectures: Sequence[str] = ARCHITECTURES, chosen: list[dict[str, str]] | None = None
-) -> list[Figures]:
-    """Compile a file with `chosen` or all listed definitions; return the figures of its kernels, cached on disk."""
+def kernel_resources(
+    source: str, architectures: Sequence[str] = ARCHITECTURES, selected: list[dict[str, str]] | None = None
+) -> list[KernelResources]:
+    """Compile a file with each of the `selected` definitions, or of those it lists; return its kernels' resources.
+
+    The results are cached on disk.
+    """
     major, minor = ctypes.c_int(), ctypes.c_int()
     load_nvrtc().nvrtcVersion(ctypes.byref(major), ctypes.byref(minor))
     rows = []
-    for architecture, defines in itertools.product(architectures, chosen or variants(source)):
+    for architecture, defines in itertools.product(architectures, selected or variants(source)):
         text = _define_text(defines)
         identity = "\0".join(
             [source_text(source, tuple(defines.items())), architecture, *FLAGS, f"{major.value}.{minor.value}"]
@@ -136,13 +142,13 @@ def figures(
         else:
             kernels = list(read_log(compile_kernels(source, defines, architecture)))
             file.write_text(json.dumps(kernels))
-        rows += [Figures(source, kernel, text, architecture, *values) for kernel, *values in kernels]
+        rows += [KernelResources(source, kernel, text, architecture, *values) for kernel, *values in kernels]
     return rows
 
 
-def table(rows: list[Figures]) -> str:
+def table(rows: list[KernelResources]) -> str:
     """Format one row per kernel and definitions, with registers and spilled bytes for each GPU."""
-    by_kernel: dict[tuple[str, str, str], dict[str, Figures]] = {}
+    by_kernel: dict[tuple[str, str, str], dict[str, KernelResources]] = {}
     for row in rows:
         by_kernel.setdefault((row.source, row.kernel, row.defines), {})[row.architecture] = row
     heads = list(dict.fromkeys(row.architecture for row in rows))
@@ -167,7 +173,7 @@ def main(names: list[str]) -> int:
         print(error, file=sys.stderr)
         return 2
     try:
-        print(table([row for name in names or sources() for row in figures(name)]))
+        print(table([row for name in names or kernel_files() for row in kernel_resources(name)]))
     except CompileError as error:
         print(error, file=sys.stderr)
         return 1

@@ -12,7 +12,7 @@ import npx
 from autograd import Tensor, accumulates, differentiable, engine, neural
 from autograd import operations as ops
 from npx.dispatch import kernel_mode
-from npx.precision import dtype
+from npx.precision import dtype_named
 from tests.cases.kernels import edge_calls
 from tests.helpers.small_models import SMALL, batch
 
@@ -168,7 +168,8 @@ def test_new_arrays_of_an_accumulating_vjp_are_not_copied():
 def test_an_input_of_several_matmuls_gets_the_sum_of_their_gradients(shape):
     """The vjp that runs second adds to the sum that the first began."""
     random = np.random.default_rng(0)
-    leaf, weights = random.normal(size=shape), [random.normal(size=(2, 4)) for _ in range(3)]
+    leaf = random.normal(size=shape)
+    weights = [random.normal(size=(2, 4)) for _ in range(3)]
     gradients = []
     for product in (neural.linear, neural.composed_linear):
         x = Tensor(leaf, requires_grad=True)
@@ -180,13 +181,14 @@ def test_an_input_of_several_matmuls_gets_the_sum_of_their_gradients(shape):
 
 
 def test_an_array_returned_for_two_inputs_is_not_added_to():
-    both, a, b = named({"shared": shared})["shared"], *(Tensor(np.ones(2), requires_grad=True) for _ in range(2))
+    operation = named({"shared": shared})["shared"]
+    a, b = (Tensor(np.ones(2), requires_grad=True) for _ in range(2))
     x, y = a * 1.0, b * 1.0
-    (x * 10.0 + y * 100.0 + both(x, y)).backward(np.ones(2))
-    both(a, b).backward(np.ones(2))
+    (x * 10.0 + y * 100.0 + operation(x, y)).backward(np.ones(2))
+    operation(a, b).backward(np.ones(2))
     assert np.array_equal(a.grad, [12, 12]) and np.array_equal(b.grad, [102, 102])
     a, b = (Tensor(np.ones(2), requires_grad=True) for _ in range(2))
-    both(a, b).backward(np.ones(2))
+    operation(a, b).backward(np.ones(2))
     a.grad += 5
     assert np.array_equal(b.grad, [1, 1])
 
@@ -223,7 +225,8 @@ def test_which_kernels_accumulate():
 @pytest.mark.parametrize("name", INTO)
 def test_a_kernel_adds_its_gradient_to_existing_sums(name, mode, number_type):
     """The existing sums have the kernel's dtype or float32; some or all gradients have one."""
-    kernel, number_type = npx.KERNELS[name], dtype(number_type)
+    kernel = npx.KERNELS[name]
+    number_type = dtype_named(number_type)
     for index, call in enumerate(edge_calls(name, number_type)):
         if call.options.get("grad") is False:
             continue
@@ -297,6 +300,6 @@ def test_matmuls_write_directly_to_an_existing_gradient(monkeypatch):
     w = Tensor(np.random.default_rng(0).normal(size=(4, 5)), requires_grad=True)
     w.grad = buffer = np.zeros((4, 5))
     fail = lambda *args: pytest.fail("added by the engine")  # noqa: E731
-    monkeypatch.setattr(engine, "_add_to_leaf", fail)
+    monkeypatch.setattr(engine, "add_to_leaf", fail)
     neural.linear(Tensor(np.ones((3, 4))), w).backward(np.ones((3, 5)))
     assert w.grad is buffer and np.array_equal(buffer, np.full((4, 5), 3.0))

@@ -26,7 +26,7 @@ def leaf(*values, dtype="float64"):
 
 
 def test_operations_are_not_overwritten_silently():
-    """Names in the package are unique; an operation of another module may be redefined in it."""
+    """Names in the package are unique; a module of another package may define its operation again."""
     tanh = engine.OPERATIONS["tanh"]
 
     def another(x):
@@ -37,7 +37,9 @@ def test_operations_are_not_overwritten_silently():
         differentiable(another)
     another.__module__, another.__qualname__ = "mine", "tanh"
     first, second = differentiable(another), differentiable(another)
-    assert first is not second is engine.OPERATIONS["mine.tanh"] and engine.OPERATIONS["tanh"] is tanh
+    assert second is not first
+    assert engine.OPERATIONS["mine.tanh"] is second
+    assert engine.OPERATIONS["tanh"] is tanh
 
 
 def test_gradients_equal_those_by_hand():
@@ -73,7 +75,8 @@ def test_no_grad_records_no_graph_and_nests():
 def test_a_second_backward_raises():
     a = leaf(1.0, 2.0)
     shared = a * a
-    first, second = shared.sum(), (shared * 3).sum()
+    first = shared.sum()
+    second = (shared * 3).sum()
     first.backward()
     for consumed in (first, second):
         with pytest.raises(RuntimeError, match="an earlier backward has consumed.*try"):
@@ -145,13 +148,13 @@ def test_borrowed_gradients_are_never_modified():
     """A vjp may return the same array, even its argument, for several parents, whose sums must stay separate."""
 
     @differentiable
-    def both(a, b):
+    def shared_vjp(a, b):
         return a + b, lambda g: (g, g)
 
     a, b = leaf(1.0, 2.0), leaf(3.0, 4.0)
     x, y = a * 1.0, b * 1.0
-    later = x * 10.0 + x * 100.0  # these gradients arrive before that of `both` here, after it below
-    out = both(x, y) + later
+    later = x * 10.0 + x * 100.0  # these gradients arrive before that of `shared_vjp` here, after it below
+    out = shared_vjp(x, y) + later
     seed_gradient = np.array([1.0, 1.0])
     out.backward(seed_gradient)
     assert np.array_equal(a.grad, [111, 111]) and np.array_equal(b.grad, [1, 1])
@@ -159,13 +162,13 @@ def test_borrowed_gradients_are_never_modified():
 
     a, b = leaf(1.0, 2.0), leaf(3.0, 4.0)
     x, y = a * 1.0, b * 1.0
-    early = both(x, y)
-    (x * 10.0 + early + x * 100.0 + both(y, x)).backward(seed_gradient)
+    early = shared_vjp(x, y)
+    (x * 10.0 + early + x * 100.0 + shared_vjp(y, x)).backward(seed_gradient)
     assert np.array_equal(a.grad, [112, 112]) and np.array_equal(b.grad, [2, 2])
     assert np.array_equal(seed_gradient, [1, 1])
 
     a, b = leaf(1.0, 2.0), leaf(3.0, 4.0)
-    both(a, b).backward(seed_gradient)
+    shared_vjp(a, b).backward(seed_gradient)
     a.grad += 5  # each leaf has its own array
     assert np.array_equal(b.grad, [1, 1]) and np.array_equal(seed_gradient, [1, 1])
 
@@ -227,7 +230,8 @@ def test_gradients_of_leaves_accumulate_over_backwards():
 
 
 def test_only_leaves_with_requires_grad_get_a_gradient():
-    a, b = leaf(1.0), Tensor(np.array([2.0]))
+    a = leaf(1.0)
+    b = Tensor(np.array([2.0]))
     c = a * b
     (c + c.detach()).sum().backward()
     assert a.grad == 2 and b.grad is None and c.grad is None
@@ -322,14 +326,16 @@ def test_a_vjp_of_wrong_shape_or_dtype_raises(vjp, inner):
 
 def test_errors_of_backward():
     a = leaf(1.0, 2.0)
-    with pytest.raises(ValueError, match=r"one element; got shape \(2,\)"):
+    with pytest.raises(ValueError, match=r"one element; got shape \(2,\); try .sum\(\).backward\(\), or backward\(g\)"):
         (a * 2).backward()
     with pytest.raises(ValueError, match=r"expected g with shape \(2,\) and dtype float64; got shape \(3,\) and dtype"):
         (a * 2).backward(np.ones(3))
     with pytest.raises(ValueError, match="got .* float32"):
         (a * 2).backward(np.ones(2, "float32"))
-    with pytest.raises(RuntimeError, match="a Tensor with requires_grad; got a constant; try requires_grad=True"):
+    with pytest.raises(RuntimeError, match="got a Tensor with requires_grad=False; try .* requires_grad=True"):
         Tensor([1.0]).backward()
+    with no_grad(), pytest.raises(RuntimeError, match="try .* computing it outside no_grad and without detach"):
+        (a * 2).backward()
     assert a.grad is None
     (a * 2).backward([1, 3])
     backward(a * 2, Tensor(np.array([1.0, 0.0])))

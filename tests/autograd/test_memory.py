@@ -43,20 +43,23 @@ def test_memory_agrees_with_tracemalloc(gradient_checkpointing):
     step(None)  # creates tables that later steps reuse
     model.enable_gradient_checkpointing(gradient_checkpointing)
     measured = peak_of(lambda: step(None))
-    traced, untraced = [], MemoryProfiler()
-    peak_of(lambda: traced.append(MemoryProfiler(traced=True)) or step(*traced))
-    step(untraced)
+    traced = []
+
+    def run_traced():
+        traced.append(MemoryProfiler(traced=True))  # while `peak_of` runs tracemalloc
+        step(traced[0])
+
+    peak_of(run_traced)
     (memory,) = traced
+    untraced = MemoryProfiler()
+    step(untraced)
     assert abs(memory.peak.max_live / measured - 1) < 0.1, (memory.peak, measured)
-    assert (
-        [m.live for m in memory.samples] == [m.live for m in untraced.samples] == [m.max_live for m in untraced.samples]
-    )
+    live = [m.live for m in untraced.samples]
+    assert [m.live for m in memory.samples] == live == [m.max_live for m in untraced.samples]
     if gradient_checkpointing:  # little is saved, so the temporary arrays of kernels matter
         return
-    assert abs(untraced.peak.live / measured - 1) < 0.2, (
-        untraced.peak,
-        measured,
-    )  # temporary arrays of recomputed attention
+    # the difference: temporary arrays of recomputed attention
+    assert abs(untraced.peak.live / measured - 1) < 0.2, (untraced.peak, measured)
     first, last = memory.samples[0], memory.samples[-1]
     assert first.phase == "forward" and last.phase == "backward" and last.live < 0.1 * memory.peak.live
     layers = memory.by_layer()

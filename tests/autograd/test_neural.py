@@ -15,7 +15,7 @@ from autograd import OPERATIONS, Tensor, neural
 from npx.dispatch import compare
 
 NAMES = [name for name, operation in OPERATIONS.items() if operation.__module__ == neural.__name__]
-OVER = ("all", "others", "others_without_pad")
+SMOOTHING_CLASSES = ("all", "others", "others_without_pad")
 
 
 class Draw:
@@ -28,8 +28,8 @@ class Draw:
     def any(self, strategy):
         return self.data.draw(strategy)
 
-    def size(self, least=1, most=3):
-        return self.any(st.integers(least, most))
+    def size(self, min_value=1, max_value=3):
+        return self.any(st.integers(min_value, max_value))
 
     def leading(self):
         return self.any(st.lists(st.integers(0, 3), max_size=2).map(tuple))
@@ -98,43 +98,54 @@ def spec(d, b, h, t, s, d_k):
 
 
 def attention(d):
-    b, t, s, h, d_k, d_v = (d.size(most=2) for _ in range(6))
+    b, t, s, h, d_k, d_v = (d.size(max_value=2) for _ in range(6))
     arrays = d.values(b, t, h, d_k), d.values(b, s, h, d_k), d.values(b, s, h, d_v)
     return arrays, {"spec": spec(d, b, h, t, s, d_k), **d.dropout()}
 
 
 def self_attention(d):
-    b, t, h, d_k, d_v = (d.size(most=2) for _ in range(5))
+    b, t, h, d_k, d_v = (d.size(max_value=2) for _ in range(5))
     sizes = {"heads": h, "d_k": d_k, "spec": spec(d, b, h, t, t, d_k)}
     return (d.values(b, t, h * (2 * d_k + d_v)),), sizes | d.dropout()
 
 
 def cross_attention(d):
-    b, t, s, h, d_k, d_v = (d.size(most=2) for _ in range(6))
+    b, t, s, h, d_k, d_v = (d.size(max_value=2) for _ in range(6))
     sizes = {"heads": h, "d_k": d_k, "spec": spec(d, b, h, t, s, d_k)}
     return (d.values(b, t, h * d_k), d.values(b, s, h * (d_k + d_v))), sizes | d.dropout()
 
 
 def cross_entropy(d):
-    shape, classes = d.leading(), d.size(4, 5)
-    share, over = d.any(st.sampled_from([0.0, 0.2])), d.any(st.sampled_from(OVER))
+    shape = d.leading()
+    classes = d.size(4, 5)
+    label_smoothing = d.any(st.sampled_from([0.0, 0.2]))
+    smoothing_classes = d.any(st.sampled_from(SMOOTHING_CLASSES))
     targets = d.rng.integers(0, classes, shape)
-    smoothing = npx.LabelSmoothing(share, over, d.any(st.sampled_from([0, 2])))
+    smoothing = npx.LabelSmoothing(label_smoothing, smoothing_classes, d.any(st.sampled_from([0, 2])))
     return (d.values(*shape, classes), targets), {"smoothing": smoothing}
 
 
 def linear_cross_entropy(d):
     (logits, targets), options = cross_entropy(d)
-    size = d.size(most=2)
+    size = d.size(max_value=2)
     return (d.values(*targets.shape, size), d.values(logits.shape[-1], size), targets), options
 
 
 CASES = {
     case.__name__: case
     for case in (
-        *(softmax, layer_norm, dropout, dropout_residual_norm, linear, embedding),
-        *(attention, self_attention, cross_attention, cross_entropy, linear_cross_entropy),
-    )
+        softmax,
+        layer_norm,
+        dropout,
+        dropout_residual_norm,
+        linear,
+        embedding,
+        attention,
+        self_attention,
+        cross_attention,
+        cross_entropy,
+        linear_cross_entropy,
+    )  # fmt: skip
 }
 
 
@@ -196,11 +207,11 @@ def test_masked_values_have_no_influence(operation, dtype):
     assert np.allclose(y.data[0, :2], np.exp([1, 2]) / np.exp([1, 2]).sum())
 
 
-@pytest.mark.parametrize("over", OVER)
-@pytest.mark.parametrize("smoothing", [0.0, 0.3])
-def test_large_logits_give_a_finite_loss(over, smoothing):
+@pytest.mark.parametrize("smoothing_classes", SMOOTHING_CLASSES)
+@pytest.mark.parametrize("label_smoothing", [0.0, 0.3])
+def test_large_logits_give_a_finite_loss(label_smoothing, smoothing_classes):
     logits = Tensor(np.array([[1e30, -1e30, 0.0, 5.0]]), requires_grad=True)
-    loss = neural.cross_entropy(logits, np.array([0]), npx.LabelSmoothing(smoothing, over, 3))
+    loss = neural.cross_entropy(logits, np.array([0]), npx.LabelSmoothing(label_smoothing, smoothing_classes, 3))
     loss.backward()
     assert np.isfinite(loss.data) and np.isfinite(logits.grad).all()
 
@@ -208,7 +219,9 @@ def test_large_logits_give_a_finite_loss(over, smoothing):
 @pytest.mark.parametrize("shape", [(1,), (2, 1), (3,), ()])
 def test_a_loss_needs_a_target_for_each_row(shape):
     """One target for two rows must not be broadcast."""
-    x, w, targets = np.ones((2, 3)), np.ones((5, 3)), np.zeros(shape, int)
+    x = np.ones((2, 3))
+    w = np.ones((5, 3))
+    targets = np.zeros(shape, int)
     for operation, args in ((neural.cross_entropy, (x,)), (neural.linear_cross_entropy, (x, w))):
         with pytest.raises(
             ValueError, match=re.escape(f"expected targets of shape (2,), one for each row; got {shape}")
@@ -219,16 +232,19 @@ def test_a_loss_needs_a_target_for_each_row(shape):
 @pytest.mark.parametrize("operation", [neural.cross_entropy, neural.composed_cross_entropy])
 def test_gradient_of_the_loss_sums_to_zero_in_each_row_and_skips_padding(operation):
     rng = np.random.default_rng(0)
-    for over in OVER:
+    for smoothing_classes in SMOOTHING_CLASSES:
         logits = Tensor(rng.normal(size=(5, 7)), requires_grad=True)
-        operation(logits, np.array([0, 3, 3, 0, 6]), npx.LabelSmoothing(0.1, over)).backward()
+        operation(logits, np.array([0, 3, 3, 0, 6]), npx.LabelSmoothing(0.1, smoothing_classes)).backward()
         assert np.allclose(logits.grad.sum(axis=1), 0) and not logits.grad[[0, 3]].any()
         assert (logits.grad[[1, 2], 3] < 0).all()
 
 
 def test_invalid_label_smoothing_raises():
-    logits, targets = Tensor(np.zeros((1, 4))), np.array([1])
-    with pytest.raises(ValueError, match="smoothing_classes: expected one of all, others, others_without_pad; got 'pad'"):
+    logits = Tensor(np.zeros((1, 4)))
+    targets = np.array([1])
+    with pytest.raises(
+        ValueError, match="smoothing_classes: expected one of all, others, others_without_pad; got 'pad'"
+    ):
         neural.cross_entropy(logits, targets, npx.LabelSmoothing(0.1, "pad"))
     for smoothing in (-0.1, 1.0, float("nan")):
         with pytest.raises(ValueError, match="label_smoothing: expected a number of at least 0 and below 1"):

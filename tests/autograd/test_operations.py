@@ -70,7 +70,8 @@ def binary(name, numpy):
 
     def case(d):
         first, second = d.pair()
-        a, b = d.values(first), d.positive(second)
+        a = d.values(first)
+        b = d.positive(second)
         number = d.any(st.sampled_from([None, None, 2, 0.75]))
         if number is None:
             return Case(OPERATIONS[name], a, b, numpy=numpy)

@@ -25,9 +25,9 @@ SIZES = {"vocab_size": 40, "d_model": 16, "d_ff": 24, "n_heads": 2, "n_layers": 
 def test_recomputed_outputs_are_bit_identical(name, data):
     arrays, options = draw_case(name, data)
     y = OPERATIONS[name](*[Tensor(a, requires_grad=True) if a.dtype.kind == "f" else a for a in arrays], **options)
-    assert y.recompute is None or y.recompute().tobytes() == y.data.tobytes()
+    assert y.recompute_fn is None or y.recompute_fn().tobytes() == y.data.tobytes()
     is_recomputable = name in {"self_attention", "cross_attention"} or (name, options) == ("linear", {"activation": ""})
-    assert (y.recompute is not None) == is_recomputable
+    assert (y.recompute_fn is not None) == is_recomputable
 
 
 def step(save_all, **options):
@@ -35,8 +35,9 @@ def step(save_all, **options):
     with npx.keyed(1, 0):
         model = Transformer(TransformerConfig(**SIZES | options))
     random = np.random.default_rng(0)
-    src, tgt = random.integers(3, 40, size=(4, 7)), random.integers(3, 40, size=(4, 6))
-    src[1, 4:], tgt[2, 3:] = 0, 0
+    src = random.integers(3, 40, size=(4, 7))
+    tgt = random.integers(3, 40, size=(4, 6))
+    src[1, 4:] = tgt[2, 3:] = 0
     with npx.keyed(2, 3), npx.rematerialize_above(math.inf) if save_all else nullcontext():
         loss = model.loss(src, tgt)
     saved = sum(arrays.nbytes for arrays in saved_arrays(list(nodes(loss))))
@@ -48,7 +49,9 @@ def step(save_all, **options):
 def test_a_step_is_bit_identical_and_saves_less(options):
     loss, gradients, saved = step(False, **options)
     assert (loss, gradients) == step(True, **options)[:2]
-    sources, targets, lengths = 4 + 7 * 3, 5 * 3 + 2, (7, 5)
+    sources = 4 + 7 * 3
+    targets = 5 * 3 + 2
+    lengths = (7, 5)
     outputs = 2 * (sources + 2 * targets) * 16
     weights = 2 * 4 * 2 * (lengths[0] ** 2 + lengths[1] ** 2 + lengths[0] * lengths[1])
     cross = 2 * (targets * 16 + sources * 32)
@@ -61,7 +64,8 @@ def test_a_step_is_bit_identical_and_saves_less(options):
 def test_nothing_is_recomputed_twice(save_all, monkeypatch):
     calls = Counter()
     for name in ("attention", "linear"):
-        versions, key = npx.KERNELS[name].versions, ("numpy", "float32")
+        versions = npx.KERNELS[name].versions
+        key = ("numpy", "float32")
         counted = lambda *args, name=name, version=versions[key]: calls.update([name]) or version(*args)  # noqa: E731
         monkeypatch.setitem(versions, key, counted)
     step(save_all)
@@ -90,12 +94,12 @@ def test_small_arrays_are_saved_and_everything_on_a_gpu():
     w = Tensor(np.ones((3, 4), npx.float32), requires_grad=True)
     assert (
         npx.should_rematerialize(x.data)
-        and neural.linear(x, w).recompute
-        and not neural.linear(x, w, None, "relu").recompute
+        and neural.linear(x, w).recompute_fn
+        and not neural.linear(x, w, None, "relu").recompute_fn
     )
     for block in (npx.rematerialize_above(24), npx.kernel_mode("emulate")):
         with block:
-            assert not npx.should_rematerialize(x.data) and not neural.linear(x, w).recompute
+            assert not npx.should_rematerialize(x.data) and not neural.linear(x, w).recompute_fn
     assert npx.should_rematerialize(x.data)
     with npx.rematerialize_above(23):  # x has 24 bytes
-        assert npx.should_rematerialize(x.data) and neural.linear(x, w).recompute
+        assert npx.should_rematerialize(x.data) and neural.linear(x, w).recompute_fn

@@ -10,7 +10,7 @@ from functools import cache
 import pytest
 
 from book.files import Exercise, exercises, first_problem
-from book.judging import MAX_LINES, WIDTH, judge, show
+from book.judging import MAX_LINES, WIDTH, differing, judge, show
 from tests.book import answers
 
 SEEDS = range(int(os.environ.get("BOOK_SEEDS", "20")))  # seeds of the cases that a correct answer must pass
@@ -212,6 +212,15 @@ EDITS = {  # exercise, edits of the solution, name of the hint, part of the text
         "13_model", [("causal=True)).reshape", "causal=True)).swapaxes(1, 2).reshape")], "output_mixes_positions",
         "In this stage your results are those of a known mistake",
     ),
+    "an earlier step": (
+        "09_learning",
+        [("1 - beta1**step)", "1 - beta1 ** min(step, 100))"), ("1 - beta2**step)", "1 - beta2 ** min(step, 100))")],
+        "explanation", "p moves as if step were 100, not 1000",
+    ),
+    "the last query": (
+        "08_many_heads", [("<= positions[:, None]  ", "<= positions[:, None] - (positions[:, None] == n_keys - 1)  ")],
+        "explanation", "A query may look at its own position, but in yours, some may not",
+    ),
     "a variance": (
         "09_learning", [("(1 - beta2) * g * g", "(1 - beta2) * (g - m) ** 2")], "squares_around_m", "minus the new m",
     ),
@@ -286,6 +295,12 @@ def test_malformed_answers_give_one_plain_message(tmp_path, monkeypatch, name):
 def test_ellipsis_is_a_blank_only_as_a_placeholder(tmp_path, line, blank):
     exercise, path = write_answer(tmp_path, f"def softmax(x):\n    {line}\n")
     assert (first_problem(exercise, path) is not None) == blank
+
+
+def test_equal_entries_of_two_dicts_are_not_shown():
+    assert differing({"a": 1.0, "b": 2.0}, {"a": 1.0, "b": 3.0}, 1e-9) == ({"b": 2.0}, {"b": 3.0})
+    assert differing({"a": 1.0}, {"b": 1.0}, 1e-9) == ({"a": 1.0}, {"b": 1.0})
+    assert differing([1.0], [2.0], 1e-9) == ([1.0], [2.0])
 
 
 def test_show_takes_the_number_of_digits():

@@ -50,6 +50,17 @@ def test_names_of_different_types_are_not_exchanged(toy):
     assert 5 / 8 not in results(toy, {"a": float, "b": int, "total": float})
 
 
+def test_a_part_that_occurs_twice_is_quoted_with_its_surroundings(tmp_path):
+    path = tmp_path / "toy.py"
+    path.write_text("def ratio(a, b):\n    return (a + b) * (a - b) + b * b\n")
+    texts = {slip.text.removeprefix("Your results are those of ") for slip in slips(path, {})}
+    assert "`(a + a) * (a - b) + b * b`, where `a + a` should be `a + b`." in texts
+    assert "`(a + b) / (a - b) + b * b`, where `/` should be `*`." in texts
+    assert "`(a + b) * (a - b) - b * b`, which should be `(a + b) * (a - b) + b * b`." in texts
+    assert "`(a + a) * (a - a) + a * a`, which should be `(a + b) * (a - b) + b * b`." in texts
+    assert "`(b + b) * (b - b) + b * b`, which should be `(a + b) * (a - b) + b * b`." in texts
+
+
 def test_types_of_names(toy):
     module = load(toy)
     assert types_of_names(toy, [lambda: module.ratio(1.0, 2)]) == {"a": float, "b": int, "total": float}
@@ -72,13 +83,26 @@ def test_a_slip_cannot_hang(tmp_path):
 
 UNKNOWN = {  # exercise, edits of the solution, description
     "divided by the size": (
-        "01_slope", [("* size", "/ size")], "`2.2e-16 ** (1 / 3) / size`, where `/` should be `*`.",
+        "01_slope", [("* size", "/ size")], "`2.2e-16 ** (1 / 3) / size`, which should be `2.2e-16 ** (1 / 3) * size`.",
     ),
-    "multiplied by b": ("02_remembering", [("* y / b", "* y * b")], "`to_b = -g * y * b`, where `*` should be `/`."),
-    "exponentials in place of y": ("05_softmax", [("(y * (g", "(e * (g")], "where `e` should be `y`. Here, e is the"),
+    "multiplied by b": (
+        "02_remembering", [("* y / b", "* y * b")], "where `-g * y * b` should be `-g * y / b`. In our answer, to_b is",
+    ),
+    "a name that the answer lacks is not exchanged": (
+        "02_remembering",
+        [("        to_a = g / b  # the derivative with respect to a is 1 / b\n", ""),
+         ("unbroadcast(to_a, a)", "unbroadcast(g / b, a)"), ("-g * y / b", "-g * y / b**2")],
+        "`to_b = -g * y / b / b`, where `/ b` is there twice. In our answer, to_b is",
+    ),
+    "exponentials in place of y": (
+        "05_softmax", [("(y * (g", "(e * (g")], "where `e` should be `y`. In our answer, e is the exponentials",
+    ),
     "multiplied after the sum": (
         "05_softmax", [("(g * y).sum(axis=-1, keepdims=True)", "g.sum(axis=-1, keepdims=True) * y")],
-        "where `g * y` should be computed before `.sum`.",
+        "where `g * y` should be computed before `.sum`. In our answer, mean is the sum of g y",
+    ),
+    "the diagonal subtracted twice": (
+        "05_softmax", [("y * (g - mean)", "y * ((1 - y) * g - mean)")], "where the term `g * y` is missing.",
     ),
     "the sum of the row is missing": (
         "07_one_head", [("softmax_grad(to_p, saved) * scale", "to_p * p * scale")],
@@ -88,6 +112,9 @@ UNKNOWN = {  # exercise, edits of the solution, description
         "09_learning", [("np.sqrt(vhat)", "np.sqrt(vhat / (1 - beta2**step))")],
         "where `/ (1 - beta2 ** step)` is there twice.",
     ),
+    "the other power of warmup": (
+        "09_learning", [("warmup**-1.5", "warmup**-0.5")], "where `warmup ** (-0.5)` should be `warmup ** (-1.5)`.",
+    ),
     "the penalty without 5": (
         "11_search", [("((5 + n) / 6) ** alpha))", "(n / 6) ** alpha))")], "where the term `5` is missing.",
     ),
@@ -96,7 +123,8 @@ UNKNOWN = {  # exercise, edits of the solution, description
 
 
 @pytest.mark.parametrize("name", UNKNOWN)
-def test_an_unknown_wrong_answer_is_described_by_a_slip(tmp_path, name):
+def test_an_unknown_wrong_answer_is_described_by_a_slip(tmp_path, monkeypatch, name):
+    monkeypatch.setattr("book.hints.known_wrong", lambda exercise: {})
     folder, edits, expected = UNKNOWN[name]
     exercise, path = Exercise(folder), tmp_path / f"{folder}.py"
     source = exercise.solution.read_text("utf-8")

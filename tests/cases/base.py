@@ -122,7 +122,7 @@ def check_drawn(entry: str, data: Any) -> None:
 
 
 def check_call(entry: str, call: Call, derive: bool) -> None:
-    """Check a call by the function for the kind of its entry."""
+    """Check a call with the checker's function for this kind of entry."""
     kind, name = entry.split()
     rules = {"float32": call.float32, "derive": derive, "domain": call.domain}
     if kind == "operation":
@@ -154,9 +154,9 @@ def check_equivalents(entry: str, call: Call) -> None:
     actual = results(call.layer) if call.equivalents else {}
     for description, function in call.equivalents.items():
         for name, expected in results(function).items():
-            off = float(abs(actual[name] - expected).max())
-            if not off <= 1e-10 * max(1.0, float(abs(expected).max())):
-                text = f"{entry}: expected the {name} to equal that of {description}; it differs by {off:.3g}"
+            difference = float(abs(actual[name] - expected).max())
+            if not difference <= 1e-10 * max(1.0, float(abs(expected).max())):
+                text = f"{entry}: expected the {name} to equal that of {description}; it differs by {difference:.3g}"
                 error = CheckError(explain(text, "reference"))
                 error.rule = "reference"
                 raise error
@@ -173,7 +173,7 @@ def edges(entry, domain=None, derive=True):
     """Register a generator of hand-picked calls to an entry.
 
     Args:
-        domain: for calls that declare none.
+        domain: the domain of the calls that do not declare one.
         derive: whether other inputs are derived from the first call; False for a layer composed of operations that have
             such checks.
     """
@@ -188,7 +188,7 @@ def edges(entry, domain=None, derive=True):
 
 
 def array(*numbers):
-    """Return a float64 array of the numbers, or rows."""
+    """Return a float64 array of the given numbers or rows."""
     return npx.asarray(numbers, "float64")
 
 
@@ -202,9 +202,9 @@ def packing(*lengths):
     return npx.pack(lengths).to_device()
 
 
-def size(most=3, least=1):
+def size(max_side=3, min_side=1):
     """Draw the length of an axis."""
-    return s.sides(most, least)
+    return s.sides(max_side, min_side)
 
 
 def leading(draw):

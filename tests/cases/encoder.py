@@ -55,8 +55,8 @@ def equivalents(layer, smoothing):
 
     def unpacked(ids, labels):
         options = dict(zip(("label_smoothing", "smoothing_classes"), smoothing, strict=True))
-        arrays = map(npx.from_host, model.loss_inputs(ids, labels))
-        return model.loss_from_inputs(*arrays, loss_normalizer=int((labels != 0).sum()), **options)
+        arrays = map(npx.from_host, model.checked_loss_inputs(ids, labels))
+        return model.loss_on_device(*arrays, loss_normalizer=int((labels != 0).sum()), **options)
 
     return {"the loss by its definition": by_definition, "the same ids with more padding": padded, "padded": unpacked}
 
@@ -73,8 +73,10 @@ def encoder_edges():
     yield Call((ids,), layer=Wrapper(model, pooled_by("mean")), modes=("train",), directions=1)
     variants = [{}, BERT, {"src_vocab_size": None, "norm": "pre", "positions": "rotary", "output_transform": True}]
     for i, variant in enumerate(variants):
-        model, smoothing = make_layer(Encoder, encoder_config(**variant), dtype="float64"), SMOOTHING[i]
-        inputs, layer = (ids, texts if i == 1 else labels), Wrapper(model, loss_of(smoothing))
+        model = make_layer(Encoder, encoder_config(**variant), dtype="float64")
+        smoothing = SMOOTHING[i]
+        inputs = (ids, texts if i == 1 else labels)
+        layer = Wrapper(model, loss_of(smoothing))
         yield Call(inputs, layer=layer, modes=("train",), directions=3, equivalents=equivalents(layer, smoothing))
 
 

@@ -55,9 +55,9 @@ class Draw:
         """Return a choice.
 
         Args:
-            small: the strategy of `Hypothesis`.
-            edges: the values that `Edges` goes through.
-            large: a function of `Large`.
+            small: the strategy from which `Hypothesis` draws.
+            edges: the values that `Edges` tries one after another.
+            large: a function that takes a `Large` and returns the choice for the size of a training step.
         """
         raise NotImplementedError
 
@@ -92,7 +92,8 @@ class Hypothesis(Draw):
     """Small arguments drawn by hypothesis, simplest first."""
 
     def __init__(self, draw: Any, dtype: str) -> None:
-        self.draw, self.dtype = draw, np.dtype(dtype)
+        self.draw = draw
+        self.dtype = np.dtype(dtype)
 
     def pick(self, small, edges, large=None):
         return self.draw(small)
@@ -104,7 +105,7 @@ class Hypothesis(Draw):
         return self.draw(s.indices(rows, shape)).astype(self.draw(st.sampled_from(["int64", "int32"])))
 
     def masks(self, *shape):
-        return self.draw(s.masks(shape, none=False))
+        return self.draw(s.masks(shape, allow_none=False))
 
 
 class Edges(Draw):
@@ -115,8 +116,10 @@ class Edges(Draw):
     """
 
     def __init__(self, name: str, dtype: Any, digits: list[int]) -> None:
-        self.rng, self.dtype = np.random.default_rng(zlib.crc32(f"{name}{digits}".encode())), np.dtype(dtype)
-        self.digits, self.limits = digits, []
+        self.rng = np.random.default_rng(zlib.crc32(f"{name}{digits}".encode()))
+        self.dtype = np.dtype(dtype)
+        self.digits = digits
+        self.limits = []
 
     def pick(self, small, edges, large=None):
         position = len(self.limits)
@@ -203,8 +206,8 @@ def row_shape(d: Draw) -> tuple[int, ...]:
 
 @st.composite
 def masked_shapes(draw):
-    """Draw a shape, and that of a mask or None."""
-    shape = (*leading(draw), draw(size(5, least=0)))
+    """Draw the shape of an array, and the shape of its mask or None."""
+    shape = (*leading(draw), draw(size(5, min_side=0)))
     ones = tuple(1 if draw(st.booleans()) else n for n in shape)
     return shape, draw(st.sampled_from([None, shape, ones, ones[draw(st.integers(0, len(shape) - 1)) :]]))
 
@@ -258,7 +261,8 @@ def linear(d):
         ((5, 3, 1), (130, 7, 31), (3, 8, 264), (0, 3, 4), (2, 5, 513)),
         lambda large: (large.tokens, large.d_model, large.d_ff),
     )
-    activation, bias = d.option("relu", ""), d.option(True, False)
+    activation = d.option("relu", "")
+    bias = d.option(True, False)
     return Call((d.values(n, i), d.values(i, o), d.values(o) if bias else None, activation))
 
 
@@ -270,7 +274,9 @@ def embedding(d):
         lambda large: ((large.tokens,), large.vocab, large.d_model),
     )
     ids = d.ids(n_rows, *shape) if n_rows < 3 else d.ids(n_rows - 1, *shape)  # the last row is not used
-    table, scale, is_plain = d.values(n_rows, width), d.option(1.0, 2.5), d.option(False, True)
+    table = d.values(n_rows, width)
+    scale = d.option(1.0, 2.5)
+    is_plain = d.option(False, True)
     if is_plain or not shape:
         return Call((table, ids, scale))
     length = ids.shape[-1]
@@ -281,7 +287,7 @@ def embedding(d):
 def attention(d):
     sizes = ((2, 5, 7, 2, 16, 16), (1, 3, 33, 1, 64, 64), (2, 0, 3, 1, 16, 16), (1, 20, 17, 2, 6, 3))
     b, t, length, h, d_k, d_v, spec = d.pick(
-        st.composite(lambda draw: attention_sizes(draw, least=0))(),
+        st.composite(lambda draw: attention_sizes(draw, min_side=0))(),
         [(*size, None) for size in sizes],
         lambda large: large.attention(),
     )
@@ -296,7 +302,8 @@ def attention(d):
     gradient = {}
     if d.option(False, True):  # views of one array, as merged projections return them
         merged = d.writable(b, length, h * (d_k + d_v))
-        gk, gv = merged[..., : h * d_k].reshape(b, length, h, d_k), merged[..., h * d_k :].reshape(b, length, h, d_v)
+        gk = merged[..., : h * d_k].reshape(b, length, h, d_k)
+        gv = merged[..., h * d_k :].reshape(b, length, h, d_v)
         gradient = {"out": (d.writable(b, t, h, d_k), gk, gv)}
     if spec.bias is not None:
         gradient["bias"] = True
@@ -316,7 +323,7 @@ def loss_options(d, n, classes):
 @kernel_case
 def cross_entropy(d):
     n, classes = d.pick(
-        st.tuples(size(6, 0), size(6, least=4)),
+        st.tuples(size(6, 0), size(6, min_side=4)),
         ((6, 5), (5, 33), (3, 1300), (0, 9)),
         lambda large: (large.tokens, large.vocab),
     )
@@ -327,7 +334,7 @@ def cross_entropy(d):
 @kernel_case
 def linear_cross_entropy(d):
     n, width, classes = d.pick(
-        st.tuples(size(6, 0), size(), size(6, least=4)),
+        st.tuples(size(6, 0), size(), size(6, min_side=4)),
         ((7, 9, 33), (3, 5, 1300), (0, 3, 9), (4, 5, 6)),
         lambda large: (large.tokens, large.d_model, large.vocab),
     )

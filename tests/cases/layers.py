@@ -83,7 +83,7 @@ def layer_Experts(draw):
 def layer_Residual(draw):
     x, _, _ = norm_inputs(draw)
     layer = draw_layer(draw, models.Residual, x.shape[-1], rates(draw), draw(st.sampled_from(PLACEMENTS)), 1e-1)
-    layer.skip.rate = rates(draw)
+    layer.drop_path.rate = rates(draw)
     return Call((x, ops.tanh), layer=layer)
 
 
@@ -148,13 +148,15 @@ def config(draw):
 
 @case
 def layer_EncoderLayer(draw):
-    layer, x = draw_layer(draw, models.EncoderLayer, config(draw)), sequence(draw, 4)
+    layer = draw_layer(draw, models.EncoderLayer, config(draw))
+    x = sequence(draw, 4)
     return Call((x, attention_spec(draw, len(x), 1, x.shape[1], x.shape[1], 1)), layer=layer, directions=3)
 
 
 @case
 def layer_DecoderLayer(draw):
-    layer, x = draw_layer(draw, models.DecoderLayer, config(draw)), sequence(draw, 4)
+    layer = draw_layer(draw, models.DecoderLayer, config(draw))
+    x = sequence(draw, 4)
     memory = sequence(draw, 4, b=len(x))
     return Call((x, memory, attention_spec(draw, len(x), 1, x.shape[1], memory.shape[1], 1)), layer=layer, directions=3)
 
@@ -230,7 +232,7 @@ def residual_edges():
                 yield Call((sample(2, 2, 3), ops.tanh), layer=layer, directions=None if rate == RATES[0] else 3)
     for place in PLACEMENTS:
         layer = make_layer(models.Residual, 3, 0.5, place, 1e-2, alpha=1.5)
-        layer.skip.rate = 0.3
+        layer.drop_path.rate = 0.3
         yield Call((sample(2, 2, 3), ops.tanh), layer=layer)
 
 
@@ -309,18 +311,14 @@ def small(**options):
 @edges("layer EncoderLayer", derive=False)
 def encoder_layer_edges():
     for i, options in enumerate(BLOCKS):
-        layer, spec = (
-            make_layer(models.EncoderLayer, small(**options)),
-            npx.AttentionSpec(kv_lengths=npx.asarray([3, 2])),
-        )
+        layer = make_layer(models.EncoderLayer, small(**options))
+        spec = npx.AttentionSpec(kv_lengths=npx.asarray([3, 2]))
         yield Call((sample(2, 3, 4), spec), layer=layer, directions=3 if i else None)
 
 
 @edges("layer DecoderLayer", derive=False)
 def decoder_layer_edges():
     for i, options in enumerate(BLOCKS):
-        layer, spec = (
-            make_layer(models.DecoderLayer, small(**options)),
-            npx.AttentionSpec(kv_lengths=npx.asarray([2, 1])),
-        )
+        layer = make_layer(models.DecoderLayer, small(**options))
+        spec = npx.AttentionSpec(kv_lengths=npx.asarray([2, 1]))
         yield Call((sample(2, 3, 4), sample(2, 2, 4, seed=1), spec), layer=layer, directions=3 if i else None)

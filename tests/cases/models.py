@@ -40,7 +40,8 @@ class Loss(Logits):
     """The training loss of a model."""
 
     def __init__(self, model, label_smoothing, smoothing_classes):
-        self.model, self.smoothing = model, (label_smoothing, smoothing_classes)
+        self.model = model
+        self.smoothing = (label_smoothing, smoothing_classes)
 
     def forward(self, *ids):
         return self.model.loss(*ids, *self.smoothing)
@@ -60,7 +61,9 @@ def composed(model):
 
 def loss_by_definition(logits, targets, label_smoothing, smoothing_classes, pad=0):
     """Return the mean of -sum_k q_k log softmax_k over the targets (B, T) that are not padding. logits (B, T, V)."""
-    n_classes, total, tokens = logits.shape[-1], 0.0, 0
+    n_classes = logits.shape[-1]
+    total = 0.0
+    tokens = 0
     for index in zip(*(targets != pad).nonzero(), strict=True):
         target = int(targets[index])
         excluded = {"all": (), "others": (target,), "others_without_pad": (target, pad)}[smoothing_classes]
@@ -69,7 +72,8 @@ def loss_by_definition(logits, targets, label_smoothing, smoothing_classes, pad=
         q[smoothed] = label_smoothing / len(smoothed)
         q[target] += 1 - label_smoothing
         z = logits[tuple(map(int, index))]
-        total, tokens = total - (npx.asarray(q) * ops.log(ops.exp(z) / ops.exp(z).sum())).sum(), tokens + 1
+        total = total - (npx.asarray(q) * ops.log(ops.exp(z) / ops.exp(z).sum())).sum()
+        tokens = tokens + 1
     return total / tokens
 
 
@@ -82,7 +86,7 @@ def equivalents(layer, padding=True):
     if type(layer) is Logits:
         return {"small operations": composed(layer)}
     c = layer.model.config
-    if layer.model.examples == "pairs" and (c.dropout or c.attention_dropout or c.activation_dropout):
+    if layer.model.data_kind == "pairs" and (c.dropout or c.attention_dropout or c.activation_dropout):
         return {}  # the loss packs sentences, whose dropout masks differ from those of padded ones
     logits = Logits(layer.model)
     functions = {
@@ -103,8 +107,9 @@ def model_calls(draw, architecture):
     layer = Logits(draw_layer(draw, models.ARCHITECTURES[architecture], config(draw), dtype="float64"))
     if draw(st.booleans()):
         layer = Loss(layer.model, *draw(st.sampled_from(SMOOTHING)))
-    b, sides = draw(size(2)), []
-    for longest in [draw(size(3)) for _ in range(INPUTS[layer.model.examples])]:
+    b = draw(size(2))
+    sides = []
+    for longest in [draw(size(3)) for _ in range(INPUTS[layer.model.data_kind])]:
         lengths = npx.host.asarray(draw(s.lengths(b, longest)))
         ids = 3 + npx.to_host(draw(s.indices(4, (b, longest))))
         sides.append(npx.host.where(npx.host.arange(longest) < lengths[:, None], ids, 0))
@@ -121,12 +126,14 @@ def model_edges(architecture):
 
     def calls():
         model_class = models.ARCHITECTURES[architecture]
-        ids = tuple(map(npx.host.asarray, (SOURCE, TEXT)[-INPUTS[model_class.examples] :]))
+        ids = tuple(map(npx.host.asarray, (SOURCE, TEXT)[-INPUTS[model_class.data_kind] :]))
         options = [{"norm": norm, "positions": p} for norm, p in product(("post", "pre"), models.POSITIONS)]
         for i, variant in enumerate([*options, *BLOCKS]):
-            has_dropout, n_layers = "dropout" in variant, 1 if variant in options else 2
+            has_dropout = "dropout" in variant
+            n_layers = 1 if variant in options else 2
             model = make_layer(model_class, small(n_layers=n_layers, **variant), dtype="float64")
-            loss, modes = Loss(model, *SMOOTHING[i % len(SMOOTHING)]), ("train", "eval") if has_dropout else ("train",)
+            loss = Loss(model, *SMOOTHING[i % len(SMOOTHING)])
+            modes = ("train", "eval") if has_dropout else ("train",)
             layer = (loss, Logits(model))[sum(divmod(i, len(models.POSITIONS))) % 2]  # both, for each position
             yield Call(
                 ids, layer=layer, modes=modes, directions=3, equivalents=equivalents(layer, padding=not has_dropout)
@@ -171,7 +178,7 @@ def other_model_calls(architecture):
     )
 
 
-for name in (name for name, model_class in models.ARCHITECTURES.items() if model_class.examples in INPUTS):
+for name in (name for name, model_class in models.ARCHITECTURES.items() if model_class.data_kind in INPUTS):
     has_other_layers = name in OTHER_LAYERS
     CASES[f"model {name}"] = other_model_calls(name) if has_other_layers else model_calls(name)
     edges(f"model {name}", derive=False)(other_model_edges(name) if has_other_layers else model_edges(name))

@@ -6,7 +6,7 @@ from hypothesis import strategies as st
 
 import npx
 from autograd.testing import strategies as s
-from npx.dispatch import emulating
+from npx.dispatch import is_emulating
 from npx.kernels import layer_norm
 from tests.cases.base import REAL, Call, array, case, edges, leading, packing, sample, size
 
@@ -25,7 +25,7 @@ def keys():
 
 @case
 def operation_softmax(draw):
-    shape = (*leading(draw), draw(size(least=0)))
+    shape = (*leading(draw), draw(size(min_side=0)))
     mask = draw(s.masks(shape) | s.masks(shape[-1:]) | s.masks((*shape[:-1], 1)))
     return Call((draw(s.arrays(shape, s.STYLES)), mask))
 
@@ -35,7 +35,7 @@ def norm_saved_bytes(x, gamma, beta):
 
     The reference, which runs in float64 on a GPU and where CUDA kernels are emulated, saves all columns.
     """
-    if emulating() or npx.device() == "cuda":
+    if is_emulating() or npx.device() == "cuda":
         return x.nbytes + x[..., :1].nbytes
     hidden = layer_norm.lossy_columns(gamma, beta)
     return x[..., :1].nbytes * (1 + len(hidden)) + hidden.nbytes
@@ -44,7 +44,8 @@ def norm_saved_bytes(x, gamma, beta):
 def norm_inputs(draw, dtype="float64"):
     """Draw x (..., D), gamma (D,) and beta (D,)."""
     d = draw(size(4))
-    shape, styles = (*leading(draw), d), ("plain", "normal", "large", "tiny", "zeros")
+    shape = (*leading(draw), d)
+    styles = ("plain", "normal", "large", "tiny", "zeros")
     return [draw(s.arrays(z, styles, dtype)) for z in (shape, (d,), (d,))]
 
 
@@ -80,16 +81,19 @@ def operation_linear(draw):
 @case
 def operation_embedding(draw):
     rows = draw(size(4))
-    table, ids = draw(s.arrays((rows, draw(size())), s.STYLES)), draw(s.indices(rows))
+    table = draw(s.arrays((rows, draw(size())), s.STYLES))
+    ids = draw(s.indices(rows))
     options = {"scale": draw(st.sampled_from([2.5, 1.0]))}
     if ids.ndim and draw(st.booleans()):
         options |= {"added": draw(s.arrays((ids.shape[-1], table.shape[1]), BOUNDED)), **dropout_options(draw)}
     return Call((table, ids), options, saved=ids.size * table.shape[1])
 
 
-def attention_sizes(draw, least=1):
+def attention_sizes(draw, min_side=1):
     """Draw B, T, S, H, d_k, d_v and an AttentionSpec."""
-    b, t, source = draw(size(2, least)), draw(size(3, least)), draw(size(3, least))
+    b = draw(size(2, min_side))
+    t = draw(size(3, min_side))
+    source = draw(size(3, min_side))
     h, d_k, d_v = draw(size(2)), draw(st.sampled_from([1, 2, 2, 3])), draw(size(2))
     return b, t, source, h, d_k, d_v, attention_spec(draw, b, h, t, source, d_k)
 
@@ -131,7 +135,8 @@ def operation_attention(draw):
 @case
 def operation_self_attention(draw):
     b, t, _, h, d_k, d_v, _ = attention_sizes(draw)
-    spec, qkv = attention_spec(draw, b, h, t, t, d_k), draw(s.arrays((b, t, h * (2 * d_k + d_v)), BOUNDED))
+    spec = attention_spec(draw, b, h, t, t, d_k)
+    qkv = draw(s.arrays((b, t, h * (2 * d_k + d_v)), BOUNDED))
     return Call((qkv, h, d_k, spec), dropout_options(draw), saved=9 * b * h * t * t + rotated_bytes(spec, qkv))
 
 
@@ -146,21 +151,26 @@ def operation_cross_attention(draw):
 def smoothing_options(draw):
     """Draw the `smoothing` option."""
     classes = draw(st.sampled_from(["all", "others", "others_without_pad"]))
-    amount, pad = draw(st.sampled_from([0.2, 0.0])), draw(st.sampled_from([0, 2]))
-    return {"smoothing": npx.LabelSmoothing(amount, classes, pad)}
+    label_smoothing = draw(st.sampled_from([0.2, 0.0]))
+    pad_id = draw(st.sampled_from([0, 2]))
+    return {"smoothing": npx.LabelSmoothing(label_smoothing, classes, pad_id)}
 
 
 @case
 def operation_cross_entropy(draw):
-    shape, classes = leading(draw), draw(size(5, least=4))
+    shape = leading(draw)
+    classes = draw(size(5, min_side=4))
     logits = draw(s.arrays((*shape, classes), s.STYLES))
     return Call((logits, draw(s.indices(classes, shape))), smoothing_options(draw), saved=logits.nbytes)
 
 
 @case
 def operation_linear_cross_entropy(draw):
-    shape, classes, d = leading(draw), draw(size(5, least=4)), draw(size(2))
-    x, w = draw(s.arrays((*shape, d), BOUNDED)), draw(s.arrays((classes, d), BOUNDED))
+    shape = leading(draw)
+    classes = draw(size(5, min_side=4))
+    d = draw(size(2))
+    x = draw(s.arrays((*shape, d), BOUNDED))
+    w = draw(s.arrays((classes, d), BOUNDED))
     return Call((x, w, draw(s.indices(classes, shape))), smoothing_options(draw), saved=x.nbytes + w.nbytes)
 
 
@@ -176,7 +186,8 @@ def drop_edges(*shape):
 
 @edges("operation softmax", REAL)
 def softmax_edges():
-    x, rows = sample(2, 3, 4), npx.asarray([[True, False, True, True], [False] * 4, [True, False, False, False]])
+    x = sample(2, 3, 4)
+    rows = npx.asarray([[True, False, True, True], [False] * 4, [True, False, False, False]])
     broadcast = rows[0], rows[1], rows[:, :1], rows[None], npx.asarray(False), npx.ones((2, 1, 4), "bool")
     for mask in (None, rows, *broadcast):
         yield Call((x, mask))
@@ -222,7 +233,8 @@ def dropout_edges():
 @edges("operation dropout_residual_norm", REAL)
 def dropout_residual_norm_edges():
     def call(x, eps, drop):
-        residual, affine = sample(*x.shape, seed=3), affine_edges(x.shape[-1])
+        residual = sample(*x.shape, seed=3)
+        affine = affine_edges(x.shape[-1])
         return Call((x, residual, *affine), {"drop": drop, "eps": eps}, norm_saved_bytes(x, *affine) + x.size)
 
     for drop in drop_edges(3, 4):
@@ -306,18 +318,26 @@ def packed_edges(pairs):
 @edges("operation attention", REAL)
 def plain_attention_edges():
     for b, t, source, h, d_k, d_v, spec, drop in attention_edges(*SIZES):
-        q, k, v = sample(b, t, h, d_k), sample(b, source, h, d_k, seed=1), sample(b, source, h, d_v, seed=2)
+        q = sample(b, t, h, d_k)
+        k = sample(b, source, h, d_k, seed=1)
+        v = sample(b, source, h, d_v, seed=2)
         yield Call((q, k, v, spec), {"drop": drop}, 9 * b * h * t * source + rotated_bytes(spec, q, k))
     for t, source, spec in packed_edges(PACKED):
-        q, k, v = sample(t, 2, 2), sample(source, 2, 2, seed=1), sample(source, 2, 1, seed=2)
+        q = sample(t, 2, 2)
+        k = sample(source, 2, 2, seed=1)
+        v = sample(source, 2, 1, seed=2)
         yield Call((q, k, v, spec), saved=PACKED_BYTES)
     for bias, packed in ((sample(2, 1, 4), False), (sample(2, 2, 3, 4), False), (sample(2, 3, 3), True)):
         if packed:
             t, source, spec = next(packed_edges(PACKED))
-            q, k, v = sample(t, 2, 2), sample(source, 1, 2, seed=1), sample(source, 1, 1, seed=2)
+            q = sample(t, 2, 2)
+            k = sample(source, 1, 2, seed=1)
+            v = sample(source, 1, 1, seed=2)
         else:
             spec = npx.AttentionSpec(causal=True, bias=sample(3, 4, seed=3))
-            q, k, v = sample(2, 3, 2, 2), sample(2, 4, 1, 2, seed=1), sample(2, 4, 1, 1, seed=2)
+            q = sample(2, 3, 2, 2)
+            k = sample(2, 4, 1, 2, seed=1)
+            v = sample(2, 4, 1, 1, seed=2)
         yield Call((q, k, v, spec, None, bias), saved=PACKED_BYTES)
     for large in (6.0, 30.0):  # weights near 0 and 1
         q = large * array((1.0, 0.0), (0.0, -1.0)).reshape(1, 2, 1, 2)
@@ -328,25 +348,27 @@ def plain_attention_edges():
 def self_attention_edges():
     edges = attention_edges((2, 3, 3, 2, 4, 3), (2, 2, 2, 1, 2, 1))
     for i, (b, t, _, h, d_k, d_v, spec, drop) in enumerate(edges):
-        qkv, directions = sample(b, t, h * (2 * d_k + d_v)), merged_directions(i, h)
+        qkv = sample(b, t, h * (2 * d_k + d_v))
+        directions = merged_directions(i, h)
         saved = 9 * b * h * t * t + rotated_bytes(spec, qkv)
         yield Call((qkv, h, d_k, spec), {"drop": drop}, saved, directions=directions)
     yield Call((sample(1, 1, 3), 1, 1, npx.AttentionSpec()), saved=PACKED_BYTES)  # only the values are rounded
     for t, _, spec in packed_edges([(n, n) for n in (0, 1, 3, 1)]):
         yield Call((sample(t, 2 * (2 + 2 + 1)), 2, 2, spec), saved=PACKED_BYTES)
-        yield Call((sample(t, 4 * 2 + 2 * (2 + 1)), 4, 2, spec), {"kv_heads": 2}, saved=PACKED_BYTES)
+        yield Call((sample(t, 4 * 2 + 2 * (2 + 1)), 4, 2, spec), {"n_kv_heads": 2}, saved=PACKED_BYTES)
 
 
 @edges("operation cross_attention", REAL)
 def cross_attention_edges():
     for i, (b, t, source, h, d_k, d_v, spec, drop) in enumerate(attention_edges(*SIZES)):
-        queries, pairs = sample(b, t, h * d_k), sample(b, source, h * (d_k + d_v), seed=1)
+        queries = sample(b, t, h * d_k)
+        pairs = sample(b, source, h * (d_k + d_v), seed=1)
         saved = 9 * b * h * t * source + rotated_bytes(spec, queries, pairs)
         yield Call((queries, pairs, h, d_k, spec), {"drop": drop}, saved, directions=merged_directions(i, h))
     yield Call((sample(1, 1, 1), sample(1, 1, 2, seed=1), 1, 1, npx.AttentionSpec()), saved=PACKED_BYTES)
     for t, source, spec in packed_edges(PACKED):
         yield Call((sample(t, 4), sample(source, 2 * (2 + 1), seed=1), 2, 2, spec), saved=PACKED_BYTES)
-        yield Call((sample(t, 4), sample(source, 2 + 1, seed=1), 2, 2, spec), {"kv_heads": 1}, saved=PACKED_BYTES)
+        yield Call((sample(t, 4), sample(source, 2 + 1, seed=1), 2, 2, spec), {"n_kv_heads": 1}, saved=PACKED_BYTES)
 
 
 def smoothing_edges(classes):
@@ -381,5 +403,6 @@ def linear_cross_entropy_edges():
         x, w = sample(len(targets), 3), sample(5, 3, seed=1)
         yield Call((x, w, targets), {"smoothing": smoothing}, x.nbytes + w.nbytes)
     for scale in (30.0, 1e-3):
-        x, w = scale * sample(2, 2, 3), sample(4, 3, seed=1)
+        x = scale * sample(2, 2, 3)
+        w = sample(4, 3, seed=1)
         yield Call((x, w, npx.asarray([[1, 0], [3, 1]])), {"smoothing": npx.LabelSmoothing(0.1)}, x.nbytes + w.nbytes)

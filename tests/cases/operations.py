@@ -18,15 +18,16 @@ def unary(styles=s.STYLES, positive=False):
 def binary(draw, styles=s.SMOOTH, positive=False):
     """Draw a call with two arrays that broadcast, or with an array and a number in either order."""
     first, second = draw(s.broadcastable(max_side=3))
-    a, b = draw(s.arrays(first, styles)), draw(s.positive(second) if positive else s.arrays(second, styles))
+    a = draw(s.arrays(first, styles))
+    b = draw(s.positive(second) if positive else s.arrays(second, styles))
     number = draw(st.sampled_from([None, None, None, 2, 0.75]))
     return Call((a, b)) if number is None else Call(draw(st.sampled_from([(a, number), (number, b)])))
 
 
 @st.composite
-def reduction(draw, styles=s.STYLES, least=0):
+def reduction(draw, styles=s.STYLES, min_side=0):
     """Draw a call with an axis and keepdims."""
-    x = draw(s.arrays(s.shapes(min_side=least, max_side=3), styles))
+    x = draw(s.arrays(s.shapes(min_side=min_side, max_side=3), styles))
     return Call((x,), {"axis": draw(s.axes(x.ndim)), "keepdims": draw(st.booleans())})
 
 
@@ -39,8 +40,8 @@ for name in ("add", "subtract", "multiply", "maximum", "minimum"):
     CASES[f"operation {name}"] = binary(s.STYLES)
 CASES["operation divide"] = binary(positive=True)
 CASES["operation sum"] = reduction()
-CASES["operation mean"] = reduction(least=1)
-CASES["operation max"] = CASES["operation min"] = reduction(least=1)
+CASES["operation mean"] = reduction(min_side=1)
+CASES["operation max"] = CASES["operation min"] = reduction(min_side=1)
 
 
 @case
@@ -57,13 +58,13 @@ def operation_astype(draw):
 @case
 def operation_where(draw):
     *shapes, mask_shape = draw(s.broadcastable(3, max_side=3))
-    mask = draw(s.masks(mask_shape, none=False))
+    mask = draw(s.masks(mask_shape, allow_none=False))
     return Call((mask, *(draw(s.arrays(shape, s.STYLES)) for shape in shapes)))
 
 
 @case
 def operation_matmul(draw):
-    n, m, k = (draw(size(least=0)) for _ in range(3))
+    n, m, k = (draw(size(min_side=0)) for _ in range(3))
     if draw(st.booleans()):  # square, so that a missing transpose does not change a shape
         n = m = k = max(2, n)
     first, second = draw(s.broadcastable(max_dims=2, max_side=2))
@@ -104,7 +105,7 @@ def operation_getitem(draw):
     n = len(x)
     index = draw(
         s.indices(n)
-        | s.masks((n,), none=False)
+        | s.masks((n,), allow_none=False)
         | st.integers(-n, n - 1)
         | st.sampled_from([slice(None, None, -1), slice(1, None, 2), (Ellipsis, 0), (None, slice(1)), (0, None)])
         | s.indices(n, (3,)).map(lambda i: (i, Ellipsis))
@@ -339,14 +340,15 @@ def broadcast_to_edges():
 
 @edges("operation getitem")
 def getitem_edges():
-    x, every = sample(3, 4, 2), slice(None)
+    x = sample(3, 4, 2)
+    all_rows = slice(None)
     mask = npx.asarray([[True, False, True, True], [False] * 4, [True, True, False, False]])
     for index in (
         ([0, 2, 0], [1, 1, 1]),
         ([[0, 2], [2, 0]], [3, 3]),
         (slice(1, None), [0, 3, 0]),
-        (every, [0, 0, -4], [1, 1, 1]),
-        ([0, 0, 1], every, [1, 1, 0]),
+        (all_rows, [0, 0, -4], [1, 1, 1]),
+        ([0, 0, 1], all_rows, [1, 1, 0]),
         ([0, -3, 1], Ellipsis),  # 0 and -3 are the same index
         (0, [1, 1]),
         ([1, 1], 0),
@@ -358,7 +360,7 @@ def getitem_edges():
         npx.asarray([[2, 2], [0, 2]]),
         mask,
         npx.asarray([True, False, True]),
-        (every, npx.asarray([True, False, True, True]), [0, 0, 1]),
+        (all_rows, npx.asarray([True, False, True, True]), [0, 0, 1]),
         npx.zeros((3, 4), "bool"),
         npx.asarray([], "int64"),
         (slice(2, 0, -1), slice(3, None, -2)),

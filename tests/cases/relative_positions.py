@@ -37,7 +37,9 @@ def layer_AlibiBias(draw):
 
 @case
 def layer_BucketBias(draw):
-    heads, distance, causal = draw(size(2)), draw(st.integers(3, 6)), draw(st.booleans())
+    heads = draw(size(2))
+    distance = draw(st.integers(3, 6))
+    causal = draw(st.booleans())
     return Call(draw_queries(draw, heads, 2), layer=draw_layer(draw, BucketBias, heads, 4, distance, causal))
 
 

@@ -140,7 +140,9 @@ def attention(d):
         # Integers, so that large scores are exact.
         q, k = (np.round(x) for x in (d.values(b, t, h, d_k, scale=scale), d.values(b, s, h, d_k, scale=2)))
         if scale > 1:  # two keys with equal scores
-            q[..., 0], k[:, 1], k[:, 1, :, 0] = 0, k[:, 0], k[:, 0, :, 0] + 1
+            q[..., 0] = 0
+            k[:, 1] = k[:, 0]
+            k[:, 1, :, 0] += 1
         return (q.astype(d.dtype), k.astype(d.dtype), d.values(b, s, h, d_v))
 
     rows = np.zeros((5, 4), bool)
@@ -209,7 +211,8 @@ def linear_cross_entropy(d):
     yield Call((d.values(1, 3), d.values(9, 3), targets[4:5], LabelSmoothing(0.1, "all", 3)))  # one row
     if is_wide(d):
         x, w = (np.round(d.values(n, 3, scale=2)).astype(d.dtype) for n in (7, 5))
-        x[:, 0], shift = 1, np.array([overflow_size(d), 0, 0], d.dtype)
+        x[:, 0] = 1
+        shift = np.array([overflow_size(d), 0, 0], d.dtype)
         yield Call((x, w + shift, targets, LabelSmoothing(0.0, "all", 3)))
         yield Call((x, w - shift, targets, LabelSmoothing(0.0, "all", 3)))
         yield Call((x * 32, w * 2, targets, LabelSmoothing(0.1, "all", 3)))
@@ -248,18 +251,19 @@ def top_k(d):
     sparse = constant(d, -np.inf, 5, 26)
     sparse[:, ::13] = d.values(5, 2)  # fewer blocks than k
     yield Call((sparse, 3, ()))
-    late = constant(d, 0, 3, 9)
-    late[0, 8], late[1, 4:7], late[2, ::2] = 1, 1, 1
-    yield Call((late, 2, ()))
+    ones = constant(d, 0, 3, 9)
+    ones[0, 8] = ones[1, 4:7] = ones[2, ::2] = 1
+    yield Call((ones, 2, ()))
     last = d.values(3, 100)  # six groups of 16 columns and four columns that belong to no group
     last[:, 97:] += 5
     yield Call((last, 4, (98,)))
     high = d.values(3, 9)
     high[:, 4] = overflow_size(d)
     yield Call((high, 2, (4,)))
-    few = d.values(5, 7)
-    few[:, 2:], few[3] = -np.inf, 0
-    yield Call((few, 4, (0,)))
+    two_finite = d.values(5, 7)
+    two_finite[:, 2:] = -np.inf
+    two_finite[3] = 0
+    yield Call((two_finite, 4, (0,)))
     yield Call((d.values(5, 1), 1, ()))
     for scale in (overflow_size(d), 1e-6):
         yield Call((d.values(5, 7, scale=scale), 3, (2,)))

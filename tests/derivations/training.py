@@ -172,6 +172,6 @@ def central_4(c, h):
 @line("the error of a central difference")
 def central_5(c, h):
     class Quiet:
-        here, noise = np.array([polynomial(c, 0.0)]), np.zeros(1)
+        y0, noise = np.array([polynomial(c, 0.0)]), np.zeros(1)
 
     return richardson(lambda t: np.array([polynomial(c, t)]), Quiet, h, np.zeros(1, bool)).central[0]

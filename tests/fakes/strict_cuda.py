@@ -13,11 +13,11 @@ import types
 import numpy as np
 
 from npx.cuda import launch
-from npx.precision import dtype as dtype_named
+from npx.precision import dtype_named
 from npx.testing.cuda_emulator import emulator
 from tests.fakes.strict_graphs import STATE, Memory, MemoryPool, Stream, launched, using_allocator
 
-HANDLE, OWN_HANDLE = 0xB1A5, 0x0B1A5  # cuBLAS handles: CuPy's, and the one that `create` returns
+HANDLE, GRAPH_HANDLE = 0xB1A5, 0x0B1A5  # cuBLAS handles: CuPy's, and the one that `create` returns
 DISALLOW_REDUCED_PRECISION_REDUCTION = 16
 SPLIT = 64  # this cuBLAS splits sums of at least this many terms in two
 
@@ -37,15 +37,16 @@ class Cublas(types.ModuleType):
 
     def __init__(self):
         super().__init__("cupy_backends.cuda.libs.cublas")
-        self.calls, self.mode = [], 0
+        self.calls = []
+        self.mode = 0
 
     def setMathMode(self, handle, mode):
-        assert handle in (HANDLE, OWN_HANDLE)
+        assert handle in (HANDLE, GRAPH_HANDLE)
         self.mode = mode
 
     @staticmethod
     def create():
-        return OWN_HANDLE
+        return GRAPH_HANDLE
 
     def gemmEx(self, handle, *args):
         assert handle == HANDLE
@@ -62,16 +63,18 @@ class Cublas(types.ModuleType):
         assert types[0] == types[1] and types[2] in (types[0], wide) and wide == np.result_type(types[0], np.float32)
         self.calls.append((n, m, k, (transb, transa), (ldb, lda, ldc), tuple(t.name for t in types)))
         # Matrices are column-major, so each is the transpose of the row-major matrix in memory.
-        left, right = rows(b, types[1], ldb, n, k, transb), rows(a, types[0], lda, k, m, transa)
+        left = rows(b, types[1], ldb, n, k, transb)
+        right = rows(a, types[0], lda, k, m, transa)
         out = rows(c, types[2], ldc, n, m, False)
-        (scale,), (keep,) = memory(alpha, wide, 1), memory(beta, wide, 1)
+        (scale,) = memory(alpha, wide, 1)
+        (add,) = memory(beta, wide, 1)
         with np.errstate(over="ignore", invalid="ignore"):
             product = np.matmul(left.astype(wide, copy=False), right.astype(wide, copy=False))
             if types[2] != wide and k >= SPLIT and not self.mode & DISALLOW_REDUCED_PRECISION_REDUCTION:
                 first = np.matmul(left[:, : k // 2].astype(wide), right[: k // 2].astype(wide))
                 product = first.astype(types[2]) + (product - first).astype(types[2])
-            assert scale == 1 and keep in (0, 1)
-            out[...] = out.astype(wide) + product if keep else product
+            assert scale == 1 and add in (0, 1)
+            out[...] = out.astype(wide) + product if add else product
 
 
 def load_cublas():
@@ -84,7 +87,7 @@ def load_cublas():
                 kind.from_param(arg)
             if not name.endswith(("Create", "Attribute")):
                 handle, *args = args
-                assert handle == OWN_HANDLE
+                assert handle == GRAPH_HANDLE
             function(*args)
             return 0
 
@@ -115,13 +118,15 @@ class CublasLt:
 
     Attributes:
         calls: the epilogue of each matmul.
-        asked: number of requests for algorithms.
+        requests: number of requests for algorithms.
     """
 
     SIZES = {"MatmulDesc": {3: 4, 4: 4, 7: 4, 8: 8}, "MatmulPreference": {1: 8, 3: 4, 5: 4, 6: 4, 7: 4, 8: 4}}
 
     def __init__(self):
-        self.descriptors, self.calls, self.asked = {}, [], 0
+        self.descriptors = {}
+        self.calls = []
+        self.requests = 0
 
     def functions(self):
         functions = {"cublasLtMatmulAlgoGetHeuristic": self.heuristic, "cublasLtMatmul": self.matmul}
@@ -147,7 +152,7 @@ class CublasLt:
     def heuristic(self, operation, a, b, c, d, preference, limit, results, number):
         descriptor = self.check_shapes(operation, a, b, d)[0]
         descriptor["bias"] = min(16, descriptor.get(8, 16) & -descriptor.get(8, 16))  # alignment; 16 without a bias
-        self.asked += 1
+        self.requests += 1
         preference = self.of("MatmulPreference", preference)
         assert (
             c is d
@@ -155,15 +160,19 @@ class CublasLt:
             and not preference[3] & 4
             and all(preference[i] in (2, 4, 8, 16) for i in (5, 6, 7, 8))
         )
-        number._obj.value, results._obj.algorithm[0] = limit, 7
+        number._obj.value = limit
+        results._obj.algorithm[0] = 7
 
     def check_shapes(self, operation, *layouts):
         """Check the shapes and return the descriptors with m, n and k."""
-        operation, (a, b, d) = self.of("MatmulDesc", operation), (self.of("MatrixLayout", x)["args"] for x in layouts)
-        (_, m, n, step), rows_of = d, (a[1:3], a[2:0:-1])
-        assert step >= m and rows_of[operation[3]][0] == m and (b[1:3], b[2:0:-1])[operation[4]][1] == n
-        k = rows_of[operation[3]][1]
-        assert (b[1:3], b[2:0:-1])[operation[4]][0] == k and a[3] >= a[1] and b[3] >= b[1]
+        operation = self.of("MatmulDesc", operation)
+        a, b, d = (self.of("MatrixLayout", x)["args"] for x in layouts)
+        _, m, n, leading = d
+        a_shape = (a[1:3], a[2:0:-1])[operation[3]]
+        b_shape = (b[1:3], b[2:0:-1])[operation[4]]
+        k = a_shape[1]
+        assert leading >= m and tuple(a_shape) == (m, k) and tuple(b_shape) == (k, n)
+        assert a[3] >= a[1] and b[3] >= b[1]
         return operation, a, b, d, m, n, k
 
     def matmul(self, operation, alpha, a, at_a, b, at_b, beta, c, at_c, d, at_d, algorithm, workspace, size, stream):
@@ -198,17 +207,20 @@ class CublasLt:
 
     @staticmethod
     def product(args, compute, epilogue, bias):
-        m, n, out_type, address, step = args[2], args[3], args[14], args[13], args[15]
-        mode, CUBLAS.mode = CUBLAS.mode, DISALLOW_REDUCED_PRECISION_REDUCTION
+        m, n = args[2:4]
+        address, out_type, leading = args[13:16]
+        dtype = dtype_named(CUBLAS.TYPES[out_type])
+        mode = CUBLAS.mode
+        CUBLAS.mode = DISALLOW_REDUCED_PRECISION_REDUCTION
         try:
-            kind, wide = dtype_named(CUBLAS.TYPES[out_type]), np.dtype(CUBLAS.COMPUTE[compute])
-            result = np.array(rows(address, kind, step, n, m, False), wide, order="C")
+            wide = np.dtype(CUBLAS.COMPUTE[compute])
+            result = np.array(rows(address, dtype, leading, n, m, False), wide, order="C")
             code = {"float32": 0, "float64": 1}[wide.name]
             CUBLAS.multiply(*args[:13], result.ctypes.data, code, m, compute, -1)
         finally:
             CUBLAS.mode = mode
-        result += memory(bias, kind, m).astype(wide) if epilogue & 4 else 0
-        rows(address, kind, step, n, m, False)[...] = np.maximum(result, 0) if epilogue & 2 else result
+        result += memory(bias, dtype, m).astype(wide) if epilogue & 4 else 0
+        rows(address, dtype, leading, n, m, False)[...] = np.maximum(result, 0) if epilogue & 2 else result
 
 
 def memory(address, dtype, count):
@@ -248,7 +260,8 @@ class Function:
     limits = {}
 
     def __init__(self, module, kernel):
-        self.module, self.kernel = module, kernel
+        self.module = module
+        self.kernel = kernel
 
     @property
     def max_dynamic_shared_size_bytes(self):

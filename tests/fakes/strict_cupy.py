@@ -51,25 +51,25 @@ def wrap(x):
     return type(x)(map(wrap, x)) if isinstance(x, (tuple, list)) else x
 
 
-def refuse(name, kwargs):
+def reject_arguments(name, kwargs):
     """Raise TypeError for an argument that NumPy's function accepts but CuPy's does not."""
     missing = kwargs.keys() & {"initial", "order", "stable"} or (name != "copyto" and kwargs.keys() & {"where"})
     if missing or kwargs.get("kind") not in (None, "stable"):
         raise TypeError(f"{name} of a device array with {kwargs}")
 
 
-def counted(name, result, *sources):
-    """Record the name of a CuPy kernel and the bytes it reads and writes, unless its result is a view."""
+def count_kernel(name, result, *sources):
+    """Return the result. Unless it is a view, record the CuPy kernel's name and the bytes that it reads and writes."""
     arrays = [x.held for x in sources if isinstance(x, ndarray)]
     if isinstance(result, (np.ndarray, np.generic)) and not any(np.may_share_memory(result, x) for x in arrays):
         CUPY.kernels.append((name, result.nbytes + sum(x.nbytes for x in arrays)))
     return result
 
 
-def derived(result, *sources):
+def wrap_result(result, *sources):
     """Wrap a result; a view gets the `base` whose memory it shares."""
     if isinstance(result, (tuple, list)):
-        return type(result)(derived(part, *sources) for part in result)
+        return type(result)(wrap_result(part, *sources) for part in result)
     wrapped = wrap(result)
     for source in sources:
         if isinstance(wrapped, ndarray) and isinstance(source, ndarray) and np.may_share_memory(result, source.held):
@@ -83,7 +83,8 @@ class ndarray:
     __slots__ = ("base", "held")
 
     def __init__(self, held, base=None):
-        self.held, self.base = held, base
+        self.held = held  # the NumPy array
+        self.base = base  # the array whose memory it shares, or None
 
     def get(self):
         wait("get")
@@ -125,7 +126,7 @@ class ndarray:
 
     def __getitem__(self, index):
         self._watch(index)
-        return derived(self.held[unwrap(index)], self)
+        return wrap_result(self.held[unwrap(index)], self)
 
     def __setitem__(self, index, value):
         if isinstance(value, (list, *ARRAYS)):
@@ -143,9 +144,9 @@ class ndarray:
     def __array_ufunc__(self, ufunc, method, *inputs, out=(), **kwargs):
         if method != "__call__":
             raise TypeError(f"{ufunc.__name__}.{method} of a device array")
-        used(ufunc.__name__)
+        record_name(ufunc.__name__)
         kwargs = unwrap(kwargs) | ({"out": unwrap(out)} if out else {})
-        refuse(ufunc.__name__, kwargs)
+        reject_arguments(ufunc.__name__, kwargs)
         result = computed(ufunc, unwrap(inputs), kwargs, writes=bool(out))
         arrays = (*inputs, *(out or (result,)))
         CUPY.kernels.append((ufunc.__name__, sum(x.nbytes for x in arrays if hasattr(x, "nbytes"))))
@@ -164,13 +165,13 @@ def _method(name):
         if name in WAITING:
             wait(name)
         out = kwargs.get("out")
-        refuse(name, kwargs)
+        reject_arguments(name, kwargs)
         if name == "sort" and not self.held.flags.c_contiguous:
             raise NotImplementedError("Sorting non-contiguous array is not supported.")
         numpy_method = getattr(np.ndarray, name)
         writes = name in ("fill", "sort") or out is not None
-        result = counted(name, computed(numpy_method, (self.held, *unwrap(args)), unwrap(kwargs), writes), self)
-        return out if out is not None else derived(result, self)
+        result = count_kernel(name, computed(numpy_method, (self.held, *unwrap(args)), unwrap(kwargs), writes), self)
+        return out if out is not None else wrap_result(result, self)
 
     return method
 
@@ -207,9 +208,9 @@ for _name, _ufunc in (
     *(("eq", "equal"), ("ne", "not_equal")),
 ):
     setattr(ndarray, f"__{_name}__", _operator(_ufunc)[0])
-ndarray.T = property(lambda self: derived(self.held.T, self))
-ndarray.real = property(lambda self: derived(self.held.real, self))
-ndarray.imag = property(lambda self: derived(self.held.imag, self))
+ndarray.T = property(lambda self: wrap_result(self.held.T, self))
+ndarray.real = property(lambda self: wrap_result(self.held.real, self))
+ndarray.imag = property(lambda self: wrap_result(self.held.imag, self))
 ndarray.data = property(lambda self: types.SimpleNamespace(ptr=self.held.ctypes.data))
 ndarray.__neg__ = lambda self: np.negative(self)
 ndarray.__invert__ = lambda self: np.invert(self)
@@ -237,11 +238,10 @@ class Module(types.ModuleType):
 
     def __init__(self):
         super().__init__("strict")
-        self.waits, self.names = [], set()
-        self.kernels, self.allocations = (
-            [],
-            0,
-        )  # CuPy's own kernels as (name, bytes), and the number of calls to `empty`
+        self.waits = []  # the operations that made the host wait
+        self.names = set()  # the functions called
+        self.kernels = []  # CuPy's kernels: (name, bytes)
+        self.allocations = 0  # calls to `empty`
         self.pool = strict_cuda.DefaultPool()
 
     @staticmethod
@@ -259,7 +259,9 @@ class Module(types.ModuleType):
     def get_default_pinned_memory_pool():
         return types.SimpleNamespace(malloc=strict_graphs.pinned)
 
-    cuda, RawModule, __version__ = strict_cuda.CUDA, strict_cuda.RawModule, "14.2.0"
+    cuda = strict_cuda.CUDA
+    RawModule = strict_cuda.RawModule
+    __version__ = "14.2.0"
     compute_types = []  # the arguments of set_compute_type
     _core = types.SimpleNamespace(
         _routines_linalg=types.SimpleNamespace(
@@ -276,19 +278,19 @@ class Module(types.ModuleType):
             return value
 
         def function(*args, **kwargs):
-            used(name)
+            record_name(name)
             if name in WAITING:
                 wait(name)
             out = kwargs.get("out")
-            refuse(name, kwargs)
+            reject_arguments(name, kwargs)
             result = computed(value, unwrap(args), unwrap(kwargs), writes=out is not None or name == "copyto")
             if name != "empty":
-                counted(name, result, *args)
+                count_kernel(name, result, *args)
             else:
                 CUPY.allocations += 1
             if name == "where" and not isinstance(result, tuple) and result.dtype.name == "bfloat16":
                 result = result.astype(np.float32)  # CuPy's `where` does not support bfloat16
-            return out if out is not None else derived(result, *args)
+            return out if out is not None else wrap_result(result, *args)
 
         return function
 
@@ -302,7 +304,7 @@ def wait(name):
     CUPY.waits.append(name)
 
 
-def used(name):
+def record_name(name):
     CUPY.names.add(name)
 
 
@@ -312,14 +314,15 @@ def device(cuda=False):
     CUPY.waits.clear()
     CUPY.names.clear()
     CUPY.kernels.clear()
-    CUPY.allocations, CUPY.pool = 0, strict_cuda.DefaultPool()
+    CUPY.allocations = 0
+    CUPY.pool = strict_cuda.DefaultPool()
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(_engine, "_cupy", CUPY)
         patch.setattr(_engine, "_device", "cuda")
         if cuda:
             patch.setattr(ndarray, "__module__", "cupy")
             patch.setattr(cublas, "load_cublas", strict_cuda.load_cublas)
-            patch.setattr(blas, "_own_handle", None)
+            patch.setattr(blas, "_graph_handle", None)
             STATE.__init__()
             for name, module in ({"cupy": CUPY} | strict_cuda.MODULES).items():
                 patch.setitem(sys.modules, name, module)

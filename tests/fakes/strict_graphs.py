@@ -21,8 +21,12 @@ class State:
     """The current streams, allocator and capture. `launches` counts graph launches."""
 
     def __init__(self):
-        self.streams, self.allocator, self.recording = [Stream(null=True)], NULL_ALLOCATOR, None
-        self.graphs, self.launches, self.capturing = weakref.WeakSet(), 0, None
+        self.streams = [Stream(null=True)]
+        self.allocator = NULL_ALLOCATOR
+        self.recording = None  # the graph that is being captured
+        self.graphs = weakref.WeakSet()
+        self.launches = 0
+        self.capturing = None  # the stream of all captures
         self.pinned = pinned  # the allocator of host memory for uploads within CuPy
 
 
@@ -48,7 +52,8 @@ class Stream:
         STATE.recording = Graph()
 
     def end_capture(self):
-        graph, STATE.recording = STATE.recording, None
+        graph = STATE.recording
+        STATE.recording = None
         if graph.broken:
             raise RuntimeError("cudaErrorStreamCaptureInvalidated")
         STATE.graphs.add(graph)
@@ -89,48 +94,52 @@ class Graph:
     """Recorded work.
 
     Attributes:
-        own: arrays that the work creates.
-        before: weak references to the existing arrays that it uses.
+        created: arrays that the work creates.
+        existing: weak references to all arrays that exist when the capture begins.
+        used: weak references to the existing arrays that it uses.
     """
 
     def __init__(self):
-        self.work, self.own, self.before, self.broken = [], [], {}, False
+        self.work = []
+        self.created = []
+        self.used = {}
+        self.broken = False
         arrays = (x.held for x in gc.get_objects() if type(x).__name__ == "ndarray" and hasattr(type(x), "held"))
-        self.known = [weakref.ref(owner(x)) for x in arrays]
+        self.existing = [weakref.ref(owner(x)) for x in arrays]
 
-    def made(self, array):
+    def record_new(self, array):
         """Register an array that the captured work creates, and overwrite its values."""
         assert STATE.allocator is not NULL_ALLOCATOR, "an array of a graph outside its pool"
-        self.own.append(owner(array))
+        self.created.append(owner(array))
         poison(array)
 
-    def pinned(self, value):
+    def alias_arrays(self, value):
         """Replace arrays with aliases that, like addresses, do not keep them alive."""
         if isinstance(value, np.ndarray):
             base = owner(value)
-            if any(base is x for x in self.own):
+            if any(base is x for x in self.created):
                 return value
-            self.before[id(base)] = weakref.ref(base), (base.shape, base.dtype)
+            self.used[id(base)] = weakref.ref(base), (base.shape, base.dtype)
             return aliased(value)
         if isinstance(value, (tuple, list)):
-            return type(value)(map(self.pinned, value))
-        return {k: self.pinned(v) for k, v in value.items()} if isinstance(value, dict) else value
+            return type(value)(map(self.alias_arrays, value))
+        return {k: self.alias_arrays(v) for k, v in value.items()} if isinstance(value, dict) else value
 
     def address(self, pointer):
-        """Do the same as `pinned` for a plain address."""
-        for array in (*self.own, *(x for ref in self.known if (x := ref()) is not None)):
+        """Do the same as `alias_arrays` for a plain address."""
+        for array in (*self.created, *(x for ref in self.existing if (x := ref()) is not None)):
             start = array.ctypes.data
             if start <= pointer < start + max(array.nbytes, 1):
-                self.pinned(array)
+                self.alias_arrays(array)
                 return
         raise AssertionError("a matmul on memory outside all arrays")
 
     def launch(self, stream=None):
-        freed = [array for ref, array in self.before.values() if ref() is None]
+        freed = [array for ref, array in self.used.values() if ref() is None]
         assert STATE.recording is None and not freed, f"a graph uses memory that was freed: {freed}"
         STATE.launches += 1
         for graph in STATE.graphs:  # all graphs share a pool
-            for array in graph.own:
+            for array in graph.created:
                 poison(array)
         for work in self.work:
             work()
@@ -167,7 +176,7 @@ def launched(function, *args):
     """Run a function that writes to its arguments, or record it during a capture."""
     if STATE.recording is None:
         return function(*args)
-    return STATE.recording.work.append(functools.partial(function, *STATE.recording.pinned(args)))
+    return STATE.recording.work.append(functools.partial(function, *STATE.recording.alias_arrays(args)))
 
 
 def computed(function, args, kwargs, writes=False):
@@ -175,18 +184,18 @@ def computed(function, args, kwargs, writes=False):
     graph = STATE.recording
     if graph is None:
         return function(*args, **kwargs)
-    pinned = functools.partial(function, *graph.pinned(args), **graph.pinned(kwargs))
+    call = functools.partial(function, *graph.alias_arrays(args), **graph.alias_arrays(kwargs))
     if writes:
-        graph.work.append(pinned)
+        graph.work.append(call)
         return None
     with np.errstate(all="ignore"):
         result = function(*args, **kwargs)  # the right shape, but meaningless values
     if isinstance(result, tuple) or any(np.may_share_memory(result, x) for x in flat((args, kwargs))):
         return result
     result = np.array(result)
-    graph.made(result)
+    graph.record_new(result)
     if function is not np.empty:
-        graph.work.append(lambda: np.copyto(result, pinned()))
+        graph.work.append(lambda: np.copyto(result, call()))
     return result
 
 

@@ -78,7 +78,7 @@ def one_part(name: str, rehearse: bool) -> int:
             from benchmarks import launches
             from tests.fakes.strict_cupy import device
 
-            launches.BUSY = 16, 2
+            launches.BUSY_MATMULS = 16, 2
             stack.enter_context(device(cuda=True))
         import npx
 

@@ -14,7 +14,7 @@ import npx
 from models import FlatParameters, Transformer, TransformerConfig
 from npx.cuda import blas
 from npx.dispatch import KERNELS, map_arrays
-from npx.precision import dtype as dtype_named
+from npx.precision import dtype_named
 from tests.gpu_check.sizes import Sizes
 from train import Adam, load_model
 from train.learn.graphs import Graphs
@@ -105,7 +105,7 @@ def by_graph(name: str, graphs: bool, sizes: Sizes) -> tuple[np.ndarray, int]:
     model, src, tgt = small_model(precision.weight_dtype, sizes)
     flat, scale = FlatParameters(model, precision.compute_dtype if precision.is_mixed else None), SCALE.get(name, 1.0)
     steps = Graphs(model, TrainSection(seed=3), print)
-    steps.possible, adam = graphs, Adam(flat)
+    steps.can_capture, adam = graphs, Adam(flat)
     for step in range(1, min(5, sizes.updates) + 1):
         flat.zero_grad()
         with npx.keyed(3, step):

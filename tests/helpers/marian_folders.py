@@ -2,12 +2,16 @@
 
 import json
 import math
+import pickle
+import struct
+import zipfile
 from functools import cache
 
 import numpy as np
 from safetensors.numpy import save_file
 
 from train.formats.huggingface import CONFIG, GENERATION, TOKENIZER
+from train.formats.torch_file import LEGACY_MAGIC
 from train.formats.weights import SAFETENSORS
 from train.text.tokenizer import Tokenizer
 
@@ -139,7 +143,9 @@ def write_npz(folder, tensors, settings=(), **decoder):
         settings: changes to the settings in the file; a value of None removes a setting.
         decoder: content of decoder.yml.
     """
-    import yaml
+
+    def yaml(values):
+        return "".join(f"{key}: {json.dumps(value)}\n" for key, value in values.items())
 
     folder.mkdir(parents=True, exist_ok=True)
     arrays = dict(npz_array(name, array) for name, array in tensors.items() if "embed_positions" not in name)
@@ -153,10 +159,37 @@ def write_npz(folder, tensors, settings=(), **decoder):
         "transformer-preprocess": "", "transformer-postprocess": "dan", "transformer-postprocess-emb": "d",
         "version": "v1.7.6", "lemma-dim-emb": 0, "tied-embeddings-all": True,
     } | dict(settings)  # fmt: skip
-    text = yaml.safe_dump({key: value for key, value in values.items() if value is not None}) + "\0"
+    text = yaml({key: value for key, value in values.items() if value is not None}) + "\0"
     arrays["special:model.yml"] = np.frombuffer(text.encode(), np.int8)
     np.savez(folder / "model.npz", **arrays)
-    (folder / "decoder.yml").write_text(yaml.safe_dump({"models": ["model.npz"], **decoder}), encoding="utf-8")
+    (folder / "decoder.yml").write_text(yaml({"models": ["model.npz"], **decoder}), encoding="utf-8")
+
+
+def write_torch(path, tensors, legacy=False):
+    """Write tensors of float32 as a PyTorch file, without PyTorch; `legacy` is the format before PyTorch 1.6."""
+
+    def text(value):
+        return b"X" + struct.pack("<i", len(value)) + value.encode()
+
+    def numbers(*values):
+        return b"(" + b"".join(b"J" + struct.pack("<i", value) for value in values) + b"t"
+
+    content = b"\x80\x02}("
+    for key, (name, array) in enumerate(tensors.items()):
+        storage = text("storage") + b"ctorch\nFloatStorage\n" + text(str(key)) + text("cpu")
+        storage += b"J" + struct.pack("<i", array.size)
+        content += text(name) + b"ctorch._utils\n_rebuild_tensor_v2\n((" + storage + b"tQK\0"
+        content += numbers(*array.shape) + numbers(*(stride // 4 for stride in array.strides)) + b"\x89NtR"
+    content += b"u."
+    if legacy:
+        before = b"".join(pickle.dumps(value, 2) for value in (LEGACY_MAGIC, 1001, {"little_endian": True}))
+        values = b"".join(array.size.to_bytes(8, "little") + array.tobytes() for array in tensors.values())
+        path.write_bytes(before + content + pickle.dumps([str(key) for key in range(len(tensors))], 2) + values)
+        return
+    with zipfile.ZipFile(path, "w") as archive:
+        archive.writestr("archive/data.pkl", content)
+        for key, array in enumerate(tensors.values()):
+            archive.writestr(f"archive/data/{key}", array.tobytes())
 
 
 def npz_array(name, array):
@@ -181,3 +214,35 @@ def npz_array(name, array):
 
 def matrix_or_bias(prefix, kind, ending, array):
     return (f"{prefix}_W{ending}", array.T) if kind == "weight" else (f"{prefix}_b{ending}", array[None])
+
+
+def nest_members(path):
+    """Add a member to a zip file that contains all others, so that their bytes belong to two members."""
+    content, name = path.read_bytes(), "archive/data/1"
+    with zipfile.ZipFile(path) as archive:
+        members = archive.infolist()
+    with zipfile.ZipFile(path, "w") as archive:
+        archive.writestr(name, content)
+        for member in members:
+            member.header_offset += zipfile.sizeFileHeader + len(name)
+            archive.filelist.append(member)
+            archive.NameToInfo[member.filename] = member
+
+
+def patch_archive(path, signature, offset, value):
+    """Replace bytes of the first record of a zip file with this signature."""
+    content = bytearray(path.read_bytes())
+    at = content.index(signature) + offset
+    content[at : at + len(value)] = value
+    path.write_bytes(content)
+
+
+DIRECTORY, END = b"PK\x01\x02", b"PK\x05\x06"  # signatures in a zip file
+# Damage to a zip file, and the words that report it; those for a negative offset depend on the version of Python.
+BAD_ARCHIVES = {
+    "nested": (nest_members, "overlapping data"),
+    "encrypted": (lambda path: patch_archive(path, DIRECTORY, 8, b"\x01"), "is encrypted"),
+    "patched": (lambda path: patch_archive(path, DIRECTORY, 8, b"\x20"), "compressed patched data (flag bit 5)"),
+    "version": (lambda path: patch_archive(path, DIRECTORY, 6, b"\xff"), "zip file version 25.5"),
+    "negative offset": (lambda path: patch_archive(path, END, 16, b"\xff\xff\xff\x7f"), ""),
+}

@@ -31,10 +31,12 @@ def build(kind, dtype="float64", **options):
 
 @every_kind
 def test_cached_decoding_equals_full_decoding(kind):
-    model, rng = build(kind).eval(), np.random.default_rng(2)
+    model = build(kind).eval()
+    rng = np.random.default_rng(2)
     src = padded([s + [EOS] for s in sentences(rng, 3)])
     _, state = model.start(src)
-    origin, prefix = np.arange(3), np.empty((3, 0), int)
+    origin = np.arange(3)
+    prefix = np.empty((3, 0), int)
     for rows in ([0, 0, 1, 1, 2, 2], [1, 0, 3, 2, 4, 5], [5, 0, 3], [2, 1, 0], [1]):
         tokens = rng.integers(FIRST, V, len(origin))
         prefix = np.concatenate([prefix, tokens[:, None]], axis=1)
@@ -49,7 +51,8 @@ def test_cached_decoding_equals_full_decoding(kind):
 
 @every_kind
 def test_a_later_target_token_never_changes_an_earlier_output(kind):
-    model, rng = build(kind).eval(), np.random.default_rng(3)
+    model = build(kind).eval()
+    rng = np.random.default_rng(3)
     src, tgt = rng.integers(FIRST, V, (2, 4)), rng.integers(FIRST, V, (2, 6))
     for position in range(6):
         changed = tgt.copy()
@@ -62,13 +65,18 @@ def test_a_later_target_token_never_changes_an_earlier_output(kind):
 
 @every_kind
 def test_padding_packing_and_batch_composition_change_nothing(kind):
-    model, rng = build(kind).eval(), np.random.default_rng(4)
+    model = build(kind).eval()
+    rng = np.random.default_rng(4)
     sources, targets = sentences(rng, 3), sentences(rng, 3)
     together = batch(sources, targets, extra=2)
     options = {"label_smoothing": 0.1, "smoothing_classes": "all", "loss_normalizer": 1.0}
-    loss, total = model.loss(*together, loss_normalizer=1).item(), 0.0
-    assert loss == pytest.approx(model.loss_from_inputs(*model.loss_inputs(*together), **options).item(), rel=1e-12)
-    expected, summed = gradient(model, together, loss_normalizer=1), 0.0
+    loss = model.loss(*together, loss_normalizer=1).item()
+    total = 0.0
+    assert loss == pytest.approx(
+        model.loss_on_device(*model.checked_loss_inputs(*together), **options).item(), rel=1e-12
+    )
+    expected = gradient(model, together, loss_normalizer=1)
+    summed = 0.0
     for pair in zip(sources, targets, strict=True):
         single = batch(pair[:1], pair[1:])
         total += model.loss(*single, loss_normalizer=1).item()
@@ -82,7 +90,8 @@ def test_padding_packing_and_batch_composition_change_nothing(kind):
 def test_ten_sentences_are_memorized(kind):
     kind = {name: value for name, value in kind.items() if name != "kernel_width"}
     kind |= {"d_model": 32, "d_ff": 64, "n_layers": 2}
-    model, rng = TransformerConfig(**SMALL | kind).build(), np.random.default_rng(0)
+    model = TransformerConfig(**SMALL | kind).build()
+    rng = np.random.default_rng(0)
     sources, targets = sentences(rng, 10), sentences(rng, 10)
     src, tgt = batch(sources, targets)
     flat = FlatParameters(model)
@@ -98,7 +107,8 @@ def test_ten_sentences_are_memorized(kind):
 
 @every_kind
 def test_search_scores_equal_forced_scores(kind):
-    model, rng = build(kind), np.random.default_rng(6)
+    model = build(kind)
+    rng = np.random.default_rng(6)
     src = padded([s + [EOS] for s in sentences(rng, 3)])
     best = [hypotheses[0] for hypotheses in beam_search(model, src, beam=2, max_extra=3)]
     forced = forced_log_probabilities(model, src, [h.tokens for h in best])

@@ -80,8 +80,8 @@ def test_a_constrained_search_equals_a_filtered_exhaustive_search(seed, alpha, p
     results = beam_search(ForcedPrefix(model, prefixes), src, **options)
     for row, prefix, hypotheses in zip(src, prefixes, results, strict=True):
         limit = max(source_length(row) + max_extra, len(prefix) + 1)
-        every = [list(t) for n in range(limit) for t in product(range(FIRST, vocab_size), repeat=n)]
-        allowed = [t for t in every if t[: len(prefix)] == prefix]
+        texts = [list(t) for n in range(limit) for t in product(range(FIRST, vocab_size), repeat=n)]
+        allowed = [t for t in texts if t[: len(prefix)] == prefix]
         score = {tuple(t): log_probability(model, row, t) / length_penalty(len(t) + 1, alpha, penalty) for t in allowed}
         best = sorted(score, key=score.__getitem__, reverse=True)[:n_best]
         finished = [h for h in hypotheses if h.finished]
@@ -94,7 +94,8 @@ def test_a_constrained_search_equals_a_filtered_exhaustive_search(seed, alpha, p
 @settings(max_examples=2, deadline=None)
 def test_scores_of_hypotheses_equal_forced_scores(members, seed):
     rng = np.random.default_rng(seed)
-    src, prefixes = sources(rng, 4, 5, V), random_prefixes(rng, 4)
+    src = sources(rng, 4, 5, V)
+    prefixes = random_prefixes(rng, 4)
     for model in decoders(members, prefixes):
         scorer = model.model if isinstance(model, ForcedPrefix) else model
         best = beam_search(model, src, beam=3, n_best=3, max_extra=3)
@@ -113,9 +114,10 @@ def test_scores_of_hypotheses_equal_forced_scores(members, seed):
 
 def test_forced_scores_do_not_depend_on_the_batch_or_on_blocks(members, monkeypatch):
     rng = np.random.default_rng(1)
-    src, outputs = sources(rng, 6, 5, V), [*random_prefixes(rng, 5), []]
+    src = sources(rng, 6, 5, V)
+    outputs = [*random_prefixes(rng, 5), []]
     together = forced_log_probabilities(members[0], src, outputs)
-    monkeypatch.setattr("models.search.forced.BLOCK_VALUES", 2 * V)
+    monkeypatch.setattr("models.search.forced.MAX_LOGITS", 2 * V)
     for row, output, expected in zip(src, outputs, together, strict=True):
         (single,) = forced_log_probabilities(members[0], row[None, : source_length(row) + 1], [output])
         np.testing.assert_allclose(single, expected, rtol=0, atol=1e-12)
@@ -149,7 +151,8 @@ def test_an_ensemble_needs_one_vocabulary_and_has_the_smallest_limits(members):
     assert Ensemble([members[0], short]).max_length == 7 and Ensemble(members).max_length is None
     src = np.array([[4, 5, 6, EOS]])
     assert Ensemble([members[0], short]).limits(src, 50).tolist() == [7]
-    (sources,), (nothing,) = align(short, src, [[4, 5, 6, 7, 8, 9, 10]]), align(short, src, [[]])
+    (sources,) = align(short, src, [[4, 5, 6, 7, 8, 9, 10]])
+    (nothing,) = align(short, src, [[]])
     assert len(sources) == 7 and set(sources) <= {0, 1, 2} and nothing == []
 
 
@@ -157,14 +160,15 @@ def test_an_ensemble_needs_one_vocabulary_and_has_the_smallest_limits(members):
 @settings(max_examples=2, deadline=None)
 def test_batched_equals_one_by_one(members, seed, beam):
     rng = np.random.default_rng(seed)
-    src, prefixes = sources(rng, 4, 5, V), random_prefixes(rng, 4)
+    src = sources(rng, 4, 5, V)
+    prefixes = random_prefixes(rng, 4)
     together = [beam_search(model, src, beam=beam, max_extra=3) for model in decoders(members, prefixes)]
     samples = [sample_outputs(model, src, beam, seed=3, max_extra=3) for model in decoders(members, prefixes)]
     for i, row in enumerate(src):
         single = row[None, : source_length(row) + 1]
         for j, model in enumerate(decoders(members, prefixes[i : i + 1])):
             assert_same(beam_search(model, single, beam=beam, max_extra=3)[0], together[j][i])
-            assert_same(sample_outputs(model, single, beam, seed=3, numbers=[i], max_extra=3)[0], samples[j][i])
+            assert_same(sample_outputs(model, single, beam, seed=3, source_numbers=[i], max_extra=3)[0], samples[j][i])
 
 
 @given(seeds, st.booleans(), alphas, st.integers(1, 4))
@@ -195,7 +199,8 @@ def test_sampling_the_most_probable_token_is_greedy(seed, coarse):
 
 
 def test_frequencies_of_samples_match_their_probabilities():
-    model, n = MarkovModel(6, 4, end_bias=1.0), 4000
+    model = MarkovModel(6, 4, end_bias=1.0)
+    n = 4000
     model.table[..., [PAD, BOS]] = -40  # they keep their probability, but are never sampled
     src = np.array([[3, EOS]])
     (samples,) = sample_outputs(model, src, n, seed=5, max_extra=2)

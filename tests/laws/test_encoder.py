@@ -15,10 +15,8 @@ SMALL = {"vocab_size": V, "d_model": 8, "d_ff": 12, "n_heads": 2, "n_layers": 2,
 
 
 def build(**changes):
-    model, rng = (
-        Encoder(TransformerConfig(**SMALL | changes, architecture="encoder"), 1, "float64"),
-        np.random.default_rng(1),
-    )
+    model = Encoder(TransformerConfig(**SMALL | changes, architecture="encoder"), 1, "float64")
+    rng = np.random.default_rng(1)
     for p in model.parameters():
         p.data += rng.normal(size=p.shape) * 0.2
     return model.eval()
@@ -26,7 +24,8 @@ def build(**changes):
 
 @pytest.mark.parametrize("options", [{}, BERT, {"positions": "rotary", "norm": "pre"}], ids=["paper", "BERT", "rotary"])
 def test_every_token_is_read_by_every_other_one_of_its_text(options):
-    model, ids = build(**options), np.array([[1, 5, 6, 7, 2], [1, 4, 3, 8, 2]])
+    model = build(**options)
+    ids = np.array([[1, 5, 6, 7, 2], [1, 4, 3, 8, 2]])
     before = model(ids).data
     for position in range(1, 4):
         changed = ids.copy()
@@ -40,13 +39,14 @@ def test_token_types_count_the_ends_before_a_token():
     model = build(**BERT)
     ids = np.array([[1, 5, 2, 6, 7, 2], [1, 4, 3, 2, 0, 0]])
     types = np.array([[0, 0, 0, 1, 1, 1], [0, 0, 0, 0, 1, 1]])
-    assert np.array_equal(model.check_text(ids)[2], types)
+    assert np.array_equal(model.checked_text(ids)[2], types)
     assert np.array_equal(model(ids).data, model(ids, types).data)
     assert np.abs(model(ids).data - model(ids, 0 * types).data)[0].max() > 1e-6
 
 
 def test_pooling_reads_tokens_and_not_padding():
-    model, ids = build(**BERT), np.array([[1, 5, 6, 2, 0, 0], [1, 4, 3, 3, 8, 2]])
+    model = build(**BERT)
+    ids = np.array([[1, 5, 6, 2, 0, 0], [1, 4, 3, 3, 8, 2]])
     hidden, lengths = model.encode(ids)
     mean = [row[:n].mean(axis=0) for row, n in zip(hidden.data, lengths, strict=True)]
     assert np.allclose(model.pooled(ids).data, mean, rtol=0, atol=1e-12)
@@ -71,7 +71,8 @@ class Multiplications(Observer):
     """Counts the multiplications of rows by matrices of parameters in a forward pass."""
 
     def __init__(self, model):
-        self.count, self.matrices = 0, {id(p) for p in model.parameters() if p.ndim == 2}
+        self.count = 0
+        self.matrices = {id(p) for p in model.parameters() if p.ndim == 2}
 
     def on_forward(self, name, args, result):
         tensors = [a for a in args if isinstance(a, Tensor)]
@@ -83,7 +84,8 @@ class Multiplications(Observer):
 def test_flops_are_those_of_the_matmuls_of_a_masked_batch():
     """Only masked tokens reach the projection to the vocabulary."""
     config = TransformerConfig(**SMALL | {"vocab_size": 50}, architecture="encoder")
-    model, rng = config.build(), np.random.default_rng(0)
+    model = config.build()
+    rng = np.random.default_rng(0)
     ids = rng.integers(4, 50, (3, 10))
     labels = np.where(rng.random(ids.shape) < 0.2, ids, 0)
     n_labels = int((labels != 0).sum())

@@ -90,7 +90,8 @@ def test_a_row_that_is_gathered_twice_gets_both_gradients():
 def test_a_matrix_times_a_vector_has_a_gradient():
     rng = np.random.default_rng(0)
     for shape in ((4, 3), (2, 4, 3), (5, 2, 4, 3)):
-        a, b = Tensor(rng.normal(size=shape), requires_grad=True), Tensor(rng.normal(size=3), requires_grad=True)
+        a = Tensor(rng.normal(size=shape), requires_grad=True)
+        b = Tensor(rng.normal(size=3), requires_grad=True)
         y = a @ b
         y.sum().backward()
         assert y.shape == shape[:-1] and np.allclose(a.grad, np.broadcast_to(b.data, shape))
@@ -177,7 +178,8 @@ def test_a_sentence_of_padding_only_gives_finite_values():
 def test_the_schedule_advances_once_an_update():
     """The schedule must not advance for each parameter or micro-batch."""
     m = model()
-    adam, schedule = Adam(m), NoamSchedule(8, warmup_steps=4)
+    adam = Adam(m)
+    schedule = NoamSchedule(8, warmup_steps=4)
     rates = []
     for _update in range(3):
         adam.flat.zero_grad()
@@ -208,12 +210,13 @@ def test_decoding_uses_a_cache(positions, monkeypatch):
     """Each step computes one position, and the keys and values of the source are computed once."""
     m = Transformer(replace(CONFIG, positions=positions), seed=1, dtype="float64").eval()
     _, state = m.start(SRC)
-    source_keys = [cross.keys for cross in state.source.layers]
-    seen, linear = [], npx.linear
+    source_keys = [cross.keys for cross in state.source.caches]
+    seen = []
+    linear = npx.linear
     monkeypatch.setattr(
         npx, "linear", lambda x, *args, **options: (seen.append(x.size), linear(x, *args, **options))[1]
     )
     for token in (BOS, 7, 8):
         m.step(np.array([token, token]), state)
     assert len(seen) >= 3 * 2 * 6 and max(seen) == 2 * CONFIG.d_ff  # two rows in each linear layer
-    assert all(cross.keys is keys for cross, keys in zip(state.source.layers, source_keys, strict=True))
+    assert all(cross.keys is keys for cross, keys in zip(state.source.caches, source_keys, strict=True))

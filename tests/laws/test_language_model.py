@@ -9,7 +9,7 @@ import npx
 from autograd import no_grad
 from models import ARCHITECTURES, FlatParameters, TransformerConfig
 from models.search import beam_search, greedy_search, sample
-from models.search.sampling import draw
+from models.search.sampling import draw_tokens
 from tests.helpers.losses import label_smoothed_loss
 from train.learn.optimizer import Adam
 
@@ -35,7 +35,8 @@ def configs(draw, **fixed):
 
 
 def build(config, seed=0, dtype="float64"):
-    model, rng = config.build(seed, dtype), np.random.default_rng(seed)
+    model = config.build(seed, dtype)
+    rng = np.random.default_rng(seed)
     for p in model.parameters():
         p.data += rng.normal(size=p.shape).astype(dtype) * 0.2
     return model.eval()
@@ -54,7 +55,8 @@ def log_probabilities(model, ids):
 
 @given(config=configs(), seed=SEEDS, position=st.integers(0, 5))
 def test_a_later_token_never_changes_an_earlier_output(config, seed, position):
-    model, ids = build(config, seed), np.random.default_rng(seed).integers(0, V, (2, 6))
+    model = build(config, seed)
+    ids = np.random.default_rng(seed).integers(0, V, (2, 6))
     changed = ids.copy()
     changed[0, position] = (ids[0, position] + 1) % V
     before, after = model(ids).data, model(changed).data
@@ -65,7 +67,8 @@ def test_a_later_token_never_changes_an_earlier_output(config, seed, position):
 
 @given(config=configs(), seed=SEEDS, prompt=st.integers(1, 4), data=st.data())
 def test_cached_decoding_equals_full_decoding(config, seed, prompt, data):
-    model, rng = build(config, seed), np.random.default_rng(seed)
+    model = build(config, seed)
+    rng = np.random.default_rng(seed)
     ids = rng.integers(0, V, (3, prompt))
     tokens, state = model.start(ids)
     for _ in range(data.draw(st.integers(1, 5))):
@@ -79,7 +82,8 @@ def test_cached_decoding_equals_full_decoding(config, seed, prompt, data):
 
 @given(config=configs(), seed=SEEDS)
 def test_the_loss_is_that_of_the_logits_without_padding(config, seed):
-    model, ids = build(config, seed), np.random.default_rng(seed).integers(1, V, (3, 6))
+    model = build(config, seed)
+    ids = np.random.default_rng(seed).integers(1, V, (3, 6))
     for smoothing in (0.0, 0.1):
         expected = label_smoothed_loss(model(ids[:, :-1]), ids[:, 1:], smoothing).item()
         assert model.loss(ids, smoothing).item() == pytest.approx(expected, rel=1e-12)
@@ -91,12 +95,15 @@ def test_the_loss_is_that_of_the_logits_without_padding(config, seed):
 @given(config=configs(n_layers=1, layer_norm_eps=1e-2), seed=SEEDS)
 def test_gradient_of_a_complete_model(config, seed):
     """The gradient is compared along random directions in the space of all parameters."""
-    model, ids = build(config, seed), np.random.default_rng(seed).integers(1, V, (2, 5))
+    model = build(config, seed)
+    ids = np.random.default_rng(seed).integers(1, V, (2, 5))
     flat = FlatParameters(model)
     model.loss(ids).backward()
-    rng, step = np.random.default_rng(seed), 1e-5
+    rng = np.random.default_rng(seed)
+    step = 1e-5
     for _ in range(2):
-        before, direction = flat.data.copy(), rng.normal(size=flat.data.shape)
+        before = flat.data.copy()
+        direction = rng.normal(size=flat.data.shape)
         values = []
         for sign in (1, -1):
             flat.data[...] = before + sign * step * direction
@@ -135,7 +142,8 @@ def test_a_text_is_memorized_and_reproduced():
 
 def test_dropout_depends_on_the_key_only():
     config = TransformerConfig(**SMALL | {"dropout": 0.3}, architecture="decoder")
-    model, ids = config.build(seed=1), np.array([[3, 4, 5]])
+    model = config.build(seed=1)
+    ids = np.array([[3, 4, 5]])
 
     def loss(step):
         with npx.keyed(1, step):
@@ -203,7 +211,7 @@ def test_token_frequencies_match_their_probabilities(model):
         assert set(np.flatnonzero(frequencies)) == set(candidates)
         assert np.abs(frequencies[candidates] - p[candidates] / p[candidates].sum()).max() < 4 * np.sqrt(0.25 / n)
     log_p = np.log(np.maximum(p, 1e-300))
-    hot, cold = (draw(log_p[None], np.array([0.99]), t, 0, 1.0)[0] for t in (5.0, 0.05))
+    hot, cold = (draw_tokens(log_p[None], np.array([0.99]), t, 0, 1.0)[0] for t in (5.0, 0.05))
     assert cold == best[0] and p[hot] < p[cold]
 
 
@@ -213,12 +221,13 @@ def test_a_full_window_continues_from_its_later_half(positions):
     window = None if positions == "learned" else 12
     (text,) = sample(model, [[3, 4]], 40, seed=1, window=window)
     assert len(text) == 40
-    ids, expected = [3, 4, *text], []
+    ids = [3, 4, *text]
+    expected = []
     for n_seen in range(6, 12):  # after 13 tokens, positions 7 to 12 are reread until the window has 12
         end = n_seen + 7
         p = np.maximum(next_probabilities(model, ids[end - n_seen : end]), 1e-300)
         u = npx.random.uniform(npx.Key(1, 0, 0), (40,), np.float64)[end - 2]
-        expected.append(int(draw(np.log(p)[None], np.array([u]), 1.0, 0, 1.0)[0]))
+        expected.append(int(draw_tokens(np.log(p)[None], np.array([u]), 1.0, 0, 1.0)[0]))
     assert expected == ids[13:19]
     assert len(sample(model, [[3] * 20], 3, window=window)[0]) == 3, "a prompt may be longer than the window"
 

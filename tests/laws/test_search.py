@@ -13,7 +13,7 @@ import npx
 from autograd import no_grad
 from models import DecodingState, Transformer, TransformerConfig
 from models.search import beam_search, check_search, greedy_search, length_penalty
-from models.search.tree import Tree
+from models.search.tree import SearchTree
 
 PAD, BOS, EOS, FIRST = 0, 1, 2, 3
 
@@ -32,7 +32,8 @@ class MarkovModel:
         self.by_source = rng.normal(size=(11, vocab_size))
         self.table[..., EOS] += end_bias
         if coarse:
-            self.table, self.by_source = np.round(self.table * 2) / 2, np.round(self.by_source * 2) / 2
+            self.table = np.round(self.table * 2) / 2
+            self.by_source = np.round(self.by_source * 2) / 2
         self.training, self.max_length = True, 1000
         self.rows_run = 0  # rows computed in all steps
 
@@ -44,7 +45,8 @@ class MarkovModel:
 
     def start(self, src):
         assert not self.training
-        source, begin = (src * np.arange(1, src.shape[1] + 1)).sum(axis=1) % 11, np.full(len(src), BOS)
+        source = (src * np.arange(1, src.shape[1] + 1)).sum(axis=1) % 11
+        begin = np.full(len(src), BOS)
         return begin, MarkovState(source, begin)
 
     def step(self, tokens, state):
@@ -52,7 +54,8 @@ class MarkovModel:
         assert state.position == 0 or (tokens != EOS).all(), "a finished hypothesis is still in the batch"
         self.rows_run += len(tokens)
         logits = self.table[state.position % 7, state.last, tokens] + self.by_source[state.source]
-        state.last, state.position = tokens.copy(), state.position + 1
+        state.last = tokens.copy()
+        state.position = state.position + 1
         return logits.astype(np.float32)
 
 
@@ -63,7 +66,8 @@ class MarkovState(DecodingState):
     position: int = 0
 
     def select(self, rows):
-        self.source, self.last = self.source[rows], self.last[rows]
+        self.source = self.source[rows]
+        self.last = self.last[rows]
 
 
 def sources(rng, n: int, longest: int, vocab_size: int) -> np.ndarray:
@@ -105,8 +109,8 @@ def test_a_beam_as_wide_as_the_search_space_finds_the_optimum(seed, alpha, penal
     results = beam_search(model, src, beam=81, alpha=alpha, penalty=penalty, max_extra=max_extra, n_best=n_best)
     for row, hypotheses in zip(src, results, strict=True):
         limit = source_length(row) + max_extra
-        every = [list(t) for n in range(limit) for t in product(range(FIRST, vocab_size), repeat=n)]
-        score = {tuple(t): log_probability(model, row, t) / length_penalty(len(t) + 1, alpha, penalty) for t in every}
+        texts = [list(t) for n in range(limit) for t in product(range(FIRST, vocab_size), repeat=n)]
+        score = {tuple(t): log_probability(model, row, t) / length_penalty(len(t) + 1, alpha, penalty) for t in texts}
         best = sorted(score, key=score.__getitem__, reverse=True)[:n_best]
         assert [tuple(h.tokens) for h in hypotheses] == best
         np.testing.assert_allclose([h.score for h in hypotheses], [score[t] for t in best], rtol=1e-5, atol=1e-5)
@@ -119,7 +123,8 @@ def full_beam_search(model, row, beam, alpha, penalty, limit, finish_in_beam, st
         finish_in_beam: use the rule of transformers: only hypotheses that end among the `beam` best are finished.
         stop_at_beam: stop when `beam` hypotheses have finished.
     """
-    live, finished = [([], 0.0)], []
+    live = [([], 0.0)]
+    finished = []
     for length in range(1, limit + 1):
         grown = []
         for tokens, _ in live:
@@ -153,7 +158,9 @@ def test_a_full_beam_equals_a_plain_loop(seed, alpha, penalty, beam, end_bias, f
 
 
 def test_a_full_beam_keeps_its_size_and_the_tree_says_what_was_dropped():
-    model, tree, sizes = MarkovModel(9, 3, end_bias=2.0), Tree(), []
+    model = MarkovModel(9, 3, end_bias=2.0)
+    tree = SearchTree()
+    sizes = []
 
     def observe(step):
         tree(step)

@@ -33,7 +33,8 @@ from tests.helpers.small_models import (
 
 @given(config=configs(), seed=SEEDS, position=st.integers(0, 5))
 def test_a_later_target_token_never_changes_an_earlier_output(config, seed, position):
-    model, rng = build(config, seed).eval(), np.random.default_rng(seed)
+    model = build(config, seed).eval()
+    rng = np.random.default_rng(seed)
     src, tgt = rng.integers(FIRST, V, (2, 4)), rng.integers(FIRST, V, (2, 6))
     changed = tgt.copy()
     changed[0, position] = (tgt[0, position] - FIRST + 1) % (V - FIRST) + FIRST
@@ -45,11 +46,13 @@ def test_a_later_target_token_never_changes_an_earlier_output(config, seed, posi
 
 @given(config=configs(), seed=SEEDS, n=st.integers(1, 4), extra=st.integers(0, 3))
 def test_padding_and_batch_composition_change_nothing(config, seed, n, extra):
-    model, rng = build(config, seed).eval(), np.random.default_rng(seed)
+    model = build(config, seed).eval()
+    rng = np.random.default_rng(seed)
     sources, targets = sentences(rng, n), sentences(rng, n)
     src, tgt = batch(sources, targets, extra)
     logits = model(src, tgt).data
-    loss, total = model.loss(src, tgt, loss_normalizer=1).item(), 0.0
+    loss = model.loss(src, tgt, loss_normalizer=1).item()
+    total = 0.0
     batch_gradient = gradient(model, (src, tgt), loss_normalizer=1)
     summed_gradient = np.zeros_like(batch_gradient)
     for i in range(n):
@@ -64,10 +67,12 @@ def test_padding_and_batch_composition_change_nothing(config, seed, n, extra):
 @given(config=configs(), seed=SEEDS, data=st.data())
 def test_cached_decoding_equals_full_decoding(config, seed, data):
     """Rows are repeated, reordered and dropped; the sources have equal or different numbers of rows."""
-    model, rng = build(config, seed).eval(), np.random.default_rng(seed)
+    model = build(config, seed).eval()
+    rng = np.random.default_rng(seed)
     src = padded([s + [EOS] for s in sentences(rng, 3)])
     _, state = model.start(src)
-    origin, prefix = np.arange(3), np.empty((3, 0), int)
+    origin = np.arange(3)
+    prefix = np.empty((3, 0), int)
     for _ in range(data.draw(st.integers(1, 5))):
         tokens = rng.integers(FIRST, V, len(origin))
         prefix = np.concatenate([prefix, tokens[:, None]], axis=1)
@@ -96,19 +101,20 @@ def test_hypotheses_share_the_state_of_their_source():
     _, state = model.start(np.array([[3, 4, EOS], [5, EOS, PAD]]))
     state.select(np.repeat([0, 1], 4))
     model.step(np.full(8, 3), state)
-    assert all(len(cache.keys) == 8 for cache in state.layers) and all(
-        len(cache.keys) == 2 for cache in state.source.layers
+    assert all(len(cache.keys) == 8 for cache in state.caches) and all(
+        len(cache.keys) == 2 for cache in state.source.caches
     )
     state.select(np.array([5, 4, 7, 7]))
-    assert all(len(cache.keys) == 4 for cache in state.layers) and all(
-        len(cache.keys) == 1 for cache in state.source.layers
+    assert all(len(cache.keys) == 4 for cache in state.caches) and all(
+        len(cache.keys) == 1 for cache in state.source.caches
     )
     assert np.array_equal(state.source.lengths.array, [2])
 
 
 @given(config=configs(), seed=SEEDS, n=st.integers(1, 6), k=st.integers(1, 4))
 def test_micro_batches_equal_the_batch_of_their_union(config, seed, n, k):
-    model, rng = build(config, seed), np.random.default_rng(seed)
+    model = build(config, seed)
+    rng = np.random.default_rng(seed)
     sources, targets = sentences(rng, n), sentences(rng, n)
     group = rng.integers(0, k, n)
     members = [[i for i in range(n) if group[i] == g] for g in set(group.tolist())]
@@ -122,7 +128,8 @@ def test_micro_batches_equal_the_batch_of_their_union(config, seed, n, k):
 @pytest.mark.parametrize("dtype", ["float64", "float32"])
 @given(config=configs(dropout=0.1, attention_dropout=0.2, activation_dropout=0.3), seed=SEEDS)
 def test_fused_equals_composed_for_a_complete_model(config, dtype, seed):
-    model, rng = build(config, seed, dtype), np.random.default_rng(seed)
+    model = build(config, seed, dtype)
+    rng = np.random.default_rng(seed)
     src, tgt = batch(sentences(rng, 3), sentences(rng, 3))
 
     def everything():
@@ -193,7 +200,8 @@ def test_fused_operations_are_used_for_the_default_parts(place, normalization, a
 @given(config=configs(n_layers=1, layer_norm_eps=1e-2), seed=SEEDS, over=st.sampled_from(SMOOTHING_CLASSES))
 def test_gradient_of_a_complete_model(config, seed, over):
     """The gradient is compared along random directions in the space of all parameters."""
-    model, rng = build(config, seed), np.random.default_rng(seed)
+    model = build(config, seed)
+    rng = np.random.default_rng(seed)
     src, tgt = batch(sentences(rng, 3), sentences(rng, 3))
     names = [name for name, _ in model.named_parameters()]
 

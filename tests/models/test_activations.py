@@ -31,11 +31,11 @@ def test_gelu_erf_is_exact_in_both_tails():
     np.testing.assert_allclose(gelu_erf(Tensor(x)).data, x * exact, rtol=3e-13)
 
 
-def test_silu_is_the_gate():
+def test_silu_equals_its_formula():
     np.testing.assert_allclose(silu(Tensor(X)).data, X / (1 + np.exp(-X)), rtol=1e-13)
 
 
-def test_the_gate_is_silu():
+def test_gated_silu_equals_silu_times_b():
     a, b = X, X[::-1] * 0.5
     y = gated_silu(Tensor(np.concatenate([a, b]))).data
     assert np.allclose(y, a / (1 + np.exp(-a)) * b)
@@ -79,7 +79,8 @@ def test_a_feed_forward_network_selects_it_by_name(name, dtype):
 @pytest.mark.parametrize("name", ["gelu", "gelu_erf", "silu", "swiglu"])
 def test_a_model_selects_the_activation_by_name(name):
     config = TransformerConfig(11, d_model=8, d_ff=12, n_heads=2, n_layers=1, activation=name)
-    model, ids = Transformer(config, seed=1), np.array([[3, 4, 2]])
+    model = Transformer(config, seed=1)
+    ids = np.array([[3, 4, 2]])
     with npx.keyed(1, 1):
         model.loss(ids, ids).backward()
     assert config.n_parameters() == model.n_parameters() and all(p.grad is not None for p in model.parameters())

@@ -39,32 +39,36 @@ def test_alibi_is_a_penalty_on_distances():
             assert np.array_equal(bias[h, t], [-slope * abs(s - (t + 2)) for s in range(5)])
 
 
-def bucket_of_one(distance, n, longest, causal):
+def bucket_of_one(distance, n, max_distance, causal):
     """Return Raffel et al.'s bucket of a distance s - t, computed with Python numbers."""
     offset = 0
     if causal:
         distance = max(0, -distance)
     else:
         n //= 2
-        offset, distance = n * (distance > 0), abs(distance)
+        offset = n * (distance > 0)
+        distance = abs(distance)
     if distance < n // 2:
         return offset + distance
-    return offset + min(n - 1, n // 2 + int(np.log(distance / (n // 2)) / np.log(longest / (n // 2)) * (n - n // 2)))
+    n_exact = n // 2
+    fraction = np.log(distance / n_exact) / np.log(max_distance / n_exact)
+    return offset + min(n - 1, n_exact + int(fraction * (n - n_exact)))
 
 
 @pytest.mark.parametrize("causal", [True, False])
-@pytest.mark.parametrize("n, longest", [(32, 128), (4, 3), (16, 20)])
-def test_buckets_of_t5(n, longest, causal):
+@pytest.mark.parametrize("n, max_distance", [(32, 128), (4, 3), (16, 20)])
+def test_buckets_of_t5(n, max_distance, causal):
     distances = np.arange(-150, 151)
-    result = bucket(distances, n, longest, causal)
-    assert result.tolist() == [bucket_of_one(d, n, longest, causal) for d in distances.tolist()]
+    result = bucket(distances, n, max_distance, causal)
+    assert result.tolist() == [bucket_of_one(d, n, max_distance, causal) for d in distances.tolist()]
     assert result.min() == 0 and result.max() == n - 1
     if (n, causal) == (32, False):  # exact up to 7, then ranges, the last of which starts at 128
         assert result[150:158].tolist() == [0, *range(17, 24)] and result[150 - 128] == 15
 
 
 def test_a_bucket_bias_looks_up_its_table():
-    layer, q = build(BucketBias, 2, 8, 10, True), Tensor(np.zeros((1, 4, 2, 3)))
+    layer = build(BucketBias, 2, 8, 10, True)
+    q = Tensor(np.zeros((1, 4, 2, 3)))
     bias = layer(q, 6).data
     for t in range(4):
         for s in range(6):
@@ -73,7 +77,8 @@ def test_a_bucket_bias_looks_up_its_table():
 
 def test_relative_keys_are_added_to_the_keys():
     """Equation 4 of Shaw et al.: e_ts = q_t (k_s + a_ts)^T / sqrt(d_k)."""
-    layer, x = build(SelfAttention, 6, 2, score_bias=build(RelativeKeys, 2, 3, 2)), RNG.normal(size=(2, 5, 6))
+    layer = build(SelfAttention, 6, 2, score_bias=build(RelativeKeys, 2, 3, 2))
+    x = RNG.normal(size=(2, 5, 6))
     q, k, _ = (part.data for part in layer.split(layer.query_key_value(Tensor(x))))
     a = layer.score_bias.weight.data
     z = np.empty((2, 2, 5, 5))
@@ -88,7 +93,8 @@ def test_relative_keys_are_added_to_the_keys():
 
 def test_query_heads_of_a_group_share_keys_and_values():
     """Grouped-query attention equals attention with the weights of each key and value head repeated."""
-    grouped, full = build(SelfAttention, 8, 4, n_kv_heads=2), build(SelfAttention, 8, 4)
+    grouped = build(SelfAttention, 8, 4, n_kv_heads=2)
+    full = build(SelfAttention, 8, 4)
     q, k, v = np.split(grouped.query_key_value.weight.data, [8, 12], axis=1)
     repeated = [np.repeat(w.reshape(8, 2, 2), 2, axis=1).reshape(8, 8) for w in (k, v)]
     full.query_key_value.weight.data = np.concatenate([q, *repeated], axis=1)
@@ -101,7 +107,8 @@ def test_query_heads_of_a_group_share_keys_and_values():
 
 def test_queries_and_keys_are_normalized_per_head():
     """The lengths of queries and keys therefore do not matter, for any gain of the norm."""
-    layer, x = build(SelfAttention, 8, 2, qk_norm="rms_norm", eps=1e-30), RNG.normal(size=(2, 5, 8))
+    layer = build(SelfAttention, 8, 2, qk_norm="rms_norm", eps=1e-30)
+    x = RNG.normal(size=(2, 5, 8))
     before = layer.weights(Tensor(x))
     layer.query_key_value.weight.data[:, :16] *= np.repeat([2.0, 3.0, 0.5, 7.0], 4)
     assert np.allclose(layer.weights(Tensor(x)), before, rtol=0, atol=1e-12)
@@ -113,7 +120,8 @@ def test_cached_attention_equals_full_attention(bias):
     x = RNG.normal(size=(2, 20, 8))
     expected = layer(Tensor(x), CAUSAL).data
     for lengths in ([1] * 20, [7, 1, 12]):
-        cache, start = layer.new_cache(2, x.dtype, capacity=4), 0
+        cache = layer.new_cache(2, x.dtype, capacity=4)
+        start = 0
         for length in lengths:
             with no_grad():
                 y = layer(Tensor(x[:, start : start + length]), CAUSAL, cache).data
@@ -125,8 +133,12 @@ def test_cached_attention_equals_full_attention(bias):
 
 
 def test_residual_connections_equal_their_formulas():
-    x, f = RNG.normal(size=(2, 3, 4)), lambda y: y * 3.0
-    sandwich, deep = build(Residual, 4, 0.0, "sandwich"), build(Residual, 4, 0.0, "deepnorm", alpha=1.7)
+    def f(y):
+        return y * 3.0
+
+    x = RNG.normal(size=(2, 3, 4))
+    sandwich = build(Residual, 4, 0.0, "sandwich")
+    deep = build(Residual, 4, 0.0, "deepnorm", alpha=1.7)
     expected = x + sandwich.output_norm(Tensor(3 * sandwich.norm(Tensor(x)).data)).data
     assert np.allclose(sandwich(Tensor(x), f).data, expected)
     assert np.allclose(deep(Tensor(x), f).data, deep.norm(Tensor(1.7 * x + 3 * x)).data)
@@ -156,10 +168,12 @@ def test_deep_norm_scales_the_initialization_of_values_and_networks():
 def test_sub_layers_are_skipped_at_their_rate_in_training_only():
     c = TransformerConfig(9, d_model=4, d_ff=4, n_heads=1, n_layers=4, stochastic_depth=0.4)
     layers = Transformer(c).encoder
-    rates = [layer.attention_residual.skip.rate for layer in layers]
-    assert rates == pytest.approx([0.1, 0.2, 0.3, 0.4]) and rates[3] == layers[3].feed_forward_residual.skip.rate
-    residual, x = Residual(4, 0.0, "pre"), Tensor(np.ones((2, 3, 4), "float32"))
-    residual.skip.rate, outputs = 0.4, []
+    rates = [layer.attention_residual.drop_path.rate for layer in layers]
+    assert rates == pytest.approx([0.1, 0.2, 0.3, 0.4]) and rates[3] == layers[3].feed_forward_residual.drop_path.rate
+    residual = Residual(4, 0.0, "pre")
+    x = Tensor(np.ones((2, 3, 4), "float32"))
+    residual.drop_path.rate = 0.4
+    outputs = []
     for step in range(400):
         with npx.keyed(0, step):
             outputs.append(residual(x, lambda y: y * 0.0 + 3.0).data)

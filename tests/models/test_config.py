@@ -14,9 +14,9 @@ from tests.helpers.small_models import EOS, PAD, SMALL, V, configs
 
 
 T5 = {"positions": "t5"}
-MOST = dict.fromkeys(("d_model", "d_k", "d_v"), 65536)
-MOST |= {"vocab_size": 2**24, "d_ff": 2**20, "n_heads": 1024, "n_layers": 1000}
-AT_37000 = {  # V = 37,000; biases in the feed-forward networks only
+MAXIMUM = dict.fromkeys(("d_model", "d_k", "d_v"), 65536)
+MAXIMUM |= {"vocab_size": 2**24, "d_ff": 2**20, "n_heads": 1024, "n_layers": 1000}
+AT_37000 = {  # numbers of parameters for V = 37,000; only the feed-forward networks have biases
     "base": 63_045_632,
     "big": 214_171_648,
     "big-enfr": 214_171_648,
@@ -54,8 +54,9 @@ def test_parameters_of_every_preset(name):
 def test_parameters_of_every_preset_as_built(name):
     """Models are built without allocating memory, so even the big one is quick."""
     config = TransformerConfig.preset(name, 17)
-    held = {(p.data.base if p.data.base is not None else p.data).size for p in config.outline().parameters()}
-    assert config.n_parameters() == AT_37000[name] - (37_000 - 17) * config.d_model and held == {1}
+    parameters = config.outline().parameters()
+    allocated_sizes = {(p.data if p.data.base is None else p.data.base).size for p in parameters}
+    assert config.n_parameters() == AT_37000[name] - (37_000 - 17) * config.d_model and allocated_sizes == {1}
 
 
 def formula(c):
@@ -111,15 +112,15 @@ def test_configurations_round_trip_and_presets_take_changes():
             "d_model: expected a multiple of n_heads = 4; got 10; try 8, or set d_k and d_v",
         ),
         *(
-            ({name: 0}, f"{name}: expected a whole number from 1 to {MOST[name]}; got 0")
+            ({name: 0}, f"{name}: expected a whole number from 1 to {MAXIMUM[name]}; got 0")
             for name in ("vocab_size", "d_model", "n_layers")
         ),
         *(
-            ({name: -1}, f"{name}: expected a whole number from 1 to {MOST[name]}; got -1")
+            ({name: -1}, f"{name}: expected a whole number from 1 to {MAXIMUM[name]}; got -1")
             for name in ("d_ff", "n_heads", "d_k", "d_v")
         ),
         *(
-            ({name: 2.0}, f"{name}: expected a whole number from 1 to {MOST[name]}; got 2.0")
+            ({name: 2.0}, f"{name}: expected a whole number from 1 to {MAXIMUM[name]}; got 2.0")
             for name in ("d_ff", "n_layers", "d_k")
         ),
         ({"vocab_size": "many"}, "vocab_size: expected a whole number from 1 to 16777216; got 'many'"),
@@ -157,9 +158,9 @@ def test_configurations_round_trip_and_presets_take_changes():
         *(
             (
                 change,
-                f"n_outputs: expected a whole number from {least} (above pad_id, bos_id, eos_id) to {V}; got {n}",
+                f"n_outputs: expected a whole number from {lowest} (above pad_id, bos_id, eos_id) to {V}; got {n}",
             )
-            for change, least, n in (
+            for change, lowest, n in (
                 ({"n_outputs": 5.0}, 3, 5.0),
                 ({"n_outputs": V + 1}, 3, V + 1),
                 ({"n_outputs": 5, "pad_id": 5}, 6, 5),
@@ -181,19 +182,23 @@ def test_unknown_names_raise():
         TransformerConfig.from_dict(SMALL | {"heads": 2})
 
 
-GOOD = np.array([[3, 4, EOS]])
+VALID_IDS = np.array([[3, 4, EOS]])
 
 
 @pytest.mark.parametrize(
     "src, tgt, message",
     [
-        (np.array([[3, V]]), GOOD, f"source ids: expected ids from 0 to {V - 1}; got 3 to {V}; try the tokenizer"),
-        (GOOD, np.array([[-1, 3]]), f"target ids: expected ids from 0 to {V - 1}; got -1 to 3"),
-        (GOOD[0], GOOD, "source ids: expected a 2-D array of integer ids; got 1-D int64"),
-        (GOOD, GOOD.astype(float), "target ids: expected a 2-D array of integer ids; got 2-D float64"),
-        (np.array([[3, PAD, EOS]]), GOOD, "source ids: expected padding (0) at the end of a row only; got row 0"),
-        (GOOD, np.repeat(GOOD, 2, axis=0), "target ids: expected 1 rows, one per source; got 2"),
-        (np.repeat(GOOD, 3, axis=0), GOOD, "target ids: expected 3 rows, one per source; got 1"),
+        (np.array([[3, V]]), VALID_IDS, f"source ids: expected ids from 0 to {V - 1}; got 3 to {V}; try the tokenizer"),
+        (VALID_IDS, np.array([[-1, 3]]), f"target ids: expected ids from 0 to {V - 1}; got -1 to 3"),
+        (
+            VALID_IDS[0],
+            VALID_IDS,
+            "source ids: expected a 2-D array of integer ids; got 1-D int64; try shape (B, T), such as ids[None, :]",
+        ),
+        (VALID_IDS, VALID_IDS.astype(float), "target ids: expected a 2-D array of integer ids; got 2-D float64"),
+        (np.array([[3, PAD, EOS]]), VALID_IDS, "source ids: expected padding (0) at the end of a row only; got row 0"),
+        (VALID_IDS, np.repeat(VALID_IDS, 2, axis=0), "target ids: expected 1 rows, one per source; got 2"),
+        (np.repeat(VALID_IDS, 3, axis=0), VALID_IDS, "target ids: expected 3 rows, one per source; got 1"),
     ],
 )
 def test_invalid_ids_raise(src, tgt, message):
@@ -207,10 +212,10 @@ def test_invalid_ids_raise(src, tgt, message):
 
 def test_more_tokens_than_learned_positions_raise():
     model = Transformer(TransformerConfig(**SMALL | {"positions": "learned", "max_positions": 3})).eval()
-    assert model(GOOD, GOOD).shape == (1, 3, V)
+    assert model(VALID_IDS, VALID_IDS).shape == (1, 3, V)
     with pytest.raises(ValueError, match="at most max_positions = 3 tokens; got 4; try"):
-        model(np.array([[3, 4, 5, EOS]]), GOOD)
-    _, state = model.start(GOOD)
+        model(np.array([[3, 4, 5, EOS]]), VALID_IDS)
+    _, state = model.start(VALID_IDS)
     for _ in range(3):
         model.step(np.array([3]), state)
     with pytest.raises(ValueError, match="at most max_positions = 3"):
@@ -220,17 +225,17 @@ def test_more_tokens_than_learned_positions_raise():
 def test_invalid_label_smoothing_raises():
     model = Transformer(TransformerConfig(**SMALL))
     with pytest.raises(ValueError, match="smoothing_classes: expected one of"):
-        model.loss(GOOD, GOOD, smoothing_classes="some")
+        model.loss(VALID_IDS, VALID_IDS, smoothing_classes="some")
     with pytest.raises(ValueError, match="label_smoothing: expected a number of at least 0 and below 1; got 1"):
-        model.loss(GOOD, GOOD, label_smoothing=1)
+        model.loss(VALID_IDS, VALID_IDS, label_smoothing=1)
 
 
 def test_lists_and_all_integer_dtypes_are_accepted_as_ids():
     model = Transformer(TransformerConfig(**SMALL)).eval()
-    expected = model(GOOD, GOOD).data
-    for ids in (GOOD.tolist(), GOOD.astype("int32"), GOOD.astype("uint8"), GOOD.astype("uint16")):
+    expected = model(VALID_IDS, VALID_IDS).data
+    for ids in (VALID_IDS.tolist(), VALID_IDS.astype("int32"), VALID_IDS.astype("uint8"), VALID_IDS.astype("uint16")):
         assert np.array_equal(model(ids, ids).data, expected)
-        assert model.loss(ids, ids).item() == model.loss(GOOD, GOOD).item()
+        assert model.loss(ids, ids).item() == model.loss(VALID_IDS, VALID_IDS).item()
 
 
 def test_flops_of_an_architecture_without_a_formula_raise():

@@ -13,7 +13,7 @@ from tests.models.test_layers import RNG, build
 CONFIG = SMALL | {"n_experts": 4, "experts_per_token": 2}
 
 
-def make(n_active, n_experts=4):
+def make_layer(n_active, n_experts=4):
     return build(Experts, 6, n_experts, n_active, lambda: FeedForward(6, 5))
 
 
@@ -25,7 +25,8 @@ def probabilities(layer, x):
 
 @pytest.mark.parametrize("n_active", [1, 2])
 def test_output_equals_the_formula(n_active):
-    layer, x = make(n_active), RNG.normal(size=(2, 7, 6))
+    layer = make_layer(n_active)
+    x = RNG.normal(size=(2, 7, 6))
     y = layer(Tensor(x)).data
     for index in np.ndindex(2, 7):
         p = probabilities(layer, x[index])
@@ -36,7 +37,8 @@ def test_output_equals_the_formula(n_active):
 
 
 def test_the_balance_loss_equals_its_formula_and_exists_in_training_only():
-    layer, x = make(2), RNG.normal(size=(40, 6))
+    layer = make_layer(2)
+    x = RNG.normal(size=(40, 6))
     for training, n in ((True, 1), (False, 0)):
         layer.train(training)
         with collect_balance_losses() as losses:
@@ -78,7 +80,8 @@ def test_cached_decoding_and_any_batch_give_the_same_outputs():
 def test_sizes_and_operations():
     """A token passes through two of the four experts and the router."""
     one, four = (TransformerConfig(**SMALL | {"n_experts": n, "experts_per_token": 2}) for n in (None, 4))
-    expert, layers = 2 * 8 * 12 + 12 + 8, 4
+    expert = 2 * 8 * 12 + 12 + 8
+    layers = 4
     assert four.n_parameters() - one.n_parameters() == layers * (3 * expert + 8 * 4)
     difference = four.training_flops(10, 10) - one.training_flops(10, 10)
     assert difference == 6 * 20 * 2 * (2 * 8 * 12 + 8 * 4)

@@ -13,6 +13,7 @@ from models.search import beam_search, greedy_search, sample_outputs
 from tests.helpers.small_models import EOS, FIRST, PAD, SMALL, V, build
 
 SOURCES = np.array([[3, 4, 5, EOS], [5, 4, EOS, PAD], [3, EOS, PAD, PAD]])
+ENDING = {9: [2, 1], 20: [0]}  # the sentences that remain after a step, by their position
 SUPPORTED = (
     {}, {"norm": "pre"}, {"norm": "sandwich"}, {"norm": "deepnorm"}, {"normalization": "rms_norm"},
     {"attention_bias": True}, {"activation": "gelu"}, {"activation": "swiglu"}, {"n_experts": 3},
@@ -21,13 +22,13 @@ SUPPORTED = (
 UNSUPPORTED = ({"positions": "rotary"}, {"positions": "t5"}, {"qk_norm": True}, {"n_kv_heads": 1})
 
 
-def layers_only(monkeypatch):
-    """Make models run the layers."""
+def disable_fast_decoder(monkeypatch):
+    """Make models run their decoder layers."""
     monkeypatch.setattr(encoder_decoder, "is_supported", lambda *args: False)
 
 
 @pytest.mark.parametrize("options", SUPPORTED, ids=str)
-def test_search_equals_that_of_the_layers(options, monkeypatch):
+def test_search_equals_search_with_the_layers(options, monkeypatch):
     model = build(TransformerConfig(**SMALL | options), seed=1).eval()
 
     def search():
@@ -35,19 +36,22 @@ def test_search_equals_that_of_the_layers(options, monkeypatch):
         return [*sum(results, []), greedy_search(model, SOURCES), sample_outputs(model, SOURCES, samples=3)[0]]
 
     fast = search()
-    assert isinstance(model.start(SOURCES)[1].layers[0], PrefixCaches)
-    layers_only(monkeypatch)
+    assert isinstance(model.start(SOURCES)[1].caches[0], PrefixCaches)
+    disable_fast_decoder(monkeypatch)
     for hypotheses, expected in zip(fast, search(), strict=True):
         assert [h.tokens for h in hypotheses] == [h.tokens for h in expected]
         np.testing.assert_allclose([h.score for h in hypotheses], [h.score for h in expected], rtol=0, atol=1e-10)
 
 
-@pytest.mark.parametrize("rows_each", [1, 4, MAX_SHARED_ROWS, MAX_SHARED_ROWS + 1])
-def test_steps_equal_full_decoding_beyond_the_first_capacity(rows_each):
+@pytest.mark.parametrize("rows_per_source", [1, 4, MAX_SHARED_ROWS, MAX_SHARED_ROWS + 1])
+def test_steps_equal_full_decoding_beyond_the_first_capacity(rows_per_source):
     """Hypotheses are reordered within their sentence, sentences end, and the columns are dropped and grow."""
-    model, rng = build(TransformerConfig(**SMALL)).eval(), np.random.default_rng(rows_each)
+    model = build(TransformerConfig(**SMALL)).eval()
+    rng = np.random.default_rng(rows_per_source)
     _, state = model.start(SOURCES)
-    caches, origin, prefix = state.layers[0], np.arange(3), np.empty((3, 0), int)
+    caches = state.caches[0]
+    origin = np.arange(3)
+    prefix = np.empty((3, 0), int)
     for step in range(INITIAL_CAPACITY + 4):
         tokens = rng.integers(FIRST, V, len(origin))
         prefix = np.concatenate([prefix, tokens[:, None]], axis=1)
@@ -56,29 +60,31 @@ def test_steps_equal_full_decoding_beyond_the_first_capacity(rows_each):
             with no_grad():
                 full = model(SOURCES[origin], prefix).data[:, -1]
             np.testing.assert_allclose(logits, full, rtol=0, atol=1e-11)
-        remaining = [2, 1] if step == 9 else [0] if step == 20 else range(len(np.unique(origin)))
-        each = len(origin) // len(np.unique(origin))
-        rows = np.concatenate([i * each + rng.integers(0, each, rows_each) for i in remaining])
+        remaining = ENDING.get(step, range(len(np.unique(origin))))
+        old_rows = len(origin) // len(np.unique(origin))  # per source
+        rows = np.concatenate([i * old_rows + rng.integers(0, old_rows, rows_per_source) for i in remaining])
         state.select(rows)
         origin, prefix = origin[rows], prefix[rows]
-    shared = rows_each <= MAX_SHARED_ROWS
-    assert len(caches.keys[0]) == (1 if shared else rows_each)
-    assert caches.n_columns < rows_each * INITIAL_CAPACITY or rows_each == 1 or not shared
+    shared = rows_per_source <= MAX_SHARED_ROWS
+    assert len(caches.keys[0]) == (1 if shared else rows_per_source)
+    if shared and rows_per_source > 1:
+        assert caches.n_columns < rows_per_source * INITIAL_CAPACITY
 
 
 @pytest.mark.parametrize("options", UNSUPPORTED, ids=str)
 def test_other_models_run_their_layers(options):
     model = build(TransformerConfig(**SMALL | options)).eval()
-    assert not isinstance(model.start(SOURCES)[1].layers[0], PrefixCaches)
+    assert not isinstance(model.start(SOURCES)[1].caches[0], PrefixCaches)
 
 
 def test_a_hook_or_dropout_makes_the_layers_run():
-    model, calls = build(TransformerConfig(**SMALL)).eval(), []
+    model = build(TransformerConfig(**SMALL)).eval()
+    calls = []
     model.decoder[0].cross_attention.hook = lambda *args: calls.append(args)
     beam_search(model, SOURCES, max_extra=2)
     assert calls
     model = build(TransformerConfig(**SMALL))  # in training mode
-    assert not isinstance(model.start(SOURCES)[1].layers[0], PrefixCaches)
+    assert not isinstance(model.start(SOURCES)[1].caches[0], PrefixCaches)
 
 
 def test_several_new_positions_and_no_rows():

@@ -57,7 +57,8 @@ def test_xavier_bounds_of_each_merged_matrix(n_in, n_out):
     assert not layer.bias.data.any() and layer.bias.shape == (sum(n_out),)
     start = 0
     for n in n_out:
-        part, limit = layer.weight.data[:, start : start + n], math.sqrt(6 / (n_in + n))
+        part = layer.weight.data[:, start : start + n]
+        limit = math.sqrt(6 / (n_in + n))
         assert abs(part).max() <= limit * (1 + 1e-6)
         if part.size > 1000:
             assert abs(part).max() > 0.98 * limit and abs(part.std() - limit / math.sqrt(3)) < 0.1 * limit
@@ -67,7 +68,8 @@ def test_xavier_bounds_of_each_merged_matrix(n_in, n_out):
 @given(st.sampled_from(["encoder_decoder", "decoder"]), st.floats(0.01, 10))
 def test_attention_gain_scales_only_the_initial_queries_keys_and_values(architecture, gain):
     config = TransformerConfig(**SMALL, architecture=architecture)
-    plain, scaled = config.build(), replace(config, attention_gain=gain).build()
+    plain = config.build()
+    scaled = replace(config, attention_gain=gain).build()
     for (name, before), (_, after) in zip(plain.named_parameters(), scaled.named_parameters(), strict=True):
         factor = gain if "query" in name or "key_value" in name else 1.0
         np.testing.assert_allclose(after.data, factor * before.data, rtol=1e-6, err_msg=name)
@@ -75,7 +77,8 @@ def test_attention_gain_scales_only_the_initial_queries_keys_and_values(architec
 
 def test_embedding_is_normal_with_a_zero_padding_row_or_xavier():
     with npx.keyed(1, 0):
-        normal, xavier = Embedding(2000, 64, pad_id=7), Embedding(2000, 64, init="xavier")
+        normal = Embedding(2000, 64, pad_id=7)
+        xavier = Embedding(2000, 64, init="xavier")
     table = normal.weight.data
     assert not table[7].any() and abs(np.delete(table, 7, 0).std() - 64**-0.5) < 1e-3 and abs(table.mean()) < 1e-3
     limit = math.sqrt(6 / 2064)
@@ -87,7 +90,9 @@ def test_initialization_depends_on_the_seed_only():
         with npx.keyed(seed, 0):
             return [Linear(3, 4).weight.data, Linear(3, 4).weight.data]
 
-    (a, b), (c, d), (e, _) = weights(1), weights(1), weights(2)
+    (a, b) = weights(1)
+    (c, d) = weights(1)
+    (e, _) = weights(2)
     assert np.array_equal(a, c) and np.array_equal(b, d)
     assert not np.array_equal(a, b) and not np.array_equal(a, e)
 
@@ -97,10 +102,8 @@ def test_initialization_depends_on_the_seed_only():
 
 @pytest.mark.parametrize("position, i, d", [(0, 0, 8), (1, 0, 8), (5, 3, 8), (37, 2, 512), (999, 255, 512), (7, 1, 5)])
 def test_sinusoids_at_chosen_entries(position, i, d):
-    table, halves = (
-        sinusoids(position + 1, d, dtype="float64"),
-        sinusoids(position + 1, d, halves=True, dtype="float64"),
-    )
+    table = sinusoids(position + 1, d, dtype="float64")
+    halves = sinusoids(position + 1, d, halves=True, dtype="float64")
     angle = position / 10000 ** (2 * i / d)
     assert table.shape == halves.shape == (position + 1, d)
     assert table[position, 2 * i] == pytest.approx(math.sin(angle), abs=1e-12)
@@ -114,7 +117,8 @@ def test_sinusoids_at_chosen_entries(position, i, d):
 
 @pytest.mark.parametrize("rates", ["paper", "tensor2tensor"])
 def test_sinusoids_in_halves_are_the_same_columns_reordered(rates):
-    table, halves = sinusoids(20, 12, rates=rates), sinusoids(20, 12, halves=True, rates=rates)
+    table = sinusoids(20, 12, rates=rates)
+    halves = sinusoids(20, 12, halves=True, rates=rates)
     assert np.array_equal(halves, np.concatenate([table[:, 0::2], table[:, 1::2]], axis=1))
 
 
@@ -154,7 +158,8 @@ def test_sinusoids_get_no_gradient():
 
 
 def test_linear_and_feed_forward():
-    layer, x = build(Linear, 3, 2, 4), RNG.normal(size=(2, 5, 3))
+    layer = build(Linear, 3, 2, 4)
+    x = RNG.normal(size=(2, 5, 3))
     assert np.allclose(layer(Tensor(x)).data, x @ layer.weight.data + layer.bias.data)
     ff = build(FeedForward, 3, 7)
     inner = np.maximum(0, x @ ff.inner.weight.data + ff.inner.bias.data)
@@ -163,19 +168,22 @@ def test_linear_and_feed_forward():
 
 
 def test_embedding_is_scaled_by_the_root_of_d():
-    embedding, ids = build(Embedding, 10, 4), np.array([[1, 2], [2, 9]])
+    embedding = build(Embedding, 10, 4)
+    ids = np.array([[1, 2], [2, 9]])
     assert np.allclose(embedding(ids).data, embedding.weight.data[ids] * 2)
 
 
 def test_layer_norm():
-    layer, x = build(LayerNorm, 5, eps=0.1), RNG.normal(size=(2, 3, 5))
+    layer = build(LayerNorm, 5, eps=0.1)
+    x = RNG.normal(size=(2, 3, 5))
     assert np.allclose(layer(Tensor(x)).data, normalized(x, layer.gamma.data, layer.beta.data, 0.1))
     assert LayerNorm(5).eps == 1e-6
 
 
 @pytest.mark.parametrize("norm", ["post", "pre"])
 def test_residual(norm):
-    layer, x = build(Residual, 5, 0.5, norm, 0.01), RNG.normal(size=(2, 3, 5))
+    layer = build(Residual, 5, 0.5, norm, 0.01)
+    x = RNG.normal(size=(2, 3, 5))
     f, gamma, beta = np.tanh, layer.norm.gamma.data, layer.norm.beta.data
     seen = []
 
@@ -234,7 +242,8 @@ def reference_attention(layer, x, memory, mask):
         return inputs @ part.weight.data + (0 if part.bias is None else part.bias.data)
 
     if memory is not None:
-        q, kv = project("query", x), project("key_value", memory)
+        q = project("query", x)
+        kv = project("key_value", memory)
         k, v = kv[..., : h * d_k], kv[..., h * d_k :]
     else:
         qkv = project("query_key_value", x)
@@ -252,7 +261,8 @@ def reference_attention(layer, x, memory, mask):
 @pytest.mark.parametrize("bias", [False, True])
 @pytest.mark.parametrize("sizes", [(None, None), (3, 5)])
 def test_self_attention(bias, sizes):
-    layer, x = build(SelfAttention, 8, 2, *sizes, bias=bias), RNG.normal(size=(2, 3, 8))
+    layer = build(SelfAttention, 8, 2, *sizes, bias=bias)
+    x = RNG.normal(size=(2, 3, 8))
     for spec, mask in (
         (npx.AttentionSpec(kv_lengths=np.array([3, 2])), [[[True, True, True]] * 3, [[True, True, False]] * 3]),
         (npx.AttentionSpec(causal=True), [np.tril(np.ones((3, 3), bool))] * 2),
@@ -275,11 +285,13 @@ def test_cross_attention(bias, sizes):
 
 @pytest.mark.parametrize("rotary", [None, 10000.0])
 def test_cached_self_attention_equals_full_attention(rotary):
-    layer, x = build(SelfAttention, 8, 2, 4, 5, rotary_base=rotary), RNG.normal(size=(2, 40, 8))
+    layer = build(SelfAttention, 8, 2, 4, 5, rotary_base=rotary)
+    x = RNG.normal(size=(2, 40, 8))
     causal = npx.AttentionSpec(causal=True)
     expected = layer(Tensor(x), causal).data
     for lengths in ([1] * 40, [7, 1, 20, 1, 11]):
-        cache, start = layer.new_cache(2, x.dtype, capacity=4), 0  # the cache grows several times
+        cache = layer.new_cache(2, x.dtype, capacity=4)  # the cache grows several times
+        start = 0
         for length in lengths:
             y = layer(Tensor(x[:, start : start + length]), causal, cache).data
             assert np.allclose(y, expected[:, start : start + length], atol=1e-12)
@@ -289,7 +301,8 @@ def test_cached_self_attention_equals_full_attention(rotary):
 
 def test_rotary_attention_depends_on_distances_only():
     """Shifting a sequence does not change its attention; changing distances does."""
-    layer, x = build(SelfAttention, 8, 2, rotary_base=RotaryPositions.rotary_base), RNG.normal(size=(1, 5, 8))
+    layer = build(SelfAttention, 8, 2, rotary_base=RotaryPositions.rotary_base)
+    x = RNG.normal(size=(1, 5, 8))
     first = RNG.normal(size=(1, 3, 8))  # the bias hides these positions
     bias = np.where(np.arange(8) < 3, -np.inf, 0.0)
     later = layer(Tensor(np.concatenate([first, x], axis=1)), npx.AttentionSpec(bias=bias)).data[:, 3:]
@@ -298,7 +311,9 @@ def test_rotary_attention_depends_on_distances_only():
 
 
 def test_attention_weights_reproduce_the_output():
-    layer, x, memory = build(CrossAttention, 8, 2), RNG.normal(size=(2, 3, 8)), RNG.normal(size=(2, 4, 8))
+    layer = build(CrossAttention, 8, 2)
+    x = RNG.normal(size=(2, 3, 8))
+    memory = RNG.normal(size=(2, 4, 8))
     spec = npx.AttentionSpec(kv_lengths=np.array([4, 2]))
     p = layer.weights(Tensor(x), Tensor(memory), spec)  # (B, H, T, S)
     v = (memory @ layer.key_value.weight.data)[..., 8:].reshape(2, 4, 2, 4)
@@ -310,8 +325,11 @@ def test_attention_weights_reproduce_the_output():
 @pytest.mark.parametrize("start", [0, 3])
 def test_fused_embedding_equals_embedding_positions_and_dropout(name, start):
     """Results and the gradients of both tables are equal bit for bit in both modes, with the same dropout mask."""
-    ids, dropout, results = np.array([[1, 2, 2], [9, 2, 0]]), Dropout(0.3), []
-    embedding, positions = build(Embedding, 10, 4), build(POSITIONS[name], 4, 16)
+    ids = np.array([[1, 2, 2], [9, 2, 0]])
+    dropout = Dropout(0.3)
+    results = []
+    embedding = build(Embedding, 10, 4)
+    positions = build(POSITIONS[name], 4, 16)
     parameters = [p for module in (embedding, positions) for p in module.parameters()]
     for is_fused in (True, False):
         for mode in (True, False):

@@ -27,37 +27,40 @@ LOSSES = {
     "linear_cross_entropy": lambda z, t, *options: neural.linear_cross_entropy(
         z, Tensor(np.eye(z.shape[-1])), t, npx.LabelSmoothing(*options)
     ),
-    "label_smoothed_loss": lambda z, t, s, over: label_smoothed_loss(z.reshape(1, *z.shape), t[None], s, over, 0, 1),
+    "label_smoothed_loss": lambda z, t, s, classes: label_smoothed_loss(
+        z.reshape(1, *z.shape), t[None], s, classes, 0, 1
+    ),
 }
 
 
-@pytest.mark.parametrize("over", TABLE)
+@pytest.mark.parametrize("classes", TABLE)
 @pytest.mark.parametrize("loss", LOSSES.values(), ids=LOSSES)
-def test_smoothed_targets_equal_those_by_hand(loss, over):
+def test_smoothed_targets_equal_those_by_hand(loss, classes):
     z = np.random.default_rng(0).normal(size=(3, 5))
     logits = Tensor(z, requires_grad=True)
-    value = loss(logits, np.array([2, 0, 2]), 0.1, over)
+    value = loss(logits, np.array([2, 0, 2]), 0.1, classes)
     value.backward()
     p = np.exp(z) / np.exp(z).sum(axis=1, keepdims=True)
-    q = np.array([TABLE[over], [0] * 5, TABLE[over]])
+    q = np.array([TABLE[classes], [0] * 5, TABLE[classes]])
     assert value.item() == pytest.approx(-(q * np.log(p)).sum(), rel=1e-12)
     assert np.allclose(p[[0, 2]] - logits.grad[[0, 2]], q[[0, 2]], rtol=0, atol=1e-12) and not logits.grad[1].any()
 
 
-@pytest.mark.parametrize("over", SMOOTHING_CLASSES)
+@pytest.mark.parametrize("classes", SMOOTHING_CLASSES)
 @given(config=configs(n_layers=1), seed=SEEDS)
-def test_smoothing_zero_is_plain_cross_entropy_per_real_token(config, over, seed):
-    model, rng = build(config, seed).eval(), np.random.default_rng(seed)
+def test_smoothing_zero_is_plain_cross_entropy_per_real_token(config, classes, seed):
+    model = build(config, seed).eval()
+    rng = np.random.default_rng(seed)
     sources, targets = sentences(rng, 3), sentences(rng, 3)
     src, tgt = batch(sources, targets)
     logits = model(src, tgt[:, :-1])
     log_p = np.log(neural.softmax(logits).data)
     picked = [log_p[b, t, token] for b, row in enumerate(targets) for t, token in enumerate([*row, EOS])]
-    assert model.loss(src, tgt, 0.0, over).item() == pytest.approx(-np.mean(picked), rel=1e-10)
-    assert label_smoothed_loss(logits, tgt[:, 1:], 0.0, over).item() == pytest.approx(-np.mean(picked), rel=1e-10)
+    assert model.loss(src, tgt, 0.0, classes).item() == pytest.approx(-np.mean(picked), rel=1e-10)
+    assert label_smoothed_loss(logits, tgt[:, 1:], 0.0, classes).item() == pytest.approx(-np.mean(picked), rel=1e-10)
     for smoothing in (0.1, 0.5):
-        expected = label_smoothed_loss(logits, tgt[:, 1:], smoothing, over).item()
-        assert model.loss(src, tgt, smoothing, over).item() == pytest.approx(expected, rel=1e-12)
+        expected = label_smoothed_loss(logits, tgt[:, 1:], smoothing, classes).item()
+        assert model.loss(src, tgt, smoothing, classes).item() == pytest.approx(expected, rel=1e-12)
 
 
 def test_loss_normalizer_and_batches_without_tokens():
@@ -82,10 +85,10 @@ def test_the_seed_determines_the_weights():
     assert not any(np.array_equal(a[name], c[name]) for name in a if name.endswith("weight"))
 
 
-@pytest.mark.parametrize("where", ["dropout", "attention_dropout", "activation_dropout"])
+@pytest.mark.parametrize("rate_key", ["dropout", "attention_dropout", "activation_dropout"])
 @pytest.mark.parametrize("norm", ["post", "pre"])
-def test_dropout_depends_on_the_key_and_is_off_in_evaluation(where, norm):
-    model = build(TransformerConfig(**SMALL | {where: 0.3, "norm": norm}))
+def test_dropout_depends_on_the_key_and_is_off_in_evaluation(rate_key, norm):
+    model = build(TransformerConfig(**SMALL | {rate_key: 0.3, "norm": norm}))
     src, tgt = batch([[3, 4, 5]], [[6, 7]])
 
     def loss(seed, step):
@@ -104,8 +107,13 @@ def test_dropout_is_applied_where_the_paper_applies_it(norm, monkeypatch):
     """Dropout applies to the embeddings of both sides and to each sub-layer's output: 2 + 2 N + 3 N masks."""
     model = Transformer(TransformerConfig(**SMALL | {"dropout": 0.1, "norm": norm}))
     shapes = []
-    keep = npx.DropoutSpec.keep_mask
-    monkeypatch.setattr(npx.DropoutSpec, "keep_mask", lambda drop, shape: shapes.append(shape) or keep(drop, shape))
+    keep_mask = npx.DropoutSpec.keep_mask
+
+    def record_shape(drop, shape):
+        shapes.append(shape)
+        return keep_mask(drop, shape)
+
+    monkeypatch.setattr(npx.DropoutSpec, "keep_mask", record_shape)
     with npx.keyed(1, 1):
         model.loss(*batch([[3, 4, 5]], [[6, 7]]))
     assert shapes == [(4, 8)] * 5 + [(3, 8)] * 7
@@ -163,7 +171,8 @@ def test_ten_sentences_are_memorized(change):
 
 @given(config=configs(dropout=0.2), seed=SEEDS)
 def test_attention_maps_are_distributions_over_the_source(config, seed):
-    model, rng = build(config, seed).eval(), np.random.default_rng(seed)
+    model = build(config, seed).eval()
+    rng = np.random.default_rng(seed)
     sources = sentences(rng, 3)
     src, tgt = batch(sources, sentences(rng, 3))
     maps = model.attention_maps(src, tgt[:, :-1])
@@ -178,7 +187,8 @@ def test_attention_maps_are_distributions_over_the_source(config, seed):
 
 @given(config=configs(), seed=SEEDS)
 def test_attention_maps_of_a_side_to_itself(config, seed):
-    model, rng = build(config, seed).eval(), np.random.default_rng(seed)
+    model = build(config, seed).eval()
+    rng = np.random.default_rng(seed)
     src, tgt = batch(sentences(rng, 3), sentences(rng, 3))
     for kind, ids, hidden in (
         ("encoder", src, (src == PAD)[:, None, None, :]),
@@ -194,7 +204,8 @@ def test_attention_maps_of_a_side_to_itself(config, seed):
 
 
 def test_inspect_has_no_dropout_and_restores_modes_and_hooks():
-    model, (src, tgt) = build(TransformerConfig(**SMALL | {"dropout": 0.5})), batch([[3, 4]], [[5, 6, 7]])
+    model = build(TransformerConfig(**SMALL | {"dropout": 0.5}))
+    src, tgt = batch([[3, 4]], [[5, 6, 7]])
     expected = model.eval().inspect(src, tgt)
     called = []
     model.train().encoder[0].eval()

@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 import npx
 from autograd import Tensor
 from models import TransformerConfig
-from models.architectures import blocks
+from models.architectures import base
 from tests.helpers.small_models import BOS, EOS, FIRST, PAD, SEEDS, SMALL, V, batch, build, gradient, sentences
 
 UNK = 3
@@ -33,10 +33,16 @@ def test_rdrop_adds_the_symmetric_divergence_of_two_passes(seed, chunk, smoothin
     tgt[tgt >= 7] = 5  # ids that every model predicts
     with npx.keyed(1, 2):
         losses = [model.loss(src, tgt, smoothing, loss_normalizer=2.0).item() for _ in range(2)]
-    hidden, cross_entropy = [], model.cross_entropy
-    model.cross_entropy = lambda h, *args: (hidden.append(h), cross_entropy(h, *args))[1]
+    hidden = []
+    token_loss = model.token_loss
+
+    def record_hidden(h, *args):
+        hidden.append(h)
+        return token_loss(h, *args)
+
+    model.token_loss = record_hidden
     with pytest.MonkeyPatch.context() as patch, npx.keyed(1, 2):
-        patch.setattr(blocks, "DIVERGENCE_CHUNK", chunk)
+        patch.setattr(base, "DIVERGENCE_CHUNK", chunk)
         loss = model.loss(src, tgt, smoothing, loss_normalizer=2.0, rdrop=3.0).item()
     p, q = (log_softmax(model.logits(h).data) for h in hidden)
     divergence = ((np.exp(p) - np.exp(q)) * (p - q)).sum()
@@ -45,8 +51,8 @@ def test_rdrop_adds_the_symmetric_divergence_of_two_passes(seed, chunk, smoothin
 
 
 @pytest.mark.parametrize("changes", [{}, {"word_dropout": 0.4, "dropout": 0.0}, {"tying": "none"}])
-def test_the_gradient_of_rdrop_is_its_slope(changes, monkeypatch):
-    monkeypatch.setattr(blocks, "DIVERGENCE_CHUNK", 40)  # several chunks
+def test_the_gradient_of_rdrop_equals_a_finite_difference(changes, monkeypatch):
+    monkeypatch.setattr(base, "DIVERGENCE_CHUNK", 40)  # several chunks
     model, src, tgt = model_and_batch(3, **changes)
     model.enable_gradient_checkpointing()
 
@@ -55,22 +61,23 @@ def test_the_gradient_of_rdrop_is_its_slope(changes, monkeypatch):
             return model.loss(src, tgt, rdrop=2.0)
 
     loss().backward()
-    rng, step = np.random.default_rng(0), 1e-6
+    rng = np.random.default_rng(0)
+    step = 1e-6
     directions = [(p, rng.normal(size=p.shape)) for p in model.parameters()]
-    slope = sum((p.grad * direction).sum() for p, direction in directions)
+    derivative = sum((p.grad * direction).sum() for p, direction in directions)
     values = []
     for move in (step, -2 * step):
         for p, direction in directions:
             p.data += move * direction
         values.append(loss().item())
-    assert (values[0] - values[1]) / (2 * step) == pytest.approx(slope, rel=1e-6)
+    assert (values[0] - values[1]) / (2 * step) == pytest.approx(derivative, rel=1e-6)
 
 
 def test_rdrop_without_dropout_or_in_evaluation_changes_nothing():
     model, src, tgt = model_and_batch(1, dropout=0.0)
     assert model.loss(src, tgt, rdrop=5.0).item() == pytest.approx(model.loss(src, tgt).item(), rel=1e-14)
-    whole = gradient(model, (src, tgt), rdrop=5.0, loss_normalizer=1.0)
-    np.testing.assert_allclose(whole, gradient(model, (src, tgt), loss_normalizer=1.0), atol=1e-12)
+    with_rdrop = gradient(model, (src, tgt), rdrop=5.0, loss_normalizer=1.0)
+    np.testing.assert_allclose(with_rdrop, gradient(model, (src, tgt), loss_normalizer=1.0), atol=1e-12)
 
 
 @given(SEEDS, st.sampled_from([0.0, 0.3, 0.9]))
@@ -92,10 +99,10 @@ def test_word_dropout_replaces_ordinary_tokens_of_the_input_by_unk(seed, rate):
 
 def test_word_dropout_leaves_the_targets_alone():
     model, src, tgt = model_and_batch(2, dropout=0.0, word_dropout=0.999)
-    everything_unknown = [np.where(np.isin(x, [PAD, BOS, EOS]), x, UNK) for x in (src, tgt[:, :-1])]
+    unknown_words = [np.where(np.isin(x, [PAD, BOS, EOS]), x, UNK) for x in (src, tgt[:, :-1])]
     with npx.keyed(1, 1):
         loss = model.loss(src, tgt, 0.0, loss_normalizer=1.0).item()
-    log_p = log_softmax(model.eval()(*everything_unknown).data)
+    log_p = log_softmax(model.eval()(*unknown_words).data)
     targets = tgt[:, 1:]
     expected = -np.take_along_axis(log_p, targets[..., None], -1)[..., 0][targets != PAD].sum()
     assert loss == pytest.approx(expected, rel=1e-12)
@@ -127,7 +134,8 @@ def test_tying_decides_which_matrices_are_one(tying, src_vocab_size):
 
 
 def test_padding_does_not_diverge():
-    model, rng = build(TransformerConfig(**SMALL)), np.random.default_rng(0)
+    model = build(TransformerConfig(**SMALL))
+    rng = np.random.default_rng(0)
     targets = np.array([[4, 5, EOS], [6, EOS, PAD]])
     hidden, other = (Tensor(rng.normal(size=(2, 3, SMALL["d_model"]))) for _ in range(2))
     expected = model.divergence(hidden, other, targets).item()

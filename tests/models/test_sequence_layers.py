@@ -46,7 +46,8 @@ def gru_by_definition(layer, x):
     n = layer.d_hidden
     h, y = np.zeros(n), np.empty((len(x), n))
     for t in range(len(x))[:: -1 if layer.reverse else 1]:
-        z, a = x[t] @ layer.input.weight.data + layer.input.bias.data, h @ layer.weight.data
+        z = x[t] @ layer.input.weight.data + layer.input.bias.data
+        a = h @ layer.weight.data
         r, s = (sigmoid((z + a)[k * n : (k + 1) * n]) for k in range(2))
         y[t] = h = s * h + (1 - s) * np.tanh(z[2 * n :] + r * (a[2 * n :] + layer.bias.data))
     return y
@@ -100,7 +101,8 @@ def test_packed_and_padded_sentences_give_the_values_of_the_definition(layer_cla
 
 @pytest.mark.parametrize(("layer_class", "sizes", "options", "definition"), CAUSAL)
 def test_steps_with_a_cache_equal_one_pass(layer_class, sizes, options, definition):
-    layer, x = make_layer(layer_class, *sizes, **options), RNG.normal(size=(2, 6, 3))
+    layer = make_layer(layer_class, *sizes, **options)
+    x = RNG.normal(size=(2, 6, 3))
     rows = np.array([1, 1, 0])
     with no_grad():
         full = layer(Tensor(x)).data
@@ -118,7 +120,8 @@ def test_steps_with_a_cache_equal_one_pass(layer_class, sizes, options, definiti
 @pytest.mark.parametrize("causal", [False, True])
 def test_restricted_attention_equals_full_attention_with_a_mask(window, causal):
     layer = make_layer(models.RestrictedSelfAttention, 4, 2, 2, 3, window=window, rotary_base=10.0)
-    x, lengths = RNG.normal(size=(3, 11, 4)), np.array([11, 4, 1])
+    x = RNG.normal(size=(3, 11, 4))
+    lengths = np.array([11, 4, 1])
     mask = npx.mask_bias(window_mask(11, 11, window, causal))
     for spec in (npx.AttentionSpec(causal), npx.AttentionSpec(causal, lengths)):
         full = SelfAttention.forward(layer, Tensor(x), spec._replace(bias=mask)).data
@@ -132,7 +135,8 @@ def test_restricted_attention_equals_full_attention_with_a_mask(window, causal):
 
 @pytest.mark.parametrize("n_cached", [0, 3])
 def test_restricted_attention_rejects_a_bias(n_cached):
-    layer, x = make_layer(models.RestrictedSelfAttention, 4, 2, window=2), Tensor(RNG.normal(size=(1, 4, 4)))
+    layer = make_layer(models.RestrictedSelfAttention, 4, 2, window=2)
+    x = Tensor(RNG.normal(size=(1, 4, 4)))
     spec = npx.AttentionSpec(causal=True, bias=np.zeros((1, 1, 4, 4)))
     cache = layer.new_cache(1, "float64")
     calls = [lambda: layer(x, spec), lambda: layer.weights(x, spec), lambda: layer(x[:, n_cached:], spec, cache)]
@@ -144,15 +148,16 @@ def test_restricted_attention_rejects_a_bias(n_cached):
 
 
 def test_lstm_equals_its_composition():
-    g, results = RNG.normal(size=(2, 4, 3)), []
+    g = RNG.normal(size=(2, 4, 3))
+    results = []
     z, w = RNG.normal(size=(2, 4, 12)), RNG.normal(size=(3, 12))
     for function in (lstm, composed_lstm):
         inputs = Tensor(z, requires_grad=True), Tensor(w, requires_grad=True)
         y = function(*inputs)
         y.backward(g)
         results.append([y.data, *(x.grad for x in inputs)])
-    for ours, composed in zip(*results, strict=True):
-        np.testing.assert_allclose(ours, composed, rtol=0, atol=1e-12)
+    for fused, composed in zip(*results, strict=True):
+        np.testing.assert_allclose(fused, composed, rtol=0, atol=1e-12)
 
 
 @pytest.mark.slow
@@ -168,19 +173,20 @@ def test_lstm_equals_its_composition():
     ],
 )
 def test_emulated_cuda_kernels_give_the_same_gradients(layer_class, sizes, options):
-    layer, packing = make_layer(layer_class, *sizes, **options), npx.pack(LENGTHS)
+    layer = make_layer(layer_class, *sizes, **options)
+    packing = npx.pack(LENGTHS)
     for p in layer.parameters():
         p.data = p.data.astype("float32")
     data = RNG.normal(size=(sum(LENGTHS), 3)).astype("float32")
     attends = layer_class is models.RestrictedSelfAttention
-    where = npx.AttentionSpec(q_packing=packing, kv_packing=packing) if attends else packing
+    layout = npx.AttentionSpec(q_packing=packing, kv_packing=packing) if attends else packing
     results = []
     for mode in ("reference", "check", "emulate+check"):
         x = Tensor(data, requires_grad=True)
         for p in layer.parameters():
             p.grad = None
         with npx.kernel_mode(mode):
-            y = layer(x, where)
+            y = layer(x, layout)
             y.backward(npx.ones(y.shape, y.dtype))
         results.append([y.data, x.grad, *(p.grad for p in layer.parameters())])
     for expected, *others in zip(*results, strict=True):
@@ -216,20 +222,22 @@ def test_invalid_layers_are_rejected_in_one_line(build, message):
 @pytest.mark.parametrize(("layer_class", "order"), [(models.LSTM, (0, 1, 3, 2)), (models.GRU, (0, 1, 2))])
 def test_values_and_gradients_equal_those_of_torch(layer_class, order):
     torch = pytest.importorskip("torch", reason="compares with PyTorch, which is not installed")
-    layer, x = make_layer(layer_class, 3, 4), RNG.normal(size=(2, 5, 3))
-    theirs = getattr(torch.nn, layer_class.__name__)(3, 4, batch_first=True, dtype=torch.float64)
-    blocks = lambda a: np.concatenate([np.split(a, len(order), axis=-1)[k] for k in order], axis=-1).T  # noqa: E731
+    layer = make_layer(layer_class, 3, 4)
+    x = RNG.normal(size=(2, 5, 3))
+    torch_layer = getattr(torch.nn, layer_class.__name__)(3, 4, batch_first=True, dtype=torch.float64)
+    reorder_gates = lambda a: np.concatenate([np.split(a, len(order), axis=-1)[k] for k in order], axis=-1).T  # noqa: E731
     pairs = [("weight_ih_l0", layer.input.weight), ("weight_hh_l0", layer.weight), ("bias_ih_l0", layer.input.bias)]
     with torch.no_grad():
-        theirs.bias_hh_l0.zero_()
+        torch_layer.bias_hh_l0.zero_()
         for name, p in pairs:
-            getattr(theirs, name).copy_(torch.tensor(blocks(p.data).copy()))
+            getattr(torch_layer, name).copy_(torch.tensor(reorder_gates(p.data).copy()))
         if layer_class is models.GRU:
-            theirs.bias_hh_l0[8:] = torch.tensor(layer.bias.data)
-    y, (expected, _) = layer(Tensor(x)), theirs(torch.tensor(x))
+            torch_layer.bias_hh_l0[8:] = torch.tensor(layer.bias.data)
+    y = layer(Tensor(x))
+    (expected, _) = torch_layer(torch.tensor(x))
     np.testing.assert_allclose(y.data, expected.detach().numpy(), rtol=0, atol=1e-12)
     g = RNG.normal(size=y.shape)
     y.backward(g)
     expected.backward(torch.tensor(g))
     for name, p in pairs:
-        np.testing.assert_allclose(blocks(p.grad), getattr(theirs, name).grad.numpy(), rtol=0, atol=1e-11)
+        np.testing.assert_allclose(reorder_gates(p.grad), getattr(torch_layer, name).grad.numpy(), rtol=0, atol=1e-11)

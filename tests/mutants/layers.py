@@ -65,21 +65,21 @@ def joined(parts):
 def keys_detached(self, x, memory, spec=npx.AttentionSpec(), cache=None):
     kv, keys = self.key_value(memory), self.n_kv_heads * self.d_k
     kv = joined([kv[..., :keys].detach(), kv[..., keys:]])
-    options = self.options(spec) | {"kv_heads": self.n_kv_heads}
+    options = self.draw_options(spec) | {"n_kv_heads": self.n_kv_heads}
     return self.output(neural.cross_attention(self.query(x), kv, self.n_heads, self.d_k, **options))
 
 
 def queries_detached(self, x, spec=npx.AttentionSpec(), cache=None):
     qkv, queries = self.query_key_value(x), self.n_heads * self.d_k
     qkv = joined([qkv[..., :queries].detach(), qkv[..., queries:]])
-    options = self.options(spec) | {"kv_heads": self.n_kv_heads}
+    options = self.draw_options(spec) | {"n_kv_heads": self.n_kv_heads}
     return self.output(neural.self_attention(qkv, self.n_heads, self.d_k, **options))
 
 
 def in_float16(self, x, spec=npx.AttentionSpec(), cache=None):
     qkv = self.query_key_value(x)
     qkv = qkv.astype("float16").astype("float32") if qkv.dtype == npx.float32 else qkv
-    options = self.options(spec) | {"kv_heads": self.n_kv_heads}
+    options = self.draw_options(spec) | {"n_kv_heads": self.n_kv_heads}
     return self.output(neural.self_attention(qkv, self.n_heads, self.d_k, **options))
 
 
@@ -138,7 +138,9 @@ layer(
     "Residual",
     "x detached in the sum (pre-norm)",
     lambda self, x, f: (
-        self.norm.residual_norm(x, f(x), self.dropout) if self.post else x.detach() + self.dropout(f(self.norm(x)))
+        self.norm.residual_norm(x, f(x), self.dropout)
+        if self.is_post_norm
+        else x.detach() + self.dropout(f(self.norm(x)))
     ),
 )
 layer(
@@ -146,7 +148,7 @@ layer(
     "gradient skips the norm (pre-norm)",
     lambda self, x, f: (
         self.norm.residual_norm(x, f(x), self.dropout)
-        if self.post
+        if self.is_post_norm
         else x + self.dropout(f(reroute_gradient(self.norm(x), x)))
     ),
 )

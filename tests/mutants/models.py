@@ -8,8 +8,12 @@ from tests.mutants.base import mutant, reroute_gradient
 
 PAIRS, TEXT = "model encoder_decoder", "model decoder"
 # The correct methods and kernels.
-ENCODE, DECODE, HIDDEN_STATES = Transformer._encode, Transformer._decode, LanguageModel.hidden_states
-CROSS_ENTROPY, EMBED = SequenceModel.cross_entropy, Embedding.forward
+ENCODE, DECODE, HIDDEN_STATES = (
+    Transformer._embed_and_encode,
+    Transformer._embed_and_decode,
+    LanguageModel.hidden_states,
+)
+TOKEN_LOSS, EMBED = SequenceModel.token_loss, Embedding.forward
 DROPOUT, DROPOUT_GRAD, ATTENTION_GRAD = npx.dropout, npx.dropout_grad, npx.attention_grad
 
 
@@ -21,18 +25,18 @@ def method(model, name, bug, entry, function):
 def loss_with(change):
     """Return a loss method that computes with change(hidden, weight, targets, smoothing, classes, pad, normalizer)."""
 
-    def cross_entropy(self, hidden, targets, label_smoothing, classes, normalizer):
+    def token_loss(self, hidden, targets, label_smoothing, classes, normalizer):
         hidden, weight, targets, label_smoothing, classes, pad, normalizer = change(
             hidden, self.embedding.weight, targets, label_smoothing, classes, self.config.pad_id, normalizer
         )
         smoothing = npx.LabelSmoothing(label_smoothing, classes, pad)
         return neural.linear_cross_entropy(hidden, weight, targets, smoothing) * (1 / normalizer)
 
-    return cross_entropy
+    return token_loss
 
 
 def loss(bug, change, entry=PAIRS):
-    method(SequenceModel, "cross_entropy", bug, entry, loss_with(change))
+    method(SequenceModel, "token_loss", bug, entry, loss_with(change))
 
 
 loss("tied matrix: output gradient missing", lambda h, w, *a: (h, w.detach(), *a))
@@ -55,17 +59,17 @@ loss(
 
 
 def mean_over_rows(self, hidden, targets, label_smoothing, classes, normalizer):
-    right = CROSS_ENTROPY(self, hidden, targets, label_smoothing, classes, normalizer)
-    return reroute_gradient(right, CROSS_ENTROPY(self, hidden, targets, label_smoothing, classes, len(targets)))
+    right = TOKEN_LOSS(self, hidden, targets, label_smoothing, classes, normalizer)
+    return reroute_gradient(right, TOKEN_LOSS(self, hidden, targets, label_smoothing, classes, len(targets)))
 
 
-method(SequenceModel, "cross_entropy", "loss normalized by tokens, its gradient by sentences", TEXT, mean_over_rows)
+method(SequenceModel, "token_loss", "loss normalized by tokens, its gradient by sentences", TEXT, mean_over_rows)
 method(
     SequenceModel,
-    "cross_entropy",
+    "token_loss",
     "loss rounded to float32",
     TEXT,
-    lambda *a: CROSS_ENTROPY(*a).astype("float32").astype("float64"),
+    lambda *a: TOKEN_LOSS(*a).astype("float32").astype("float64"),
 )
 method(
     SequenceModel,
@@ -98,17 +102,23 @@ def changed_memory(change):
     return encode
 
 
-method(Transformer, "_encode", "encoder output detached", PAIRS, changed_memory(lambda m, spec: (m.detach(), spec)))
 method(
     Transformer,
-    "_encode",
+    "_embed_and_encode",
+    "encoder output detached",
+    PAIRS,
+    changed_memory(lambda m, spec: (m.detach(), spec)),
+)
+method(
+    Transformer,
+    "_embed_and_encode",
     "source padding not masked",
     PAIRS,
     changed_memory(lambda m, spec: (m, spec if spec.kv_packing else npx.AttentionSpec())),
 )
 method(
     Transformer,
-    "_encode",
+    "_embed_and_encode",
     "attention window shifted by one row when packed",
     PAIRS,
     (
@@ -152,9 +162,11 @@ def one_side_detached(self, *source):
         del embedding.forward
 
 
-method(Transformer, "_decode", "memory gradient from the first decoder layer only", PAIRS, first_layer_alone)
-method(Transformer, "_encode", "memory gradient sent to the first encoder layer", PAIRS, gradient_of_the_first)
-method(Transformer, "_encode", "tied matrix: source gradient missing", PAIRS, one_side_detached)
+method(Transformer, "_embed_and_decode", "memory gradient from the first decoder layer only", PAIRS, first_layer_alone)
+method(
+    Transformer, "_embed_and_encode", "memory gradient sent to the first encoder layer", PAIRS, gradient_of_the_first
+)
+method(Transformer, "_embed_and_encode", "tied matrix: source gradient missing", PAIRS, one_side_detached)
 
 
 def last_layer_alone(self, ids, state=None):
@@ -192,7 +204,7 @@ def one_table(self, tgt, memory, source, state=None):
         del target.forward
 
 
-method(Transformer, "_decode", "target position gradient added to the source positions", PAIRS, one_table)
+method(Transformer, "_embed_and_decode", "target position gradient added to the source positions", PAIRS, one_table)
 
 
 @mutant("dropout masks shared by equal shapes", "model", "state", TEXT)

@@ -17,8 +17,8 @@ source_mutant(
     "blocks",
     "first block's targets used for all",
     cross_entropy.cross_entropy_numpy,
-    "targets_of_real[i:j]",
-    "targets_of_real[: j - i]",
+    "targets[i:j]",
+    "targets[: j - i]",
 )
 ROWS = cross_entropy.logits_to_gradient
 source_mutant(
@@ -34,16 +34,16 @@ source_mutant(
     "special value",
     "padding alone not treated as no tokens",
     cross_entropy.cross_entropy_numpy,
-    "real = np.flatnonzero(targets != smoothing.pad_id)",
-    "real = np.flatnonzero((targets != smoothing.pad_id) | (targets == smoothing.pad_id).all())",
+    "token_rows = np.flatnonzero(targets != smoothing.pad_id)",
+    "token_rows = np.flatnonzero((targets != smoothing.pad_id) | (targets == smoothing.pad_id).all())",
 )
 source_mutant(
     "cross_entropy",
     "special value",
     "padding in the first row included",
     cross_entropy.cross_entropy_numpy,
-    "real = np.flatnonzero(targets != smoothing.pad_id)",
-    "real = np.flatnonzero((targets != smoothing.pad_id) | (np.arange(len(targets)) == 0))",
+    "token_rows = np.flatnonzero(targets != smoothing.pad_id)",
+    "token_rows = np.flatnonzero((targets != smoothing.pad_id) | (np.arange(len(targets)) == 0))",
 )
 source_mutant(
     "cross_entropy",
@@ -111,15 +111,15 @@ source_mutant(
     "loss += lse.sum(dtype=np.float64) * (not start)",
 )
 source_mutant(
-    FUSED, "blocks", "smoothing in the first chunk only", FORWARD, "x_real.sum(axis=0))", "chunk.sum(axis=0))"
+    FUSED, "blocks", "smoothing in the first chunk only", FORWARD, "x_tokens.sum(axis=0))", "chunk.sum(axis=0))"
 )
 source_mutant(
     FUSED,
     "blocks",
     "gx of every chunk added to the first rows",
     FORWARD,
-    "gx_real[start : start + rows] +=",
-    "gx_real[: len(chunk)] +=",
+    "gx_tokens[start : start + rows] +=",
+    "gx_tokens[: len(chunk)] +=",
 )
 source_mutant(FUSED, "blocks", "buffer shared by all panels", LSE, "out=buffer[i // width,", "out=buffer[0,")
 source_mutant(
@@ -127,8 +127,8 @@ source_mutant(
     "blocks",
     "padding excluded in the first chunk only",
     FORWARD,
-    "real = np.flatnonzero(targets != smoothing.pad_id)",
-    "real = np.flatnonzero((targets != smoothing.pad_id) | (np.arange(len(targets)) >= block_size(10**9)))",
+    "token_rows = np.flatnonzero(targets != smoothing.pad_id)",
+    "token_rows = np.flatnonzero((targets != smoothing.pad_id) | (np.arange(len(targets)) >= block_size(10**9)))",
 )
 source_mutant(FUSED, "special value", "first panel's maximum used for all", LSE, "peak = m.max(axis=0)", "peak = m[0]")
 source_mutant(FUSED, "special value", "maximum not subtracted (fast version)", LSE, "z -= m[:, None]", "m *= 0")
@@ -137,9 +137,9 @@ source_mutant(
     "state",
     "gw stored in the array of the first call",
     FORWARD,
-    "gw = (np.empty if len(real) else np.zeros)(w.shape, x.dtype) if grad else None",
+    "gw = (np.empty if len(x_tokens) else np.zeros)(w.shape, x.dtype) if grad else None",
     f"gw = {cached('w.shape, x.dtype', 'np.zeros(w.shape, x.dtype)')} if grad else None\n"
-    "    if grad and not len(real):\n        gw[...] = 0",
+    "    if grad and not len(x_tokens):\n        gw[...] = 0",
 )
 source_mutant(
     FUSED,
@@ -197,8 +197,8 @@ source_mutant(
     "state",
     "gradient scaled in place",
     adam.adam_numpy,
-    "gb, mb, vb = g[i:j] * scale,",
-    "g[i:j] *= scale\n        gb, mb, vb = g[i:j],",
+    "gb = g[i:j] * scale",
+    "g[i:j] *= scale\n        gb = g[i:j]",
 )
 source_mutant(
     "adam",
@@ -217,15 +217,15 @@ source_mutant(
     "blocks",
     "groups with equal maxima chosen in any order",
     top_k.top_k_numpy,
-    "if (ties := best[:, k - 1] == best[:, k]).any():",
-    "if (ties := best[:, k - 1] > best[:, k] + 1).any():",
+    "if (ties := largest_maxima[:, k - 1] == largest_maxima[:, k]).any():",
+    "if (ties := largest_maxima[:, k - 1] > largest_maxima[:, k] + 1).any():",
 )
 source_mutant(
     "top_k",
     "blocks",
     "last columns, which belong to no group, never found",
     top_k.top_k_numpy,
-    "np.concatenate([members, rest], axis=1)",
+    "np.concatenate([members, ungrouped], axis=1)",
     "members",
 )
 source_mutant("top_k", "formula", "last column never found", MAXIMA, "z.argmax(axis=1)", "z[:, :-1].argmax(axis=1)")

@@ -118,7 +118,7 @@ source_mutant(
     "blocks",
     "first block's bias used for all",
     FORWARD,
-    "block.of_scores(bias, *sizes)",
+    "block.part_of_scores(bias, *sizes)",
     "bias[: block.j - block.i, :, : sizes[0], : sizes[1]]",
 )
 source_mutant(
@@ -126,7 +126,7 @@ source_mutant(
     "blocks",
     "first block's dropout mask used for all",
     FORWARD,
-    "block.of_scores(keep, *sizes)",
+    "block.part_of_scores(keep, *sizes)",
     "keep[: block.j - block.i, :, : sizes[0], : sizes[1]]",
 )
 source_mutant(
@@ -134,7 +134,7 @@ source_mutant(
     "blocks",
     "first block's dropout mask used in the backward pass",
     GRAD,
-    "block.of_scores(keep, *sizes)",
+    "block.part_of_scores(keep, *sizes)",
     "keep[: block.j - block.i, :, : sizes[0], : sizes[1]]",
 )
 source_mutant(
@@ -182,8 +182,8 @@ source_mutant(
     "special value",
     "bias of -inf replaced by -10,000",
     FORWARD,
-    "np.add(pb, block.of_scores(bias, *sizes), out=pb)",
-    "np.add(pb, np.maximum(block.of_scores(bias, *sizes), -1e4), out=pb)",
+    "np.add(pb, block.part_of_scores(bias, *sizes), out=pb)",
+    "np.add(pb, np.maximum(block.part_of_scores(bias, *sizes), -1e4), out=pb)",
 )
 source_mutant(
     "attention",

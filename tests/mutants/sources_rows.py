@@ -234,10 +234,10 @@ source_mutant(
     "special value",
     "variance computed as E[x^2] - E[x]^2 (fast version)",
     layer_norm.norm_rows,
-    "z = np.subtract(x, row_means(x), out=xhat)\n",
-    "mean, z = row_means(x), xhat\n    np.copyto(z, x)\n",
-    "    rstd /= z.shape[-1]\n",
-    "    rstd /= z.shape[-1]\n    rstd -= mean * mean\n    z -= mean\n",
+    "np.subtract(x, row_means(x), out=xhat)\n",
+    "mean = row_means(x)\n    np.copyto(xhat, x)\n",
+    "    rstd /= xhat.shape[-1]\n",
+    "    rstd /= xhat.shape[-1]\n    rstd -= mean * mean\n    xhat -= mean\n",
 )
 source_mutant(
     "layer_norm",

@@ -14,8 +14,10 @@ pytest.importorskip("ml_dtypes")
 @pytest.mark.parametrize("dtype", ["float32", "float16", "bfloat16", "float64"])
 @pytest.mark.parametrize("m, k, n", [(1, 1, 1), (3, 5, 2), (4, 0, 3), (0, 2, 2)])
 def test_gemms_accumulate_in_float32_and_round_once(dtype, m, k, n):
-    dtype, rng = np.dtype(dtype), np.random.default_rng(0)
-    a, b = rng.normal(size=(m, k)).astype(dtype), rng.normal(size=(n, k)).astype(dtype).T
+    dtype = np.dtype(dtype)
+    rng = np.random.default_rng(0)
+    a = rng.normal(size=(m, k)).astype(dtype)
+    b = rng.normal(size=(n, k)).astype(dtype).T
     wide = np.result_type(dtype, np.float32)
     exact = a.astype(wide) @ b.astype(wide)
     product = matmul(a, b)
@@ -30,9 +32,11 @@ def test_gemms_accumulate_in_float32_and_round_once(dtype, m, k, n):
 @pytest.mark.parametrize("m, k, n", [(3, 500, 2), (2, 7, 3), (4, 0, 3)])
 def test_cublas_gives_the_same_bits(dtype, m, k, n):
     """The fake cuBLAS rounds partial sums wherever its math mode allows it."""
-    rng, wide = np.random.default_rng(0), np.dtype(np.result_type(dtype, np.float32))
+    rng = np.random.default_rng(0)
+    wide = np.dtype(np.result_type(dtype, np.float32))
     a, b = (rng.normal(size=shape).astype(dtype) for shape in ((m, k), (n, k)))
-    expected, initial = matmul(a, b.T), rng.normal(size=(m, 2 * n)).astype(wide)
+    expected = matmul(a, b.T)
+    initial = rng.normal(size=(m, 2 * n)).astype(wide)
     sums = matmul(a, b.T, out=initial[:, :n].copy(), add=True)
     with device(cuda=True):
         a, b, rows = npx.asarray(a), npx.asarray(b), npx.asarray(initial)
@@ -71,7 +75,8 @@ def test_leading_dimensions_describe_the_gemm_to_cublas(a_transposed, b_transpos
         if b_transposed
         else np.arange(60.0).reshape(6, 10)[:k, 2 : 2 + n]
     )
-    (a_trans, lda), (b_trans, ldb) = leading_dimension(a), leading_dimension(b)
+    a_trans, lda = leading_dimension(a)
+    b_trans, ldb = leading_dimension(b)
 
     def memory(x):
         return np.lib.stride_tricks.as_strided(x, (40,), (8,), writeable=False)

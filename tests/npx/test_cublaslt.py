@@ -8,7 +8,7 @@ import pytest
 import npx
 from benchmarks.launches import recorded
 from npx.cuda import blas
-from npx.precision import dtype as dtype_named
+from npx.precision import dtype_named
 from tests.fakes.strict_cuda import LT
 from tests.fakes.strict_cupy import device
 from tests.fakes.strict_graphs import STATE
@@ -26,8 +26,9 @@ def use_cublaslt(monkeypatch):
 @pytest.mark.parametrize("dtype", ["float32", "float16", "bfloat16", "float64"])
 def test_cublaslt_equals_cublas(dtype):
     """Rows and columns are contiguous or strided; outputs are new, overwritten or accumulated. ReLU is exact."""
-    rng, dtype = np.random.default_rng(0), dtype_named(dtype)
-    a, b = rng.normal(size=(6, 70)).astype(dtype), rng.normal(size=(70, 5)).astype(dtype)
+    rng = np.random.default_rng(0)
+    dtype = dtype_named(dtype)
+    a, b = (rng.normal(size=shape).astype(dtype) for shape in ((6, 70), (70, 5)))
 
     def matmuls(relu):
         results = []
@@ -50,7 +51,8 @@ def test_cublaslt_equals_cublas(dtype):
 @needs_gxx
 @pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
 def test_bias_and_relu_are_fused(dtype):
-    rng, (n, i, o) = np.random.default_rng(1), (5, 16, 24)
+    rng = np.random.default_rng(1)
+    n, i, o = 5, 16, 24
     numbers = [rng.normal(size=shape).astype(dtype_named(dtype)) for shape in ((n, i), (i, o), (o,))]
     for bias, activation, epilogue in ((True, "relu", 6), (True, "", 4), (False, "relu", 2), (False, "", 0)):
         with device(cuda=True), recorded() as calls:
@@ -61,7 +63,7 @@ def test_bias_and_relu_are_fused(dtype):
             other = npx.asarray(numbers[2][::-1].copy())
             second = npx.to_host(npx.linear(x, w, other if bias else None, activation)[0])
         assert "bias_relu" not in {call.name for call in calls} and sum(call.is_matmul for call in calls) == 4
-        assert LT.calls == [epilogue] * 2 * bool(epilogue) and LT.asked == bool(epilogue)
+        assert LT.calls == [epilogue] * 2 * bool(epilogue) and LT.requests == bool(epilogue)
         for b, result in ((numbers[2], first), (numbers[2][::-1], second)):
             wide = [a.astype("float64") for a in (*numbers[:2], b)]
             expected = npx.linear.reference(wide[0], wide[1], wide[2] if bias else None, activation)[0]
@@ -79,18 +81,18 @@ def test_a_bias_may_have_any_alignment():
             result = npx.to_host(npx.linear(x, w, b[start : start + 24])[0])
             expected = numbers[0] @ numbers[1] + numbers[2][start : start + 24]
             np.testing.assert_allclose(result, expected, rtol=1e-5, atol=1e-5)
-        assert LT.asked == 3  # alignments 16 (twice), 4 and 8
+        assert LT.requests == 3  # alignments 16 (twice), 4 and 8
 
 
 @needs_gxx
 def test_a_captured_update_equals_one_without_cublaslt(monkeypatch):
     micro = batches(4)
     with device(cuda=True):
-        with_lt = updated(True, micro, "float32", shape=EVERY_DROPOUT)
+        with_lt = updated(True, micro, "float32", model_changes=EVERY_DROPOUT)
         assert STATE.launches == 2 and LT.calls
     monkeypatch.setenv("NPX_CUBLASLT", "0")
     with device(cuda=True):
-        without = updated(False, micro, "float32", shape=EVERY_DROPOUT)
+        without = updated(False, micro, "float32", model_changes=EVERY_DROPOUT)
     assert abs(with_lt[0] - without[0]).max() < 1e-4
 
 

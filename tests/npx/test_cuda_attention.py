@@ -16,22 +16,25 @@ from autograd.saved import iterate_captured_arrays
 from models import CrossAttention, SelfAttention
 from npx.cuda import launch as launching
 from npx.dispatch import TOLERANCE, kernel_mode
-from npx.kernels import attention as host
-from npx.precision import dtype as dtype_named
+from npx.kernels.attention import LARGEST_HEAD, SHARED_BYTES, access_bytes, tile_size
+from npx.precision import dtype_named
 from npx.testing.cuda_emulator import emulator
 from tests.fakes.strict_cupy import device
 
-ON_GPU = os.environ.get("NPX_TEST_ENGINE") in ("cupy", "emulated")
-MODE = "fast" if ON_GPU else "emulate"
+# "cupy" runs the kernels on a GPU; "emulated" runs them in the emulator, on arrays of the fake CuPy.
+USES_CUPY_ARRAYS = os.environ.get("NPX_TEST_ENGINE") in ("cupy", "emulated")
+MODE = "fast" if USES_CUPY_ARRAYS else "emulate"
 pytestmark = [
     pytest.mark.slow,
-    pytest.mark.skipif(not ON_GPU and shutil.which("g++") is None, reason="the emulator needs g++; none found"),
+    pytest.mark.skipif(
+        not USES_CUPY_ARRAYS and shutil.which("g++") is None, reason="the emulator needs g++; none found"
+    ),
 ]
 
 DROP = npx.DropoutSpec(0.3, npx.Key(2**40 + 3, 7, 5))
 DTYPES = ("float32", "float16", "bfloat16")
 # The emulator skips bfloat16, whose kernels differ from those of float16 only in conversions.
-two_dtypes = pytest.mark.parametrize("dtype", DTYPES if ON_GPU else DTYPES[:2], indirect=True)
+two_dtypes = pytest.mark.parametrize("dtype", DTYPES if USES_CUPY_ARRAYS else DTYPES[:2], indirect=True)
 
 
 @pytest.fixture(params=DTYPES)
@@ -43,15 +46,22 @@ def dtype(request):
 
 def inputs(dtype, batch, queries, keys, heads, d_k, d_v=None, seed=0):
     """Return g, q, k, v for one call."""
-    rng, d_v = np.random.default_rng(seed), d_v or d_k
+    rng = np.random.default_rng(seed)
+    d_v = d_v or d_k
     shapes = (queries, heads, d_v), (queries, heads, d_k), (keys, heads, d_k), (keys, heads, d_v)
     return [rng.normal(size=(batch, *shape)).astype(dtype) for shape in shapes]
 
 
-def make_mask(kind, batch, heads, queries, keys):
+def masked(mask):
+    """Return the AttentionSpec of a bool mask that is broadcastable to (B, H, T, S)."""
+    return npx.AttentionSpec(bias=npx.mask_bias(mask))
+
+
+def make_spec(kind, batch, heads, queries, keys):
+    """Return an AttentionSpec with one kind of mask, with its arrays on the host."""
     rng = np.random.default_rng(1)
     if kind == "none":
-        return None
+        return npx.AttentionSpec()
     if kind == "causal":
         return npx.AttentionSpec(causal=True)
     lengths = np.linspace(0, keys, batch).astype(int)  # no key of the first sentence, all keys of the last
@@ -62,7 +72,7 @@ def make_mask(kind, batch, heads, queries, keys):
     shape = {"full": (batch, heads, queries, keys), "rows": (batch, 1, queries, 1), "heads": (heads, 1, keys)}[kind]
     mask = rng.random(shape) < 0.5
     mask[..., 0, :] = False
-    return mask
+    return masked(mask)
 
 
 def on_device(*arrays):
@@ -70,25 +80,24 @@ def on_device(*arrays):
     return [None if x is None else npx.asarray(x) for x in arrays]
 
 
-def spec_of(mask):
-    """Convert a result of `make_mask` to an AttentionSpec with its arrays on the device."""
-    if mask is None or isinstance(mask, np.ndarray):
-        mask = npx.AttentionSpec(bias=npx.mask_bias(mask))
-    return npx.AttentionSpec(mask.causal, *on_device(mask.kv_lengths, mask.bias), mask.rotary_base)
+def spec_on_device(spec):
+    """Return the spec with its arrays on the device."""
+    kv_lengths, bias = on_device(spec.kv_lengths, spec.bias)
+    return spec._replace(kv_lengths=kv_lengths, bias=bias)
 
 
-def on_cuda(g, q, k, v, mask=None, drop=None, out=None, bias=False):
+def on_cuda(g, q, k, v, spec=npx.AttentionSpec(), drop=None, out=None, bias=False):
     """Return (y, gq, gk, gv), and gz with `bias`, of the CUDA version on the host; inputs may be host arrays."""
-    (g, q, k, v), spec = on_device(g, q, k, v), spec_of(mask)
+    g, q, k, v = on_device(g, q, k, v)
     with kernel_mode(MODE):
-        y, saved = npx.attention(q, k, v, spec, drop)
+        y, saved = npx.attention(q, k, v, spec_on_device(spec), drop)
         return [npx.to_host(x) for x in (y, *npx.attention_grad(g, saved, out=out, bias=bias))]
 
 
-def in_reference(g, q, k, v, mask=None, drop=None, bias=False):
+def in_reference(g, q, k, v, spec=npx.AttentionSpec(), drop=None, bias=False):
     """Return (y, gq, gk, gv), and gz with `bias`, of the references in float64."""
-    (g, q, k, v), spec = on_device(*(x.astype("float64") for x in (g, q, k, v))), spec_of(mask)
-    y, saved = npx.attention.reference(q, k, v, spec, drop)
+    g, q, k, v = on_device(*(x.astype("float64") for x in (g, q, k, v)))
+    y, saved = npx.attention.reference(q, k, v, spec_on_device(spec), drop)
     return [npx.to_host(x) for x in (y, *npx.attention_grad.reference(g, *saved, bias=bias))]
 
 
@@ -106,9 +115,10 @@ def assert_near(dtype, expected, result):
 @pytest.mark.parametrize("queries, keys", [(1, 1), (7, 7), (1, 33), (33, 7), (70, 65)])
 def test_values_and_gradients(queries, keys, kind, drop, dtype):
     batch, heads = 2, 2
-    arrays, bias = inputs(dtype, batch, queries, keys, heads, 16), kind == "all"
-    mask = make_mask(kind, batch, heads, queries, keys)
-    assert_near(dtype, in_reference(*arrays, mask, drop, bias), on_cuda(*arrays, mask, drop, bias=bias))
+    arrays = inputs(dtype, batch, queries, keys, heads, 16)
+    spec = make_spec(kind, batch, heads, queries, keys)
+    bias = kind == "all"
+    assert_near(dtype, in_reference(*arrays, spec, drop, bias), on_cuda(*arrays, spec, drop, bias=bias))
 
 
 @two_dtypes
@@ -117,20 +127,26 @@ def test_values_and_gradients(queries, keys, kind, drop, dtype):
 @pytest.mark.parametrize("queries, keys, d_k, d_v", [(11, 16, 16, 16), (30, 27, 32, 32), (21, 32, 24, 40)])
 def test_a_sentence_that_fits_one_tile(queries, keys, d_k, d_v, kind, drop, dtype, monkeypatch):
     """The scores are computed once for all gradients."""
-    launch, one_tile = host.launch, []
-    monkeypatch.setattr(host, "launch", lambda *args, **kw: (one_tile.append(kw["ONE_TILE"]), launch(*args, **kw)))
-    arrays, mask = inputs(dtype, 2, queries, keys, 2, d_k, d_v), make_mask(kind, 2, 2, queries, keys)
-    result = on_cuda(*arrays, mask, drop, bias=kind == "all")
+    one_tile = []
+
+    def recording_launch(*args, **defines):
+        one_tile.append(defines["ONE_TILE"])
+        launching.launch(*args, **defines)
+
+    monkeypatch.setattr("npx.kernels.attention.launch", recording_launch)
+    arrays = inputs(dtype, 2, queries, keys, 2, d_k, d_v)
+    spec = make_spec(kind, 2, 2, queries, keys)
+    result = on_cuda(*arrays, spec, drop, bias=kind == "all")
     assert one_tile == [1, 1]
-    assert_near(dtype, in_reference(*arrays, mask, drop, kind == "all"), result)
+    assert_near(dtype, in_reference(*arrays, spec, drop, kind == "all"), result)
 
 
 @two_dtypes
 def test_a_tile_of_four_warps_at_once(dtype):
     """Queries in each half of a sentence attend only to keys in the same half."""
-    mask = np.kron(np.eye(2, dtype=bool), np.ones((32, 25), bool))
+    spec = masked(np.kron(np.eye(2, dtype=bool), np.ones((32, 25), bool)))
     arrays = inputs(dtype, 1, 64, 50, 1, 64)
-    assert_near(dtype, in_reference(*arrays, mask, DROP), on_cuda(*arrays, mask, DROP))
+    assert_near(dtype, in_reference(*arrays, spec, DROP), on_cuda(*arrays, spec, DROP))
 
 
 @two_dtypes
@@ -141,8 +157,8 @@ def test_sizes_of_heads(d_k, d_v, dtype):
 
 
 def test_a_head_too_large_for_the_kernel_is_computed_in_float32(dtype):
-    arrays = inputs(dtype, 1, 3, 5, 1, host.LARGEST_HEAD + 8)
-    assert_near(dtype, in_reference(*arrays, None, DROP), on_cuda(*arrays, None, DROP))
+    arrays = inputs(dtype, 1, 3, 5, 1, LARGEST_HEAD + 8)
+    assert_near(dtype, in_reference(*arrays, drop=DROP), on_cuda(*arrays, drop=DROP))
 
 
 @pytest.mark.parametrize("shape", [(0, 3, 3, 2), (2, 0, 3, 2), (2, 3, 0, 2)])
@@ -157,7 +173,7 @@ def test_empty_batches_queries_and_keys(shape, dtype):
 def test_fully_masked_queries_get_zeros(dtype):
     mask = np.ones((2, 1, 1, 33), bool)
     mask[1] = False
-    y, *grads = on_cuda(*inputs(dtype, 2, 33, 33, 2, 16), mask)
+    y, *grads = on_cuda(*inputs(dtype, 2, 33, 33, 2, 16), masked(mask))
     assert y[0].any() and not y[1].any()
     for grad in grads:
         assert grad[0].any() and not grad[1].any()
@@ -170,7 +186,7 @@ def test_the_dropout_mask_equals_that_of_the_cpu(keys, dtype):
     v[...] = np.eye(keys, 16)[None, :, None]
     g[...] = 0
     g[:, 20, :, 3] = 1
-    y, _, _, gv = on_cuda(g, q, k, v, None, DROP)
+    y, _, _, gv = on_cuda(g, q, k, v, drop=DROP)
     keep = DROP.keep_mask((1, 2, 33, keys))
     assert np.array_equal(y.swapaxes(1, 2)[..., :keys] != 0, keep)
     assert np.array_equal(gv.swapaxes(1, 2)[..., 3] != 0, keep[:, :, 20])
@@ -183,18 +199,19 @@ def test_thread_order_changes_no_bit(queries, keys, size, dtype):
     results = []
     for order in emulator.ORDERS:
         with emulator.thread_order(order):
-            results.append([x.tobytes() for x in on_cuda(*arrays, make_mask("causal", 1, 1, queries, keys), DROP)])
+            results.append([x.tobytes() for x in on_cuda(*arrays, npx.AttentionSpec(causal=True), DROP)])
     assert results[0] == results[1] == results[2]
 
 
 @two_dtypes
 def test_without_tensor_cores(monkeypatch, dtype):
     """The kernels use no tensor cores for float32, nor for 16-bit floats on GPUs older than sm_80."""
-    launch = host.launch
-    monkeypatch.setattr(host, "launch", lambda *args, **named: launch(*args, TENSOR_CORES=0, **named))
+    monkeypatch.setattr(
+        "npx.kernels.attention.launch", lambda *args, **defines: launching.launch(*args, TENSOR_CORES=0, **defines)
+    )
     for keys in (33, 27):
         arrays = inputs(dtype, 1, 20, keys, 2, 24, 40)
-        assert_near(dtype, in_reference(*arrays, None, DROP), on_cuda(*arrays, None, DROP))
+        assert_near(dtype, in_reference(*arrays, drop=DROP), on_cuda(*arrays, drop=DROP))
 
 
 BUGS = {
@@ -209,7 +226,7 @@ BUGS = {
     "rows stored before they are complete": ("= pair;\n    }\n    __syncwarp();", "= pair;\n    }"),
     "no wait for copies": ("wait_for_copies();\n        __syncthreads();", "__syncthreads();"),
     "wrong rows of values": ("b.row[k + lane % 16] + n", "b.row[k + lane % 8] + n"),
-    "one row too many": ("bool real = row < rows", "bool real = row <= rows"),
+    "one row too many": ("bool valid = row < rows", "bool valid = row <= rows"),
     "the wrong words of dropout": ("one_run ? position / 16 + i :", "one_run ? position / 16 + i + 1 :"),
     "sums of the wrong query": ("factor - delta[query])", "factor - delta[key])"),
     "no barrier before gq of one tile overwrites keys": (
@@ -229,13 +246,14 @@ BUGS = {
 }
 
 
-@pytest.mark.skipif(ON_GPU, reason="what a faulty kernel does on a GPU is not defined")
+@pytest.mark.skipif(USES_CUPY_ARRAYS, reason="what a faulty kernel does on a GPU is not defined")
 @pytest.mark.parametrize("bug", BUGS)
 def test_a_planted_bug_is_detected(bug, monkeypatch, tmp_path):
     """The emulator's checks or a wrong result reveal the bug."""
     ignored = shutil.ignore_patterns("*.py", "__pycache__")
     shutil.copytree(launching.SOURCES, tmp_path, dirs_exist_ok=True, ignore=ignored)
-    source, (right, wrong) = tmp_path / "attention.cu", BUGS[bug]
+    right, wrong = BUGS[bug]
+    source = tmp_path / "attention.cu"
     text = source.read_text()
     assert right in text
     source.write_text(text.replace(right, wrong))
@@ -244,8 +262,8 @@ def test_a_planted_bug_is_detected(bug, monkeypatch, tmp_path):
     shapes = (30, 27, 1, 32), (33, 35, 1, 16), (70, 65, 1, 15)  # rows of 15 are stored value by value
     one_tile, short, long = (inputs(half, 1, *shape) for shape in shapes)
     with pytest.raises((emulator.EmulatorError, AssertionError)):
-        assert_near(half, in_reference(*one_tile, None, DROP), on_cuda(*one_tile, None, DROP))
-        assert_near(half, in_reference(*short, None, DROP), on_cuda(*short, None, DROP))
+        assert_near(half, in_reference(*one_tile, drop=DROP), on_cuda(*one_tile, drop=DROP))
+        assert_near(half, in_reference(*short, drop=DROP), on_cuda(*short, drop=DROP))
         assert_near(half, in_reference(*long), on_cuda(*long))
 
 
@@ -265,11 +283,13 @@ def test_views_of_a_merged_projection_are_read_and_written_in_place(before, dtyp
         slices = [m[..., before : before + n] for m, n in zip(merged, sizes, strict=True)]
         return merged, tuple(part.reshape(x.shape) for part, x in zip(slices, qkv, strict=True))
 
-    (_, parts), (merged, out) = views(0), views(7)
+    _, parts = views(0)
+    merged, out = views(7)
     for part, x in zip(parts, qkv, strict=True):
         part[...] = npx.asarray(x)
-    options = make_mask("lengths", 2, 2, 7, 9), DROP
-    expected, result = on_cuda(g, *qkv, *options), on_cuda(g, *parts, *options, out=out)
+    spec = make_spec("lengths", 2, 2, 7, 9)
+    expected = on_cuda(g, *qkv, spec, DROP)
+    result = on_cuda(g, *parts, spec, DROP, out=out)
     assert [x.tobytes() for x in expected] == [x.tobytes() for x in result]
     for m, n, x in zip(map(npx.to_host, merged), sizes, expected[1:], strict=True):
         assert (m[..., before : before + n] == x.reshape(*x.shape[:2], n)).all()
@@ -278,26 +298,28 @@ def test_views_of_a_merged_projection_are_read_and_written_in_place(before, dtyp
 
 def test_arrays_of_any_memory_layout(dtype):
     arrays = inputs(dtype, 2, 7, 9, 2, 16)
-    mask = np.asfortranarray(make_mask("full", 2, 2, 7, 9))
+    spec = make_spec("full", 2, 2, 7, 9)
+    spec = spec._replace(bias=np.asfortranarray(spec.bias))
     out = tuple(npx.empty(x.shape[::-1], dtype).T for x in arrays[1:])
     strided = [npx.asarray(np.ascontiguousarray(x.T)).T for x in arrays]
-    assert_near(dtype, in_reference(*arrays, mask), on_cuda(*strided, mask, out=out))
+    assert_near(dtype, in_reference(*arrays, spec), on_cuda(*strided, spec, out=out))
 
 
 def test_access_is_as_wide_as_all_rows_allow():
     x = npx.zeros((4, 32), "float16")[:, :24]
-    assert host.access_bytes(x) == 16 and host.access_bytes(x[:, :4]) == 8 and host.access_bytes(x[:, 1:9]) == 2
-    assert host.access_bytes(x, npx.zeros((2, 6), "float32")) == 8
+    assert access_bytes(x) == 16 and access_bytes(x[:, :4]) == 8 and access_bytes(x[:, 1:9]) == 2
+    assert access_bytes(x, npx.zeros((2, 6), "float32")) == 8
 
 
 @pytest.mark.parametrize("size", [2, 4])
-@pytest.mark.parametrize("head", range(16, host.LARGEST_HEAD + 1, 16))
+@pytest.mark.parametrize("head", range(16, LARGEST_HEAD + 1, 16))
 def test_tiles_fit_the_shared_memory_of_every_gpu(head, size):
-    tile = host.tile_size(1000, 4 * size * head)
+    tile = tile_size(1000, 4 * size * head)
     assert tile in (16, 32, 48, 64)
-    draws, sums = 2 * (tile // 16 + 1), 2 * 4
-    assert tile * (4 * (size * head + 16) + draws + sums) <= host.SHARED_BYTES
-    assert host.tile_size(20, 4 * size * 16) == 32 and host.tile_size(0, 64) == 16
+    dropout_bytes = 2 * (tile // 16 + 1)
+    sum_bytes = 2 * 4
+    assert tile * (4 * (size * head + 16) + dropout_bytes + sum_bytes) <= SHARED_BYTES
+    assert tile_size(20, 4 * size * 16) == 32 and tile_size(0, 64) == 16
 
 
 def test_no_array_over_queries_and_keys_is_saved(dtype):
@@ -312,7 +334,8 @@ def test_no_array_over_queries_and_keys_is_saved(dtype):
 def test_large_scores_do_not_overflow(keys):
     """With scores far apart, all probability is at one key."""
     g, q, k, v = inputs("float32", 1, 3, keys, 1, 16)
-    q, k = np.ones_like(q), k * 0
+    q[...] = 1
+    k[...] = 0
     k[0, 17] = 1e4
     y, _, _, gv = on_cuda(g, q, k, v)
     assert np.array_equal(y, v[:, 17:18].repeat(3, axis=1)) and np.allclose(gv[0, 17], g[0].sum(axis=0))
@@ -350,7 +373,7 @@ def test_operations_equal_their_composition(name, drop, dtype):
 
 def test_check_mode_compares_both_kernels_with_their_references():
     g, q, k, v = on_device(*inputs("float32", 2, 7, 9, 2, 16))
-    with kernel_mode("check" if ON_GPU else "emulate+check"):
+    with kernel_mode("check" if USES_CUPY_ARRAYS else "emulate+check"):
         _, saved = npx.attention(q, k, v, npx.AttentionSpec(), DROP)
         npx.attention_grad(g, saved)
     assert saved.reference.version is npx.attention_grad.reference is not saved.version
@@ -360,9 +383,11 @@ def test_decoding_one_position_at_a_time_equals_whole_sequences():
     """Self-attention over a growing cache, and cross-attention in which three hypotheses share a source."""
     rng = np.random.default_rng(3)
     with npx.keyed(1, 0):
-        own, cross = SelfAttention(32, 2).eval(), CrossAttention(32, 2).eval()
+        self_attention = SelfAttention(32, 2).eval()
+        cross_attention = CrossAttention(32, 2).eval()
     x, memory = on_device(rng.normal(size=(6, 5, 32)).astype("float32"), rng.normal(size=(2, 9, 32)).astype("float32"))
-    causal, lengths = npx.AttentionSpec(causal=True), on_device(np.array([4, 9]), np.array([4, 4, 4, 9, 9, 9]))
+    causal = npx.AttentionSpec(causal=True)
+    lengths = on_device(np.array([4, 9]), np.array([4, 4, 4, 9, 9, 9]))
     source, repeated = (npx.AttentionSpec(kv_lengths=x) for x in lengths)
 
     def near(y, expected):
@@ -370,26 +395,28 @@ def test_decoding_one_position_at_a_time_equals_whole_sequences():
 
     with no_grad():
         with kernel_mode("reference"):
-            full = own(Tensor(x), causal)
-            attended = cross(Tensor(x), Tensor(npx.repeat(memory, 3, axis=0)), repeated)
+            y_self = self_attention(Tensor(x), causal)
+            y_cross = cross_attention(Tensor(x), Tensor(npx.repeat(memory, 3, axis=0)), repeated)
         with kernel_mode(MODE):
-            own_state, cross_state = own.new_cache(6, x.dtype, capacity=2), cross.new_cache(Tensor(memory))
+            self_cache = self_attention.new_cache(6, x.dtype, capacity=2)
+            cross_cache = cross_attention.new_cache(Tensor(memory))
             for i in range(5):
                 step = Tensor(x[:, i : i + 1])
-                assert near(own(step, causal, own_state), full[:, i : i + 1])
-                assert near(cross(step, None, source, cross_state), attended[:, i : i + 1])
+                assert near(self_attention(step, causal, self_cache), y_self[:, i : i + 1])
+                assert near(cross_attention(step, None, source, cross_cache), y_cross[:, i : i + 1])
 
 
-@pytest.mark.skipif(ON_GPU, reason="uses a fake GPU")
-@pytest.mark.parametrize("size", [16, host.LARGEST_HEAD + 8])
+@pytest.mark.skipif(USES_CUPY_ARRAYS, reason="uses a fake GPU")
+@pytest.mark.parametrize("size", [16, LARGEST_HEAD + 8])
 def test_the_host_code_works_with_cupy_arrays(size):
     """The host code runs on the strict fake of CuPy, which rejects whatever CuPy rejects."""
     dtype = np.dtype("float32")
-    arrays, mask = inputs(dtype, 2, 7, 9, 2, size), make_mask("lengths", 2, 2, 7, 9)
-    expected = in_reference(*arrays, mask, DROP)
+    arrays = inputs(dtype, 2, 7, 9, 2, size)
+    spec = make_spec("lengths", 2, 2, 7, 9)
+    expected = in_reference(*arrays, spec, DROP)
     with device(cuda=True), kernel_mode("fast"):
-        (g, q, k, v), spec = on_device(*arrays), spec_of(mask)
+        g, q, k, v = on_device(*arrays)
         for out in None, tuple(npx.empty(x.shape[::-1], dtype).T for x in arrays[1:]):
-            y, saved = npx.attention(q, k, v, spec, DROP)
+            y, saved = npx.attention(q, k, v, spec_on_device(spec), DROP)
             grads = npx.attention_grad(g, saved, out=out)
             assert_near(dtype, expected, [npx.to_host(x) for x in (y, *grads)])

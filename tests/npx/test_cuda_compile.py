@@ -11,7 +11,7 @@ import pytest
 
 from npx.cuda import launch
 from npx.testing import nvrtc_report
-from npx.testing.nvrtc_report import CompileError, Figures
+from npx.testing.nvrtc_report import CompileError, KernelResources
 
 try:
     nvrtc_report.load_nvrtc()
@@ -33,9 +33,9 @@ def one_variant_per_type(source):
 @pytest.mark.parametrize(
     "architecture", [pytest.param("sm_75", marks=pytest.mark.slow), "sm_90"]
 )  # the code depends on __CUDA_ARCH__ >= 800 only
-@pytest.mark.parametrize("source", [*nvrtc_report.sources(), PROBE], ids=lambda source: Path(source).name)
+@pytest.mark.parametrize("source", [*nvrtc_report.kernel_files(), PROBE], ids=lambda source: Path(source).name)
 def test_every_kernel_compiles(source, architecture):
-    rows = nvrtc_report.figures(source, [architecture], one_variant_per_type(source))
+    rows = nvrtc_report.kernel_resources(source, [architecture], one_variant_per_type(source))
     assert all(row.kernel in nvrtc_report.table(rows) for row in rows)
     assert {row.source for row in rows} == {source}
     assert all(0 < row.registers <= MAX_REGISTERS and row.shared <= 48 << 10 for row in rows)
@@ -45,7 +45,7 @@ def test_every_kernel_compiles(source, architecture):
 def test_every_dtype_of_a_launch_is_compiled():
     types = {
         value
-        for source in nvrtc_report.sources()
+        for source in nvrtc_report.kernel_files()
         for defines in nvrtc_report.variants(source)
         for value in defines.values()
     }
@@ -77,8 +77,8 @@ def test_variants_are_all_combinations_of_each_line(tmp_path, monkeypatch):
 
 def test_the_table_shows_spills():
     rows = [
-        Figures("a.cu", "f", "T=float", "sm_80", 32, 0, 128),
-        Figures("a.cu", "f", "T=float", "sm_90", 255, 16, 128),
+        KernelResources("a.cu", "f", "T=float", "sm_80", 32, 0, 128),
+        KernelResources("a.cu", "f", "T=float", "sm_90", 255, 16, 128),
     ]
     heads, line = nvrtc_report.table(rows).splitlines()
     assert heads.split() == ["kernel", "compiled", "with", "shared", "sm_80", "sm_90"]

@@ -15,18 +15,19 @@ from hypothesis import strategies as st
 import npx
 from autograd import Tensor, neural
 from npx.dispatch import KERNELS, TOLERANCE, kernel_mode, map_arrays
-from npx.precision import dtype as dtype_named
+from npx.precision import dtype_named
 from npx.testing.cuda_emulator import emulator
 from tests.cases import Call, check
 from tests.cases.kernels import KERNEL_CASES, KEY, Edges, edge_calls
 from tests.fakes.strict_cuda import CUBLAS
 from tests.fakes.strict_cupy import device
 
-ON_GPU = os.environ.get("NPX_TEST_ENGINE") in ("cupy", "emulated")
-MODE = "fast" if ON_GPU else "emulate"
+# "cupy" runs the kernels on a GPU; "emulated" runs them in the emulator, on arrays of the fake CuPy.
+USES_CUPY_ARRAYS = os.environ.get("NPX_TEST_ENGINE") in ("cupy", "emulated")
+MODE = "fast" if USES_CUPY_ARRAYS else "emulate"
 pytestmark = [
     pytest.mark.slow,
-    pytest.mark.skipif(not ON_GPU and shutil.which("g++") is None, reason="the emulator needs g++; none found"),
+    pytest.mark.skipif(not USES_CUPY_ARRAYS and shutil.which("g++") is None, reason="the emulator needs g++"),
 ]
 
 DTYPES = ("float32", "float16", "bfloat16")
@@ -36,7 +37,7 @@ ON_CUDA = [name for name, kernel in KERNELS.items() if any(library == "cupy" for
 @pytest.fixture(autouse=True, scope="module")
 def engine():
     previous = npx.device()
-    npx.use_device("cuda" if ON_GPU else "cpu")
+    npx.use_device("cuda" if USES_CUPY_ARRAYS else "cpu")
     yield
     npx.use_device(previous)  # other test files follow in this process
 
@@ -65,7 +66,8 @@ def evaluate(name, call, mode, change=copied_to_device):
 
     `change` is applied to each input array first.
     """
-    kernel, (args, options, gradient) = KERNELS[name], map_arrays(change, (call.inputs, call.options, call.gradient))
+    kernel = KERNELS[name]
+    args, options, gradient = map_arrays(change, (call.inputs, call.options, call.gradient))
     with kernel_mode(mode):
         result = kernel(*args, **options)
         if kernel.grad is None:
@@ -115,10 +117,12 @@ def test_equals_the_reference_in_float64(name, dtype):
 def test_check_mode_passes(name):
     """Forward and gradient are compared; each version of the gradient gets what its own forward version saved."""
     for call in calls(name, "float32"):
-        evaluate(name, call, "check" if ON_GPU else "emulate+check")
+        evaluate(name, call, "check" if USES_CUPY_ARRAYS else "emulate+check")
 
 
-@pytest.mark.parametrize("dtype", DTYPES if ON_GPU else DTYPES[:2])  # the order depends on indices, not on dtypes
+@pytest.mark.parametrize(
+    "dtype", DTYPES if USES_CUPY_ARRAYS else DTYPES[:2]
+)  # the order depends on indices, not on dtypes
 @pytest.mark.parametrize("name", ON_CUDA)
 def test_thread_order_changes_no_bit(name, dtype):
     """The results of three orders in the emulator, or of three runs on a GPU, are equal bit for bit."""
@@ -195,7 +199,7 @@ def test_small_blocks_change_nothing_but_rounding(name, dtype):
                 assert_near(f"{name}, case {i}", dtype, expected, evaluate(name, call, MODE)[0])
 
 
-@pytest.mark.skipif(ON_GPU, reason="reads the arguments from the fake cuBLAS")
+@pytest.mark.skipif(USES_CUPY_ARRAYS, reason="reads the arguments from the fake cuBLAS")
 @pytest.mark.parametrize("classes", [37, 64, 97])
 def test_rows_of_logits_are_aligned_for_cublas(classes):
     """A vocabulary often has an odd size; without padding every other row would be aligned to only 2 bytes."""
@@ -217,7 +221,8 @@ def loss_and_gradient(logits, targets):
 
 
 def test_padding_has_no_loss_and_no_gradient():
-    logits, targets = np.full((2, 9), 3, "float32"), np.array([4, 0])
+    logits = np.full((2, 9), 3, "float32")
+    targets = np.array([4, 0])
     loss, gz = loss_and_gradient(logits, targets)
     assert np.isclose(loss, np.log(9)) and not gz[1].any() and gz[0, 4] < 0
 
@@ -232,7 +237,8 @@ def test_the_largest_numbers_do_not_overflow():
 
 def test_fully_masked_rows_are_zeros():
     x = np.full((3, 40), -np.inf, "float32")
-    x[1:], mask = 7, np.arange(40) < [[40], [0], [20]]
+    x[1:] = 7
+    mask = np.arange(40) < [[40], [0], [20]]
     expected = np.where(mask, np.array([[0], [0], [0.05]]), 0).astype("float32")
     assert np.allclose(on_host(on_cuda("softmax", x, mask)[0]), expected)
     assert not on_host(on_cuda("softmax", x[:1])[0]).any()
@@ -286,7 +292,7 @@ def test_gradients_of_an_operation(name, dtype):
     assert_near(name, dtype, run("reference", np.dtype("float64")), run(MODE, draw.dtype))
 
 
-@pytest.mark.skipif(ON_GPU, reason="the gradient checker generates its inputs on the host")
+@pytest.mark.skipif(USES_CUPY_ARRAYS, reason="the gradient checker generates its inputs on the host")
 @pytest.mark.parametrize("name", operations(Edges("names", "float32", [])))
 @settings(max_examples=5)
 @given(data=st.data())
@@ -296,7 +302,7 @@ def test_an_emulated_operation_passes_the_gradient_checker(name, data):
         check(f"operation {name}", data)
 
 
-@pytest.mark.skipif(ON_GPU, reason="needs the fake GPU")
+@pytest.mark.skipif(USES_CUPY_ARRAYS, reason="needs the fake GPU")
 def test_large_rows_of_logits_raise_the_limit_of_shared_memory():
     """Rows of about 48 KiB need it because of the kernel's static shared memory; smaller rows do not lower it again."""
     targets = np.ones(1, "int64")

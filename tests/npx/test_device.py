@@ -59,7 +59,8 @@ def test_the_strict_device_is_strict():
 
 def test_a_reference_runs_on_the_device_of_its_arrays():
     """Host arrays are computed on the host, even while the current device is a GPU."""
-    ones, drop = np.ones((3, 7), np.float32), npx.DropoutSpec(0.5, npx.Key(1, 2, 3))
+    ones = np.ones((3, 7), np.float32)
+    drop = npx.DropoutSpec(0.5, npx.Key(1, 2, 3))
     expected = npx.dropout.reference(ones, drop)
     with device():
         found = npx.dropout.reference(ones, drop)
@@ -231,7 +232,8 @@ class NoCupy:
 
 
 def test_an_available_gpu_is_used_within_the_memory_limit(monkeypatch):
-    limits, cupy = [], fake_cupy(lambda: 1)
+    limits = []
+    cupy = fake_cupy(lambda: 1)
     pool = types.SimpleNamespace(set_limit=lambda **limit: limits.append(limit))
     cupy.get_default_memory_pool = lambda: pool
     monkeypatch.setitem(sys.modules, "cupy", cupy)
@@ -274,7 +276,9 @@ def test_an_invalid_limit_is_an_error(limit, monkeypatch):
 
 def test_a_rank_limits_the_memory_of_its_gpu(monkeypatch):
     """CuPy's limit applies to the current GPU, which is the first one until the rank selects its own."""
-    current, limited, nccl = [0], [], types.SimpleNamespace(available=True, get_unique_id=str)
+    current = [0]  # the number of the current GPU
+    limited = []
+    nccl = types.SimpleNamespace(available=True, get_unique_id=str)
     cupy = fake_cupy(lambda: 4)
     cupy.cuda.runtime.getDeviceCount = lambda: 4
     cupy.cuda.Device = lambda i: types.SimpleNamespace(use=lambda: current.__setitem__(0, i), pci_bus_id=str(i))

@@ -10,6 +10,7 @@ import npx
 from npx.cuda import launch as launching
 from npx.cuda.launch import launch
 from npx.dispatch import kernel_mode
+from npx.kernels.layer_norm import sum_columns_cuda
 from npx.random import Key, bits16
 from npx.testing.cuda_emulator import emulator
 from npx.testing.cuda_emulator.emulator import EmulatorError, Module, thread_order
@@ -95,7 +96,8 @@ def test_sixteen_bytes_at_a_time_through_dynamic_shared_memory(dtype):
 @orders
 def test_tensor_cores(order):
     rng = np.random.default_rng(0)
-    a, b, c = rng.normal(size=(16, 16)), rng.normal(size=(16, 8)), np.empty((16, 8), "float32")
+    a, b = rng.normal(size=(16, 16)), rng.normal(size=(16, 8))
+    c = np.empty((16, 8), "float32")
     for dtype, kernel in zip(HALVES, ("probe_mma_half", "probe_mma_bf16"), strict=True):
         low = a.astype(dtype), b.astype(dtype)
         with thread_order(order):
@@ -177,7 +179,8 @@ def test_atomic_operations_need_no_barrier(tmp_path):
 
 def test_every_thread_has_the_right_indices(tmp_path):
     body = "x[threadIdx.x + 4 * (threadIdx.y + 3 * (threadIdx.z + 2 * (blockIdx.x + gridDim.x * blockIdx.y)))]"
-    module, x = built(tmp_path, body + " = blockDim.y * 10 + gridDim.y;"), np.zeros(144, "float32")
+    module = built(tmp_path, body + " = blockDim.y * 10 + gridDim.y;")
+    x = np.zeros(144, "float32")
     module.launch("probe", (3, 2, 1), (4, 3, 2), (x, np.int32(0)))
     assert (x == 32).all()
 
@@ -210,19 +213,16 @@ def softmax_rows():
 
 
 def column_sums():
-    x, sums = np.ones((11, 40), "float32"), np.empty(40, "float32")
-    args = x, sums, sums, np.int32(11), np.int32(40), np.int32(40), np.int32(0)
-    launch("sums.cu", "column_sums", 2, 1024, args, T=sums.dtype)
-    return sums
+    return sum_columns_cuda(np.ones((11, 40), "float32"), np.dtype("float32"), (None,))[0]
 
 
 REAL = {
     "barrier before the scratch is reused": (softmax_rows, "device.cuh", "    __syncthreads();\n", "", 0),
     "barrier before the scratch is read": (softmax_rows, "device.cuh", "    __syncthreads();\n", "", 3),
     "one column too many": (softmax_rows, "softmax.cu", "n - start, v)", "n + 1 - start, v)", 0),
-    "barrier between the warps' sums": (column_sums, "sums.cu", "    __syncthreads();\n", "", 0),
-    "one warp too many": (column_sums, "sums.cu", "other < WARPS", "other <= WARPS", 0),
-    "the adjacent row": (column_sums, "sums.cu", "row * (i64)columns", "(row + 1) * (i64)columns", 0),
+    "barrier between the warps' sums": (column_sums, "column_sums.cu", "    __syncthreads();\n", "", 0),
+    "one warp too many": (column_sums, "column_sums.cu", "other < WARPS", "other <= WARPS", 0),
+    "the adjacent row": (column_sums, "column_sums.cu", "row * (i64)columns", "(row + 1) * (i64)columns", 0),
 }
 
 
@@ -260,7 +260,9 @@ def embedded():
 
 def attended():
     """Run sentences of several tiles, with aligned and unaligned rows, and of one tile."""
-    rng, drop, results = np.random.default_rng(0), npx.DropoutSpec(0.3, npx.Key(1, 2, 3)), []
+    rng = np.random.default_rng(0)
+    drop = npx.DropoutSpec(0.3, npx.Key(1, 2, 3))
+    results = []
     for queries, keys, size in ((70, 90, 16), (70, 65, 15), (30, 27, 32)):
         g, q, k, v = (rng.normal(size=(1, n, 1, size)).astype("float16") for n in (queries, queries, keys, keys))
         with kernel_mode("emulate"):
@@ -271,10 +273,10 @@ def attended():
 
 USES = {
     "attention.cu": attended,
+    "column_sums.cu": column_sums,
     "embedding.cu": embedded,
     "layer_norm.cu": normed_rows,
     "linear.cu": relu_rows,
-    "sums.cu": column_sums,
 }
 WAITS = ["__syncthreads();", "__syncwarp();", "wait_for_copies();"]
 BARRIERS = [
@@ -367,10 +369,10 @@ def test_emulate_mode_runs_cuda_versions_and_the_check_compares_gradients_alone(
         ran.clear()
         with kernel_mode(mode):
             y, saved = double(x)
-            assert npx.dispatch.emulating() and np.array_equal(double_grad(y, saved), 4 * x * x * x)
+            assert npx.dispatch.is_emulating() and np.array_equal(double_grad(y, saved), 4 * x * x * x)
         assert ran == ["double", "grad"]
         assert (saved.reference is not None) == (mode == "emulate+check")
     double_grad.fast("cupy", "float32")(lambda g, x: g)
     with kernel_mode("emulate+check"), pytest.raises(npx.KernelMismatch, match="double_grad"):
         double_grad(*double(x))
-    assert not npx.dispatch.emulating()
+    assert not npx.dispatch.is_emulating()

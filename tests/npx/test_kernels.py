@@ -43,7 +43,8 @@ def run(name, call):
 
     Checks that they do not change the other arguments or the gradient of the output.
     """
-    kernel, written = KERNELS[name], WRITTEN.get(name, ())
+    kernel = KERNELS[name]
+    written = WRITTEN.get(name, ())
     given = dict(zip(inspect.signature(kernel.reference).parameters, call.inputs, strict=False)) | call.options
     given = {key: copy_arrays(value) if key in written else value for key, value in given.items()}
     before = copy_arrays({key: value for key, value in given.items() if key not in written})
@@ -57,7 +58,9 @@ def run(name, call):
     if saved.values is None:
         return y
     g = np.asarray(np.cos(np.arange(y.size)).reshape(y.shape).astype(y.dtype))
-    y, g_before, gradient = y.copy(), g.copy(), copy_arrays(call.gradient)
+    y = y.copy()
+    g_before = g.copy()
+    gradient = copy_arrays(call.gradient)
     gradients = kernel.grad(g, saved, **gradient)
     compare(f"{name}, gradient of the output after the call", g_before, g)
     return y, gradients, (*gradient.values(), *arrays)
@@ -86,7 +89,9 @@ def test_a_kernel_and_its_gradient_have_the_same_versions(name):
 @pytest.mark.parametrize("name", KERNELS)
 @given(data=st.data())
 def test_number_of_threads_changes_no_bit(name, data):
-    call, size, results = draw_call(name, "float32", data), data.draw(st.integers(1, 3)), []
+    call = draw_call(name, "float32", data)
+    size = data.draw(st.integers(1, 3))
+    results = []
     for threads in (1, 3):
         with npx.small_blocks(size, threads):
             results.append(run(name, call))
@@ -103,7 +108,9 @@ def assert_same_bits(a, b):
 
 @pytest.mark.parametrize("name", [name for name in KERNELS if name not in ("embedding", "top_k")])  # single-threaded
 def test_large_arrays_run_on_several_threads_with_equal_bits(name, monkeypatch):
-    workers, make_offers, started = set(), row_blocks.make_offers, threading.Semaphore(0)
+    workers = set()
+    make_offers = row_blocks.make_offers
+    started = threading.Semaphore(0)
 
     def make_and_await(work, n):
         offers = make_offers(lambda: (workers.add(threading.get_ident()), started.release(), work()), n)
@@ -122,16 +129,22 @@ def test_large_arrays_run_on_several_threads_with_equal_bits(name, monkeypatch):
 
 @pytest.mark.parametrize("is_configured", [True, False])
 def test_gemms_are_split_only_if_blas_is_limited_to_one_thread(is_configured, monkeypatch):
-    seen, matmul = [], np.matmul
-    monkeypatch.setattr(np, "matmul", lambda a, b, out=None: (seen.append(a.shape), matmul(a, b, out=out))[1])
+    shapes = []
+    matmul = np.matmul
+
+    def recording_matmul(a, b, out=None):
+        shapes.append(a.shape)
+        return matmul(a, b, out=out)
+
+    monkeypatch.setattr(np, "matmul", recording_matmul)
     monkeypatch.setattr(importlib.import_module("npx.cpu.tune"), "_is_configured", is_configured)
     monkeypatch.setenv("NPX_THREADS", "2")
     x, w = np.ones((600, 50), "float32"), np.ones((50, 400), "float32")  # 24 MFLOP
     y, saved = npx.linear(x, w, w[0])
-    assert (seen == [(600, 50)]) == (not is_configured)
+    assert (shapes == [(600, 50)]) == (not is_configured)
     npx.linear_grad(y, saved)
     npx.linear_cross_entropy(x, np.ones((70, 50), "float32"), np.arange(600) % 70)
-    assert (len(seen) in (5, 6)) == (not is_configured) and np.array_equal(y, x @ w + w[0])
+    assert (len(shapes) in (5, 6)) == (not is_configured) and np.array_equal(y, x @ w + w[0])
 
 
 IMPORT = """
@@ -171,7 +184,8 @@ def test_the_testing_packages_are_imported_only_when_used():
 @pytest.mark.parametrize("mode", ["fast", "reference"])
 @pytest.mark.parametrize("dtype", DTYPES)
 def test_fully_masked_rows_are_zeros(mode, dtype):
-    x, mask = np.full((2, 3, 4), 7, dtype), np.zeros((2, 1, 4), bool)
+    x = np.full((2, 3, 4), 7, dtype)
+    mask = np.zeros((2, 1, 4), bool)
     mask[1] = True
     with kernel_mode(mode):
         y, _ = npx.softmax(x, mask)
@@ -351,7 +365,8 @@ def test_a_training_step_is_the_same_in_every_mode(dtype):
     )
     rng = np.random.default_rng(0)
     src, tgt = rng.integers(3, 13, (4, 6)), rng.integers(3, 13, (4, 5))
-    src[1, 4:], tgt[2, 3:], tgt[:, 0] = 0, 0, 1
+    src[1, 4:] = tgt[2, 3:] = 0
+    tgt[:, 0] = 1
     results = {}
     for mode in ("reference", "fast", "check"):
         with kernel_mode(mode):
@@ -382,15 +397,16 @@ def test_a_norm_recovers_its_rows_from_its_output_for_any_gain_and_bias(gamma, d
     wide = [a.astype("float64") for a in (x, gamma, beta)]
     expected = npx.layer_norm_grad.reference(g.astype("float64"), *npx.layer_norm.reference(*wide, 1e-2)[1])
     near = 30 * np.finfo(dtype).eps
-    for found, right in zip((gx, ggamma), expected, strict=False):
-        assert np.abs(found - right).max() <= near * np.abs(right).max(initial=1e-30 + np.abs(gamma).max())
+    for result, exact in zip((gx, ggamma), expected, strict=False):
+        assert np.abs(result - exact).max() <= near * np.abs(exact).max(initial=1e-30 + np.abs(gamma).max())
     recoverable = (4 * np.abs(gamma) >= np.abs(beta)) & (np.abs(gamma) > 1e-18 if dtype == "float32" else gamma != 0)
     assert saved.values[3][1].shape == (5, sum(~recoverable))
 
 
 def test_a_device_key_is_not_copied():
     device_key = npx.random.DeviceKey(1, 2, 3, np.zeros(2, np.uint64))
-    x, drop = np.ones(3), npx.DropoutSpec(0.5, device_key)
+    x = np.ones(3)
+    drop = npx.DropoutSpec(0.5, device_key)
     copies = copy_arrays((x, {"drop": drop}))
     assert copies[0] is not x and copies[1]["drop"] is drop
     with kernel_mode("check"), pytest.raises(RuntimeError, match="only the device knows the step"):
@@ -400,7 +416,8 @@ def test_a_device_key_is_not_copied():
 @pytest.mark.parametrize("mode", ["fast", "reference", "check"])
 @pytest.mark.parametrize("rate", [1.5, -1, math.nan])
 def test_an_invalid_dropout_rate_is_an_error(mode, rate):
-    x, drop = np.ones((2, 3)), npx.DropoutSpec(rate, npx.Key(1, 2, 3))
+    x = np.ones((2, 3))
+    drop = npx.DropoutSpec(rate, npx.Key(1, 2, 3))
     calls = (lambda: npx.dropout(x, drop), lambda: npx.dropout_residual_norm(x, x, x[0], x[0], drop))
     for call in calls:
         with kernel_mode(mode), pytest.raises(ValueError, match="DropoutSpec: expected a rate from 0 to 1; got"):

@@ -26,7 +26,8 @@ class Cuda:
     """Streams and events of one rank, and a log of their use."""
 
     def __init__(self):
-        self.log, cuda = [], self
+        self.log = []
+        cuda = self
 
         class Stream:
             def __init__(self, non_blocking=False):
@@ -40,17 +41,19 @@ class Cuda:
                 cuda.current.pop()
 
             def wait_event(self, event):
-                assert event.of is not None, "the event has not been recorded"
-                cuda.log.append(("waits", self.ptr, event.of))
+                assert event.stream is not None, "the event has not been recorded"
+                cuda.log.append(("waits", self.ptr, event.stream))
 
         class Event:
-            of, done = None, True  # the fake completes all work at once
+            stream = None  # the address of the stream that recorded it
+            done = True  # the fake completes all work at once
 
             def __init__(self, disable_timing=False):
                 self.timed = not disable_timing
 
             def record(self, stream):
-                self.of, self.at = stream.ptr, len(cuda.log)
+                self.stream = stream.ptr
+                self.at = len(cuda.log)
                 cuda.log.append(("records", stream.ptr))
 
         self.Stream, self.Event = Stream, Event
@@ -63,7 +66,8 @@ class Cuda:
 
     def get_elapsed_time(self, start, end):
         """Return milliseconds: one per entry of the log."""
-        assert start.timed and end.timed and start.done and end.done and start.of is not None is not end.of
+        assert start.timed and end.timed and start.done and end.done
+        assert start.stream is not None and end.stream is not None
         return float(end.at - start.at)
 
 
@@ -73,7 +77,9 @@ class Nccl:
     NCCL_UINT8 = 1
 
     def __init__(self, queues, cuda):
-        self.queues, self.cuda, self.group = queues, cuda, None
+        self.queues = queues
+        self.cuda = cuda
+        self.group = None  # the messages of the open group
 
     def NcclCommunicator(self, size, unique, rank):
         assert unique == "drawn"
@@ -112,10 +118,12 @@ class Nccl:
 def run_ranks(size, work):
     """Run `work(collectives, world)` on each rank and return its results, logs and bytes sent."""
     queues = {(a, b): Queue() for a in range(size) for b in range(size)}
-    results, errors = [None] * size, []
+    results = [None] * size
+    errors = []
 
     def run_rank(rank):
-        world, cuda = World(), Cuda()
+        cuda = Cuda()
+        world = World()
         world.rank, world.size = rank, size
         try:
             collectives = NcclCollectives(SimpleNamespace(cuda=cuda), Nccl(queues, cuda), "drawn", world)

@@ -99,14 +99,17 @@ def test_padding_and_packing_are_inverse(lengths, seed):
 @pytest.mark.parametrize("name", ["self_attention", "cross_attention", "attention"])
 def test_operations_equal_their_compositions(name):
     lengths = [(3, 3), (1, 1), (2, 2)] if name == "self_attention" else [(3, 1), (1, 4), (2, 2)]
-    spec, rng = packed_spec(lengths, name == "self_attention", 10.0), np.random.default_rng(3)
-    (t, s), (h, d_k, d_v) = map(sum, zip(*lengths, strict=True)), (2, 4, 3)
+    spec = packed_spec(lengths, name == "self_attention", 10.0)
+    rng = np.random.default_rng(3)
+    t, s = map(sum, zip(*lengths, strict=True))
+    h, d_k, d_v = 2, 4, 3
     shapes, sizes = {
         "self_attention": ([(t, h * (2 * d_k + d_v))], (h, d_k)),
         "cross_attention": ([(t, h * d_k), (s, h * (d_k + d_v))], (h, d_k)),
         "attention": ([(t, h, d_k), (s, h, d_k), (s, h, d_v)], ()),
     }[name]
-    g, results = rng.normal(size=(t, h * d_v) if sizes else (t, h, d_v)), []
+    g = rng.normal(size=(t, h * d_v) if sizes else (t, h, d_v))
+    results = []
     for function in (getattr(neural, name), neural.COMPOSITIONS[name]):
         inputs = [Tensor(np.random.default_rng(i).normal(size=shape), True) for i, shape in enumerate(shapes)]
         y = function(*inputs, *sizes, spec=spec)

@@ -50,7 +50,8 @@ def test_a_mask_does_not_depend_on_shape_blocks_or_threads(monkeypatch):
 
 @given(key=KEYS, rate=st.floats(0, 1, exclude_max=True))
 def test_the_fraction_kept_is_one_minus_rate(key, rate):
-    size, drop = 20_000, npx.DropoutSpec(rate, key)
+    size = 20_000
+    drop = npx.DropoutSpec(rate, key)
     fraction = drop.keep_mask((size,)).mean()
     assert abs(fraction - (1 - rate)) < 6 * (rate * (1 - rate) / size) ** 0.5 + 1e-4
     assert drop.scale == pytest.approx(1 / (1 - rate), rel=0.01) or rate > 0.99
@@ -58,9 +59,10 @@ def test_the_fraction_kept_is_one_minus_rate(key, rate):
 
 def test_distributions():
     key = npx.Key(5, 0, 0)
-    n, u = npx.random.normal(key, (100_000,)), npx.random.uniform(key, (100_000,), low=-2, high=3)
-    assert abs(n.mean()) < 0.02 and abs(n.std() - 1) < 0.02
-    assert u.min() >= -2 and u.max() <= 3 and abs(u.mean() - 0.5) < 0.02
+    normal = npx.random.normal(key, (100_000,))
+    assert abs(normal.mean()) < 0.02 and abs(normal.std() - 1) < 0.02
+    uniform = npx.random.uniform(key, (100_000,), low=-2, high=3)
+    assert uniform.min() >= -2 and uniform.max() <= 3 and abs(uniform.mean() - 0.5) < 0.02
     for sample in (npx.random.normal, npx.random.uniform):
         assert sample(key, (2,)).dtype == "float32" and sample(key, (2,), "float64").dtype == "float64"
 

@@ -11,8 +11,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from npx.ranges import Range, inside
-from npx.settings import SETTINGS, check_settings, setting
+from npx.ranges import Range, is_inside
+from npx.settings import SETTINGS, check_settings, read_setting
 from tests import ROOT
 from train.cli import main
 from train.cli.app import COMMANDS, app
@@ -54,20 +54,20 @@ def test_any_text_is_read_or_rejected_with_a_message(text):
 def test_the_commas_and_suffix_of_a_number_in_the_range_are_understood(value):
     """Three digits after each comma are thousands, unless the number begins with 0."""
     integers, floats = Range(int, "[0, 1e9]"), Range(float, "[0, 1e9]")
-    assert integers.plain_number(f"{value:,}") == f"{value}" * (value <= 10**9)
-    assert floats.plain_number(f"{value:,}.5") == f"{value}.5" * (value < 10**9)
+    assert integers.normalize_number(f"{value:,}") == f"{value}" * (value <= 10**9)
+    assert floats.normalize_number(f"{value:,}.5") == f"{value}.5" * (value < 10**9)
     for text, number in (("1,5", "1.5"), ("0,500", "0.500"), ("1,0000", "1.0000"), ("1,000", "1000")):
-        assert floats.plain_number(text) == number
-        assert integers.plain_number(text) == number * (number == "1000")
-    assert floats.plain_number(f"{value}") == integers.plain_number(f"{value}") == f"{value}" * (value <= 10**9)
-    assert floats.plain_number("1e-4") == "1e-4" and integers.plain_number("1e-4") == ""
+        assert floats.normalize_number(text) == number
+        assert integers.normalize_number(text) == number * (number == "1000")
+    assert floats.normalize_number(f"{value}") == integers.normalize_number(f"{value}") == f"{value}" * (value <= 10**9)
+    assert floats.normalize_number("1e-4") == "1e-4" and integers.normalize_number("1e-4") == ""
     for text in ("1,000.5.5", "1,2,3", ",5", "5,", "05", "-", value):
-        assert floats.plain_number(text) == integers.plain_number(text) == ""
+        assert floats.normalize_number(text) == integers.normalize_number(text) == ""
     for text, number in (("20k", "20000"), ("3K", "3000"), ("1m", "1000000"), ("500M", "500000000")):
-        assert floats.plain_number(text) == integers.plain_number(text) == number
+        assert floats.normalize_number(text) == integers.normalize_number(text) == number
     for text in ("k", "0k", "2g", "2000M", "1kk"):
-        assert floats.plain_number(text) == integers.plain_number(text) == ""
-    assert Range(str).plain_number("1,000") == ""
+        assert floats.normalize_number(text) == integers.normalize_number(text) == ""
+    assert Range(str).normalize_number("1,000") == ""
 
 
 @pytest.mark.parametrize("name", SETTINGS)
@@ -77,7 +77,7 @@ def test_an_invalid_environment_variable_is_an_error(name, value, monkeypatch):
     with pytest.raises(ValueError, match=f"^{name}: expected .*; got .*; try {name}="):
         check_settings()
     monkeypatch.setenv(name, "")  # counts as unset
-    assert setting(name) == SETTINGS[name].range.read(SETTINGS[name].default)
+    assert read_setting(name) == SETTINGS[name].range.read(SETTINGS[name].default)
 
 
 @pytest.mark.parametrize("name", ["NPX_THREADS", "NPX_KERNELS"])
@@ -107,4 +107,6 @@ def test_every_numeric_option_rejects_invalid_values(command, option, value, cap
 
 
 def test_brackets_include_or_exclude_the_ends():
-    assert inside("[1, 2]", 1) and inside("[1, 2]", 2) and not inside("(1, 2)", 1) and not inside("(1, 2)", 2)
+    assert (
+        is_inside("[1, 2]", 1) and is_inside("[1, 2]", 2) and not is_inside("(1, 2)", 1) and not is_inside("(1, 2)", 2)
+    )

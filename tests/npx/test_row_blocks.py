@@ -11,25 +11,25 @@ import npx
 from npx.cpu import row_blocks
 from npx.testing import interleave
 
-SIZES, THREADS = (1, 2, 3), (1, 2, 3)
-small = pytest.mark.parametrize("size, threads", [(size, threads) for size in SIZES for threads in THREADS])
+small = pytest.mark.parametrize("size, threads", [(size, threads) for size in (1, 2, 3) for threads in (1, 2, 3)])
 
 
 @small
 @pytest.mark.parametrize("number", [0, 1, 2, 3, 7, 20])
 def test_every_row_once_and_results_in_order(number, size, threads):
     """There are as many threads as blocks, and nothing runs inline."""
-    workers, seen = set(), []
+    workers = set()
+    computed = []
 
     def body(i, j):
         workers.add(threading.get_ident())
-        seen.extend(range(i, j))
+        computed.extend(range(i, j))
         return i, j
 
     with npx.small_blocks(size, threads):
         blocks = row_blocks.map_blocks(body, number, 8)
         assert blocks == [(i, min(i + size, number)) for i in range(0, number, size)]
-        assert sorted(seen) == list(range(number)) and len(workers) == min(threads, len(blocks))
+        assert sorted(computed) == list(range(number)) and len(workers) == min(threads, len(blocks))
         assert blocks == row_blocks.parallel_ranges(body, number, row_blocks.block_size(1000), inline=True)
 
 
@@ -61,7 +61,8 @@ def test_large_work_gets_an_even_number_of_blocks_of_bounded_size(number, row_by
 @small
 @given(m=st.integers(0, 9), k=st.integers(0, 9), n=st.integers(0, 9))
 def test_a_matmul_in_panels_equals_the_matmul(size, threads, m, k, n):
-    a, b = np.arange(m * k, dtype=float).reshape(m, k) - 7, np.arange(k * n, dtype=float).reshape(k, n) + 1
+    a = np.arange(m * k, dtype=float).reshape(m, k) - 7
+    b = np.arange(k * n, dtype=float).reshape(k, n) + 1
     with npx.small_blocks(size, threads):
         assert np.array_equal(row_blocks.matmul(a, b), a @ b)  # integers, so exact in any order
         out = np.empty((m, 2 * n))[:, ::2]
@@ -72,7 +73,8 @@ def test_a_matmul_in_panels_equals_the_matmul(size, threads, m, k, n):
 def test_nested_ranges_do_not_deadlock(threads, monkeypatch):
     """When all threads run outer ranges, none is free for the inner ones."""
     monkeypatch.setenv("NPX_THREADS", str(threads))
-    all_started, results = threading.Barrier(threads), []
+    all_started = threading.Barrier(threads)
+    results = []
 
     def outer(i, j):
         if i < threads:
@@ -96,31 +98,33 @@ def test_elementwise_equals_the_formula_on_complete_arrays(size, threads, shape,
     """Non-contiguous views are included; every value is computed once."""
     rng = np.random.default_rng(0)
     x = rng.normal(size=(*shape[:-1], 2 * shape[-1])).astype(dtype)[..., 1::2]
-    y, seen = rng.normal(size=shape).astype(dtype), []
+    y = rng.normal(size=shape).astype(dtype)
+    computed = []
 
     def formula(a, b):
-        seen.extend(np.ravel(b))
+        computed.extend(np.ravel(b))
         return np.exp(a) * b
 
     with npx.small_blocks(size, threads):
         z = npx.elementwise(formula, x, y)
     assert z.shape == y.shape and z.dtype == dtype and np.array_equal(z, np.exp(x) * y)
-    assert sorted(seen) == sorted(y.ravel())
+    assert sorted(computed) == sorted(y.ravel())
     assert npx.elementwise(np.exp, np.array(0.0)) == 1
 
 
 @pytest.mark.parametrize("shape", [(2, 3), (3,), ()])
 def test_elementwise_computes_16_bit_floats_in_float32(shape):
     """The result has the dtype of the first array, even without blocks (shape (), or any shape on a GPU)."""
-    x, seen = np.full(shape, 300, np.float16), []
+    x = np.full(shape, 300, np.float16)
+    dtypes = []
 
     def formula(x, small):
-        seen.append((x.dtype.name, small.dtype.name))
+        dtypes.append((x.dtype.name, small.dtype.name))
         return x * x * small
 
     y = npx.elementwise(formula, x, np.full(shape, 1e-3, np.float16))
     assert y.dtype == np.float16 and y.shape == shape and np.allclose(y, 90, rtol=1e-3)
-    assert set(seen) == {("float32", "float32")}
+    assert set(dtypes) == {("float32", "float32")}
     assert npx.elementwise(np.exp, np.zeros(shape, int)).dtype == int
 
 
@@ -213,14 +217,17 @@ def test_an_error_in_a_block_reaches_the_caller(size, threads):
 def test_nothing_runs_after_an_error_is_raised(fails, monkeypatch):
     """Otherwise other threads would keep writing to arrays that the caller has discarded."""
     monkeypatch.setenv("NPX_THREADS", "2")
-    number, both, caller, begun, done = 200, threading.Barrier(2), threading.get_ident(), [], []
-    first = set()
+    number = 200
+    both_started = threading.Barrier(2)
+    caller = threading.get_ident()
+    threads = set()
+    begun, done = [], []
 
     def body(i, j):
         begun.append(i)
-        if threading.get_ident() not in first:
-            first.add(threading.get_ident())
-            both.wait(60)
+        if threading.get_ident() not in threads:
+            threads.add(threading.get_ident())
+            both_started.wait(60)
         if (threading.get_ident() == caller) == (fails == "caller"):
             raise MemoryError
         threading.Event().wait(1e-3)  # lets the other thread run
@@ -229,7 +236,7 @@ def test_nothing_runs_after_an_error_is_raised(fails, monkeypatch):
     with pytest.raises(MemoryError):
         row_blocks.parallel_ranges(body, number, 1)
     n_begun = len(begun)
-    row_blocks.parallel_ranges(lambda i, j: both.wait(60), 2, 1)  # needs the worker to be free
+    row_blocks.parallel_ranges(lambda i, j: both_started.wait(60), 2, 1)  # needs the worker to be free
     assert len(begun) == n_begun == len(done) + 1 < number
 
 
@@ -245,9 +252,10 @@ SHARING = {
 
 @pytest.mark.parametrize("threads", [2, 3])
 @pytest.mark.parametrize("shared", SHARING)
-@pytest.mark.parametrize("attempt", range(3))
-def test_a_race_fails_in_every_run(threads, shared, attempt):
-    x, y, scratch = np.arange(6.0), np.empty(6), np.empty(1)
+@pytest.mark.parametrize("run", range(3))
+def test_a_race_fails_in_every_run(threads, shared, run):
+    x, y = np.arange(6.0), np.empty(6)
+    scratch = np.empty(1)
 
     def body(i, j):
         SHARING[shared](x[i:j], y[i:j], scratch)
@@ -260,8 +268,8 @@ def test_a_race_fails_in_every_run(threads, shared, attempt):
     assert np.array_equal(y, 2 * x)
 
 
-@pytest.mark.parametrize("attempt", range(5))
-def test_the_last_of_the_first_blocks_ends_first(attempt):
+@pytest.mark.parametrize("run", range(5))
+def test_the_last_of_the_first_blocks_ends_first(run):
     """A result that depends on the order of completion is then detected too."""
     ended = []
     with npx.small_blocks(2, threads=3):
@@ -272,7 +280,8 @@ def test_the_last_of_the_first_blocks_ends_first(attempt):
 def test_blocks_that_wait_for_a_lock_continue(monkeypatch):
     """A thread that holds a lock continues, although the others wait for that lock and never yield to it."""
     monkeypatch.setattr(interleave, "TIMEOUT", 0.02)
-    lock, total = threading.Lock(), 0
+    lock = threading.Lock()
+    total = 0
 
     def body(i, j):
         nonlocal total

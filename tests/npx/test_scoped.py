@@ -8,7 +8,7 @@ import pytest
 import npx
 from autograd import Tensor, is_grad_enabled, no_grad, observing
 from models import Transformer, TransformerConfig
-from models.init import full, shapes_only
+from models.init import full, use_shapes_only
 from models.search import beam_search
 from npx import dispatch
 from npx.cpu import row_blocks
@@ -44,7 +44,7 @@ BLOCKS = {  # a block, and a condition that holds only within it
         lambda: [npx.should_rematerialize(np.ones(n)) for n in (1, 2)] == [False, True],
     ),
     "kernel_mode": (lambda: npx.kernel_mode("reference"), lambda: dispatch._mode.get() == "reference"),
-    "shapes_only": (shapes_only, lambda: full(1, 3).strides == (0,)),
+    "use_shapes_only": (use_shapes_only, lambda: full(1, 3).strides == (0,)),
 }
 
 
@@ -60,24 +60,26 @@ def test_a_block_applies_to_its_thread_and_its_workers(name, monkeypatch):
     """Two threads with overlapping blocks do not affect each other, even if the blocks end in another order."""
     monkeypatch.setenv("NPX_THREADS", "2")
     block, condition = BLOCKS[name]
-    opened, closed, answers_of_other = threading.Event(), threading.Event(), []
+    entered, left = threading.Event(), threading.Event()  # by the other thread, and by this one
+    answers_of_other = []
 
     def other():
         answers_of_other.append(holds(condition))
         with block():
-            opened.set()
-            closed.wait(60)
+            entered.set()
+            left.wait(60)
             answers_of_other.append(holds(condition))
         answers_of_other.append(holds(condition))
 
     thread = threading.Thread(target=other)
     with block():
         thread.start()
-        assert opened.wait(60)
-        both, lock = threading.Barrier(2), threading.Lock()  # one thread at a time, because the observer counts
+        assert entered.wait(60)
+        both_started = threading.Barrier(2)
+        lock = threading.Lock()  # one thread at a time, because the observer counts
 
         def ask(i, j):
-            both.wait(60)
+            both_started.wait(60)
             with lock:
                 return holds(condition), threading.get_ident()
 
@@ -87,17 +89,17 @@ def test_a_block_applies_to_its_thread_and_its_workers(name, monkeypatch):
             assert all(answer for answer, _ in answers)
         assert name != "keyed" or answers[0][0] != answers[1][0]
     assert not holds(condition)
-    closed.set()
+    left.set()
     thread.join(60)
     assert answers_of_other == [False, True, False] and not holds(condition)
 
 
 def test_concurrent_trainings_and_translations_equal_sequential_ones():
     """The results are equal bit for bit, even with dropout."""
-    shape = TransformerConfig(vocab_size=20, d_model=16, d_ff=32, n_heads=2, n_layers=2, dropout=0.3)
+    config = TransformerConfig(vocab_size=20, d_model=16, d_ff=32, n_heads=2, n_layers=2, dropout=0.3)
 
     def trained(seed):
-        adam = Adam(model := Transformer(shape, seed=seed))
+        adam = Adam(model := Transformer(config, seed=seed))
         for step in range(1, 31):
             adam.flat.zero_grad()
             with npx.keyed(seed, step):
@@ -106,7 +108,7 @@ def test_concurrent_trainings_and_translations_equal_sequential_ones():
         return adam.flat.data.tobytes()
 
     def translated(seed):
-        model = Transformer(shape, seed=seed)
+        model = Transformer(config, seed=seed)
         model.eval()
         return [beam_search(model, SRC, beam=3, max_extra=8)[0][0].score for _ in range(10)]
 

@@ -14,23 +14,25 @@ VALUE = ContextVar("value", default="outside")
 
 
 def test_workers_run_the_function_in_the_context_of_the_caller():
-    met, seen = threading.Barrier(3), []
+    all_running = threading.Barrier(3)
+    calls = []
 
     def function():
-        seen.append((VALUE.get(), threading.get_ident()))
-        met.wait(60)
+        calls.append((VALUE.get(), threading.get_ident()))
+        all_running.wait(60)
 
     token = VALUE.set("inside")
     offers = make_offers(function, 2)
     VALUE.reset(token)
-    met.wait(60)
+    all_running.wait(60)
     assert [offer.join() for offer in offers] == [None, None]
-    assert [value for value, _ in seen] == ["inside", "inside"]
-    assert len({thread for _, thread in seen} - {threading.get_ident()}) == 2
+    assert [value for value, _ in calls] == ["inside", "inside"]
+    assert len({thread for _, thread in calls} - {threading.get_ident()}) == 2
 
 
 def test_join_waits_and_returns_the_error():
-    started, ended = threading.Event(), []
+    started = threading.Event()
+    ended = []
 
     def function():
         started.set()
@@ -46,22 +48,24 @@ def test_join_waits_and_returns_the_error():
 def test_a_withdrawn_offer_never_runs(monkeypatch):
     """A worker that has not woken up does not delay the caller, and takes the next offer."""
     monkeypatch.setattr(workers, "_idle", [worker := workers.Worker.__new__(workers.Worker)])
-    worker.offer, worker.offered = None, threading.Lock()
+    worker.offer = None
+    worker.offered = threading.Lock()
     worker.offered.acquire()  # its thread has not started yet
-    seen = []
+    accepted = []
     for i in range(3):
-        (offer,) = make_offers(lambda i=i: seen.append(i), 1)
+        (offer,) = make_offers(lambda i=i: accepted.append(i), 1)
         assert offer.join() is None and workers._idle == [worker] and worker.offer is None
-    (offer,) = make_offers(lambda: seen.append("accepted"), 1)
+    (offer,) = make_offers(lambda: accepted.append("last"), 1)
     thread = threading.Thread(target=worker.serve, daemon=True)
     thread.start()
-    assert offer.ended.acquire(timeout=60) and seen == ["accepted"]
+    assert offer.ended.acquire(timeout=60) and accepted == ["last"]
 
 
 def test_an_offer_that_has_ended_does_not_withdraw_the_next_one(monkeypatch):
     """A worker may end an offer, and get the next one, before the first caller joins."""
     monkeypatch.setattr(workers, "_idle", [worker := workers.Worker.__new__(workers.Worker)])
-    worker.offer, worker.offered = None, threading.Lock()
+    worker.offer = None
+    worker.offered = threading.Lock()
     worker.offered.acquire()
     (first,) = make_offers(int, 1)
     assert worker.offered.acquire(blocking=False)  # the worker accepts the first offer
@@ -75,7 +79,8 @@ def test_callers_share_the_workers(monkeypatch):
     """A caller gets fewer workers than it asks for, or none, while others use them."""
     monkeypatch.setattr(workers, "_idle", [])
     monkeypatch.setattr(workers, "_workers", [])
-    release, started = threading.Event(), threading.Barrier(3)
+    release = threading.Event()
+    started = threading.Barrier(3)
 
     def function():
         started.wait(60)
@@ -87,9 +92,9 @@ def test_callers_share_the_workers(monkeypatch):
     release.set()
     assert [offer.join() for offer in offers] == [None, None]
     started.reset()
-    again = make_offers(started.wait, 2)
+    new_offers = make_offers(started.wait, 2)
     started.wait(60)
-    assert [offer.join() for offer in again] == [None, None] and len(workers._workers) == 2
+    assert [offer.join() for offer in new_offers] == [None, None] and len(workers._workers) == 2
 
 
 @pytest.mark.filterwarnings("ignore:This process .* is multi-threaded:DeprecationWarning")

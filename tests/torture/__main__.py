@@ -13,12 +13,12 @@ from pathlib import Path
 REPORT = Path(__file__).resolve().parent.parent.parent / "benchmarks" / "RELIABILITY.md"
 HEAD = """# Reliability of training runs
 
-`make torture` (`python -m tests.torture`) writes this table, one row per part. A case is right if the weights, Adam
-moments, state and metrics are bit-identical to those of an undisturbed run and the folder contains the same files. For
-damaged files and failing calls, it is also right if one line of output names the fault. `tests/torture/` defines the
-exact criteria, and the test suite runs some cases of each part. The parts `crashes`, `faults` and `commands` see the
-system calls of a program through seccomp and need Linux on x86-64; `ranks` needs `mpirun`, and compares weights to 1e-9
-in float64.
+`make torture` (`python -m tests.torture`) disturbs training runs and other commands, and writes the table below, one
+row per part. A case is right if the weights, Adam moments, state and metrics are bit-identical to those of an
+undisturbed run and the folder contains the same files. For damaged files and failing calls, a case is also right if one
+line of output names the fault. `tests/torture/` defines the exact criteria, and the test suite runs some cases of each
+part. The parts `crashes`, `faults` and `commands` intercept the system calls of a program through seccomp, so they need
+Linux on x86-64. The part `ranks` needs `mpirun`, and compares weights with a tolerance of 1e-9 in float64.
 
 | part | what was done | right | of | seconds | when, with |
 |---|---|---|---|---|---|

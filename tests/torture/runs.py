@@ -256,7 +256,7 @@ def full(workspace, count, seed=3):
 
         def limited(out, first=first, last=last):
             original, hard = Trainer._after_update, resource.getrlimit(resource.RLIMIT_FSIZE)[1]
-            checkpointer.RETRY = 0
+            checkpointer.RETRY_SECONDS = 0
 
             def with_limit(self):
                 is_full = first <= self.state.step <= last

@@ -33,23 +33,26 @@ LONG = 15  # tokens; only line 28 of the text has more
 
 def plant(monkeypatch, make, training=True):
     """Make feed-forward layers add make(0) in batches longer than LONG; return the list of those inputs."""
-    forward, loss_from_inputs, inputs_there, longest = FeedForward.forward, Transformer.loss_from_inputs, [], {}
+    forward = FeedForward.forward
+    loss_on_device = Transformer.loss_on_device
+    planted_inputs = []
+    longest = {}
 
     def measured(self, *inputs, packing, **options):
         longest.update(
             {len(side.flat_index): side.max_length for side in packing}
         )  # rows of a side -> its longest sentence
-        return loss_from_inputs(self, *inputs, packing=packing, **options)
+        return loss_on_device(self, *inputs, packing=packing, **options)
 
     def planted(self, x):
         if self.training is not training or (training and longest[len(x.data)] <= LONG):
             return forward(self, x)
-        inputs_there.append(x.data.tobytes())
+        planted_inputs.append(x.data.tobytes())
         return forward(self, x) + make(x - x)
 
-    monkeypatch.setattr(Transformer, "loss_from_inputs", measured)
+    monkeypatch.setattr(Transformer, "loss_on_device", measured)
     monkeypatch.setattr(FeedForward, "forward", planted)
-    return inputs_there
+    return planted_inputs
 
 
 def zero_by_zero(zero):
@@ -76,7 +79,8 @@ def test_training_reports_operation_text_lines_and_source_line(
     command = ["train", str(file), "--quiet", "--debug", "anomaly", "--set", "train.max_skipped=0", "--out"]
     assert main([*command, str(tmp_path / "run")]) == 2
     origin = rf"it comes from lines 28 of the text.*; first operation: {pattern}.*\((en|de)coder\.0\.feed_forward, "
-    err, line = capfd.readouterr().err, make.__code__.co_firstlineno + 1
+    err = capfd.readouterr().err
+    line = make.__code__.co_firstlineno + 1
     assert re.search(rf'step 2: expected a finite {quantity}; got .*{origin}File "{__file__}", line {line}, in', err)
     *warnings, error = err.splitlines()
     assert all(line.startswith("warning: ") for line in warnings)
@@ -119,10 +123,12 @@ def test_a_norm_that_overflows_without_an_operation_is_reported(text, tmp_path, 
 
 
 def test_nonfinite_halves_are_reported_with_the_lines_of_their_micro_batch(text, tmp_path, monkeypatch):
-    inputs, gradient, left = plant(monkeypatch, zero_by_zero), update.Update._gradient, [1]
+    inputs = plant(monkeypatch, zero_by_zero)
+    gradient = update.Update._gradient
+    failures_left = [1]
 
     def once(self, micro, targets, step):
-        if step == 2 and left and left.pop():
+        if step == 2 and failures_left and failures_left.pop():
             raise MemoryError
         return gradient(self, micro, targets, step)
 
@@ -134,20 +140,24 @@ def test_nonfinite_halves_are_reported_with_the_lines_of_their_micro_batch(text,
 
 def test_concurrent_updates_do_not_change_warning_filters():
     """Filters belong to the process. The first thread to start is the first to end and would restore the wrong ones."""
-    before, begun, ended, large = list(warnings.filters), threading.Event(), threading.Event(), np.full(4, 1e30)
+    before = list(warnings.filters)
+    first_began = threading.Event()
+    first_ended = threading.Event()
+    large = np.full(4, 1e30)
 
     def first():
         with anomaly.ignore_nonfinite_warnings():
-            begun.set()
+            first_began.set()
             second_began.wait(60)
-        ended.set()
+        first_ended.set()
 
-    second_began, thread = threading.Event(), threading.Thread(target=first)
+    second_began = threading.Event()
+    thread = threading.Thread(target=first)
     thread.start()
-    begun.wait(60)
+    first_began.wait(60)
     with anomaly.ignore_nonfinite_warnings():
         second_began.set()
-        ended.wait(60)
+        first_ended.wait(60)
         with npx.small_blocks(1, threads=2):  # in row workers too
             assert np.isinf(npx.elementwise(lambda x: x**20, large)).all()
     thread.join()

@@ -33,7 +33,8 @@ def test_the_average_of_equal_checkpoints_is_their_weights(count, seed, tmp_path
 @settings(max_examples=15, deadline=None)
 @given(count=st.integers(2, 6), last=st.integers(1, 6), seed=st.integers(0, 999))
 def test_the_average_is_the_float64_mean_of_the_last(count, last, seed, tmp_path_factory):
-    run, rng = tmp_path_factory.mktemp("run"), np.random.default_rng(seed)
+    run = tmp_path_factory.mktemp("run")
+    rng = np.random.default_rng(seed)
     arrays = [rng.normal(size=(4, 5)).astype(np.float32) for _ in range(count)]
     for step, array in enumerate(arrays, 8):  # 8, 9, 10: ordered by number, not by name
         save(run, step, {"w": array})

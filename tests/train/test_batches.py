@@ -30,7 +30,10 @@ LINE = st.text(st.characters(exclude_characters="\n\r\ufeff", codec="utf-8"), ma
 class LetterTokenizer:
     """A fake tokenizer: one id per letter, spaces dropped."""
 
-    digest, vocab_size, src_vocab_size, special = "letters", 65_536, None, DEFAULT_IDS
+    digest = "letters"
+    vocab_size = 65_536
+    src_vocab_size = None
+    special = DEFAULT_IDS
 
     def encode_batch(self, texts):
         return [[4 + ord(c) % 60_000 for c in text if c != " "] for text in texts]
@@ -261,7 +264,7 @@ def test_unwritable_folders_and_invalid_lengths_raise_user_errors(tmp_path):
     for length in (1, MAX_LENGTH + 1):
         with pytest.raises(UserError, match=f"max_length: expected 2 to {MAX_LENGTH} .* got {length}; try"):
             prepare(src, tgt, LetterTokenizer(), tmp_path / "out", length)
-    with pytest.raises(UserError, match="pair 0: expected at most 65535 tokens"):
+    with pytest.raises(UserError, match="pair 0 \\(from 0\\): expected at most 65,535 tokens"):
         Corpus.from_pairs([([5] * MAX_LENGTH, [5])])
 
 
@@ -284,7 +287,7 @@ def realistic_lengths(n: int, seed: int = 0) -> list[tuple[int, int]]:
     return [(int(s), max(2, int(s * r))) for s, r in zip(src, rng.normal(1, 0.2, n), strict=True)]
 
 
-ORDERS = st.integers(1, batching.ORDER)
+ORDERS = st.integers(1, batching.ORDER_VERSION)
 LENGTHS = st.lists(st.tuples(st.integers(0, 12), st.integers(0, 12)), min_size=1, max_size=60)
 
 
@@ -346,7 +349,7 @@ def test_the_order_depends_only_on_seed_and_epoch():
 
 def test_the_order_is_stable_across_numpy_versions():
     """A run that is resumed with another NumPy version must continue with the same batches."""
-    batches = Batches(corpus_of([(3, 3)] * 11), 20, seed=1, order=1)
+    batches = Batches(corpus_of([(3, 3)] * 11), 20, seed=1, order_version=1)
     assert as_lists(batches.epoch(0)) == [[0, 2, 1, 9, 7], [4], [10, 6, 5, 8, 3]]
     assert as_lists(batches.epoch(1)) == [[1, 9, 8, 4, 3], [10, 2, 7, 5, 6], [0]]
     batches = Batches(corpus_of([(3, 3), (3, 1), (1, 3), (5, 4)] * 3), 20, seed=1)
@@ -354,16 +357,16 @@ def test_the_order_is_stable_across_numpy_versions():
     assert as_lists(batches.epoch(1)) == [[7, 3], [10, 2], [6, 8, 4, 0, 5], [1, 9, 11]]
 
 
-@pytest.mark.parametrize("order", range(1, batching.ORDER + 1))
-def test_epochs_differ_in_the_composition_and_order_of_batches(order):
+@pytest.mark.parametrize("version", range(1, batching.ORDER_VERSION + 1))
+def test_epochs_differ_in_the_composition_and_order_of_batches(version):
     lengths = realistic_lengths(6000)
-    batches = Batches(corpus_of(lengths), 1000, order=order)
+    batches = Batches(corpus_of(lengths), 1000, order_version=version)
     first_batch = {i: b for b, indices in enumerate(as_lists(batches.epoch(0))) for i in indices}
     second = as_lists(batches.epoch(1))
     overlaps = [
         max(np.bincount([first_batch[i] for i in indices])) / len(indices) for indices in second if len(indices) > 5
     ]
-    assert np.mean(overlaps) < {1: 0.4, 2: 0.45}[order]  # two halves share at most half
+    assert np.mean(overlaps) < {1: 0.4, 2: 0.45}[version]  # two halves share at most half
     longest = np.array([max(max(lengths[i]) for i in indices) for indices in second])
     assert abs(np.corrcoef(longest, np.arange(len(longest)))[0, 1]) < 0.3
 
@@ -391,7 +394,8 @@ def test_padding_is_small():
 def test_padding_is_at_most_that_of_the_other_schemes(batch_tokens):
     corpus = corpus_of(realistic_lengths(6_000))
     row = measure(corpus, batch_tokens, epochs=2)
-    present, others = row.pop(f"version {batching.ORDER}"), row.values()
+    present = row.pop(f"version {batching.ORDER_VERSION}")
+    others = row.values()
     assert present["padding"] <= min(other["padding"] for other in others)
     assert present["batches"] <= min(other["batches"] for other in others) + 1
     assert present["repeats"] <= row["fairseq"]["repeats"]
@@ -427,12 +431,14 @@ def test_a_stream_builds_each_batch_of_each_epoch_once(ahead, monkeypatch):
     corpus = Corpus.from_pairs([(tuple(range(4, 5 + i % 7)), (4, 5 + i)) for i in range(30)])
     batches = Batches(corpus, 20, seed=3)
     expected = [indices.tolist() for epoch in range(3) for indices in batches.epoch(epoch)]
-    built, batch = [], Batches.batch
+    built = []
+    batch = Batches.batch
     monkeypatch.setattr(Batches, "batch", lambda self, i: (built.append(i.tolist()), batch(self, i))[1])
-    stream, position = Stream(batches), (0, 0)
+    stream = Stream(batches)
+    position = (0, 0)
     for number, indices in enumerate(expected):
         assert np.array_equal(stream.batch(position).tgt, batch(batches, np.array(indices)).tgt)
-        position = stream.after(position)
+        position = stream.next_position(position)
         if ahead and number % ahead == 0:
             stream.prepare(stream.positions(position, ahead))
     assert position == (3, 0) and built[: len(expected)] == expected

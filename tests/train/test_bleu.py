@@ -140,8 +140,8 @@ def test_compound_variants_split_after_tokenization(a, b):
     assert scores["bleu_compound"]["score"] == direct.score
     assert "|tok:none+##AT##|" in scores["bleu_compound"]["signature"]
     assert "|tok:13a+##AT##|" in scores["bleu_compound_13a"]["signature"]
-    plain = [[line.replace("-", "") for line in lines[:n]] for lines in (a, b)]
-    scores = score_report(*plain, metrics=WITHOUT_TER)["scores"]
+    without_hyphens = [[line.replace("-", "") for line in lines[:n]] for lines in (a, b)]
+    scores = score_report(*without_hyphens, metrics=WITHOUT_TER)["scores"]
     assert scores["bleu_compound"]["score"] == scores["bleu_tok"]["score"]
     assert scores["bleu_compound_13a"]["score"] == scores["bleu_13a"]["score"]
 
@@ -261,14 +261,14 @@ def test_the_paired_test_equals_sacrebleu(lines, samples):
 
 def test_the_paired_test_of_better_and_equal_systems(capsys):
     references = [f"a b c d e {n}" for n in range(60)]
-    worse = [line.replace("c", "x") if n % 3 else line for n, line in enumerate(references)]
-    report = score_report(references, references, baseline=worse, metrics=WITHOUT_TER)
+    hypotheses = [line.replace("c", "x") if n % 3 else line for n, line in enumerate(references)]
+    report = score_report(references, references, baseline=hypotheses, metrics=WITHOUT_TER)
     assert all(row["p_value"] < 0.01 and row["difference"] > 0 for row in report["scores"].values())
-    same = score_report(worse, references, baseline=worse, metrics=WITHOUT_TER)
+    same = score_report(hypotheses, references, baseline=hypotheses, metrics=WITHOUT_TER)
     assert all(row["p_value"] == 1 and row["difference"] == 0 for row in same["scores"].values())
     print_report(report, Console(width=200))
     shown = capsys.readouterr().out
     assert "difference" in shown and "baseline" in shown and "±" in shown
     json.dumps(report)
     with pytest.raises(UserError, match="got 59 lines in the baseline and 60 references"):
-        score_report(references, references, baseline=worse[1:])
+        score_report(references, references, baseline=hypotheses[1:])

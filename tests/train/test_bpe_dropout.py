@@ -13,8 +13,8 @@ from tests.helpers.trainings import crash_after, outcome, tables
 from train import RunConfig, train
 from train.errors import UserError
 from train.tasks import TASKS
-from train.text.batches import ORDER, Batches, Stream
-from train.text.bpe_dropout import WORD, Merges, SegmentedBatches, Segmenter
+from train.text.batches import ORDER_VERSION, Batches, Stream
+from train.text.bpe_dropout import RANDOM_RANGE, Merges, SegmentedBatches, Segmenter
 from train.text.corpus import Corpus
 from train.text.tokenizer import SPECIALS, Tokenizer
 
@@ -46,7 +46,8 @@ def test_segmentations_are_distributed_as_those_of_the_tokenizers_library(tokeni
     merges = Merges(tokenizer)
     symbols = merges.spell(np.array(tokenizer.encode(word)))
     ours = Counter(
-        tuple(ids.tolist()) for ids in merges.segment(np.tile(symbols, (n, 1)), round(rate * WORD), np.random.Philox(1))
+        tuple(ids.tolist())
+        for ids in merges.segment(np.tile(symbols, (n, 1)), round(rate * RANDOM_RANGE), np.random.Philox(1))
     )
     assert len(ours) > 5
     for ids in ours | theirs:
@@ -100,9 +101,11 @@ def test_a_sentence_that_would_become_too_long_is_segmented_as_usual(tokenizer):
 def test_each_epoch_has_batches_of_its_own_segmentation(tokenizer):
     corpus = corpus_of(tokenizer, TEXT)
     batches = SegmentedBatches(segmenter_of(tokenizer, corpus, 0.5), lambda c: Batches(c, 60, 1))
-    stream, position = Stream(batches), (0, 0)
+    stream = Stream(batches)
+    position = (0, 0)
     while position[0] < 3:
-        batch, sizes = stream.batch(position), stream.sizes(position)
+        batch = stream.batch(position)
+        sizes = stream.sizes(position)
         assert sizes == (batch.n_target_tokens, batch.n_tokens)
         assert batch.src.size <= 60 and len(stream.examples(position)) == len(batch.src)
         for i, row in zip(stream.examples(position).indices, batch.src, strict=True):
@@ -111,14 +114,14 @@ def test_each_epoch_has_batches_of_its_own_segmentation(tokenizer):
         if len(batch.src) > 1:  # a batch that is split for several ranks
             parts = [stream.batch((*position, part, 2)).src for part in range(2)]
             assert [len(part) for part in parts] == [len(batch.src) // 2, -(-len(batch.src) // 2)]
-        position = stream.after(position)
+        position = stream.next_position(position)
 
 
 def test_no_segmentation_is_longer_than_a_batch(tokenizer):
     corpus = corpus_of(tokenizer, TEXT)
     limit = int(max(corpus.src_lengths.max(), corpus.tgt_lengths.max()))
     values = {"data": {"max_length": 4 * limit}, "train": {"bpe_dropout": 0.9, "batch_tokens": limit}}
-    batches = TASKS["translation"].training_batches(corpus, RunConfig.from_dict(values), tokenizer, ORDER)
+    batches = TASKS["translation"].training_batches(corpus, RunConfig.from_dict(values), tokenizer, ORDER_VERSION)
     assert all(batches.batch(batches.epoch(epoch)[0]).src.size <= limit for epoch in range(3))
 
 

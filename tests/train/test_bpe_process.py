@@ -23,7 +23,8 @@ def train(lines=(["a b c"],)):
 @pytest.fixture
 def processes(monkeypatch):
     """Return the list of processes that the test starts."""
-    processes, popen = [], subprocess.Popen
+    processes = []
+    popen = subprocess.Popen
     monkeypatch.setattr(
         tokenizer.subprocess, "Popen", lambda *a, **k: processes.append(popen(*a, **k)) or processes[-1]
     )
@@ -102,7 +103,8 @@ train(["a b"] if i else os.kill(os.getpid(), 9) for i in (1, 0))
 """
     result = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=60, cwd=ROOT)
     assert result.returncode == -signal.SIGKILL
-    stat, deadline = Path(f"/proc/{int(result.stdout)}/stat"), time.monotonic() + 20
+    stat = Path(f"/proc/{int(result.stdout)}/stat")
+    deadline = time.monotonic() + 20
     while time.monotonic() < deadline and stat.exists() and stat.read_text().rsplit(")", 1)[1].split()[0] != "Z":
         time.sleep(0.05)
     assert time.monotonic() < deadline

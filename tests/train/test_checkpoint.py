@@ -15,9 +15,11 @@ from tests.helpers.checkpoints import FILES, damage, names, one_line, run, save,
 from tests.helpers.trainings import rewrite
 from train import Tokenizer, UserError, average_checkpoints, load_model
 from train.files import WriteError
+from train.run import checkpoint as checkpoints
 from train.run import replace, storage
 from train.run.checkpoint import find_checkpoint, load_checkpoint, load_newest, load_with_origin
 from train.run.folder import RunFolder
+from train.run.storage import read_state
 
 # ---- written and read
 
@@ -44,7 +46,8 @@ def test_arrays_round_trip_bit_for_bit(data, tmp_path_factory):
 @settings(max_examples=15, deadline=None)
 @given(steps=st.lists(st.integers(1, 200), min_size=1, max_size=6, unique=True), keep=st.integers(0, 4))
 def test_pruning_keeps_the_newest_by_step_number(steps, keep, tmp_path_factory):
-    run, steps = tmp_path_factory.mktemp("run"), sorted(steps)
+    run = tmp_path_factory.mktemp("run")
+    steps = sorted(steps)
     for step in steps:
         save(run, step, keep_last=keep)
     assert names(run) == [f"step-{step}" for step in steps[-keep:]]
@@ -67,7 +70,9 @@ def test_the_same_content_gives_the_same_bytes_and_nothing_is_pickled(tmp_path):
 @pytest.mark.parametrize("nth", range(5))
 @pytest.mark.parametrize("number", [errno.ENOSPC, errno.EDQUOT])
 def test_a_full_disk_at_any_moment_leaves_the_last_good_checkpoint(tmp_path, monkeypatch, nth, number):
-    good, calls, fsync = save(tmp_path, 1), [], os.fsync
+    intact = save(tmp_path, 1)
+    calls = []
+    fsync = os.fsync
 
     def failing(descriptor):
         calls.append(descriptor)
@@ -79,7 +84,7 @@ def test_a_full_disk_at_any_moment_leaves_the_last_good_checkpoint(tmp_path, mon
     with pytest.raises(UserError) as error:
         save(tmp_path, 2, keep_last=1)
     assert os.strerror(number) in one_line(error) and "step-2" in str(error.value)
-    assert load_checkpoint(good).state["step"] == 1
+    assert load_checkpoint(intact).state["step"] == 1
     assert {"step-1"} <= set(os.listdir(tmp_path / "checkpoints")) <= {"step-1", "step-2"}  # never a partial folder
 
 
@@ -108,13 +113,13 @@ def test_other_errors_are_not_reported_as_a_full_disk(tmp_path, monkeypatch):
 
 
 def test_leftovers_of_a_killed_write_are_not_checkpoints_and_are_removed(tmp_path):
-    good = save(tmp_path, 1)
-    shutil.copytree(good, good.with_name(".step-2.partial"))
-    (good.with_name(".step-2.partial") / FILES[0]).write_bytes(b"half")
-    (good.parent / "step-x").mkdir()
+    intact = save(tmp_path, 1)
+    shutil.copytree(intact, intact.with_name(".step-2.partial"))
+    (intact.with_name(".step-2.partial") / FILES[0]).write_bytes(b"half")
+    (intact.parent / "step-x").mkdir()
     assert names(tmp_path) == ["step-1"]
     RunFolder(tmp_path).remove_leftovers()
-    assert sorted(os.listdir(good.parent)) == ["step-1", "step-x"]
+    assert sorted(os.listdir(intact.parent)) == ["step-1", "step-x"]
 
 
 # ---- damaged
@@ -248,11 +253,11 @@ def test_every_flipped_bit_of_a_checkpoint_is_detected(data, tmp_path_factory):
 
 
 def test_nonfinite_weights_are_neither_written_nor_read(tmp_path):
-    good = save(tmp_path, 1)
+    intact = save(tmp_path, 1)
     bad = {"w": np.array([[1, np.nan]], np.float32)}
     with pytest.raises(UserError, match="expected finite values in w; got NaN or infinity"):
         save(tmp_path, 2, bad)
-    assert os.listdir(good.parent) == ["step-1"]
+    assert os.listdir(intact.parent) == ["step-1"]
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(np, "isfinite", lambda array: np.ones(1, bool))
         path = save(tmp_path, 2, bad)
@@ -330,7 +335,8 @@ def test_a_checkpoint_replaces_one_of_the_same_step(tmp_path):
 @pytest.mark.parametrize("name", ["step-5", "averaged"])
 def test_a_kill_while_a_checkpoint_is_replaced_leaves_a_complete_one(run, monkeypatch, name, before):
     """After SIGKILL before any call that renames or removes a folder, the old or the new weights are complete."""
-    folder, calls = RunFolder(run), []
+    folder = RunFolder(run)
+    calls = []
     shutil.copytree(folder.step(10), target := folder.checkpoints / name)
     state = {key: storage.read_state(folder.step(10))[key] for key in storage.IDENTITY} | {"step": 5}
     new = {key: value + 1 for key, value in weights_of(folder.step(10)).items()}
@@ -376,3 +382,44 @@ def test_a_pipe_in_place_of_a_file_does_not_block(run):
             load_checkpoint(path.parent)
         with pytest.warns(UserWarning, match="using the previous checkpoint"):
             assert f"{run.name}/step-2, step 2, " in load_with_origin(run)[3].caption
+
+
+# ---- loaded while the run is trained
+
+
+@pytest.mark.parametrize("moment", ["read_state", "read_arrays", "check_peer"])
+@pytest.mark.parametrize("target", ["step", "best"])
+def test_a_checkpoint_that_training_replaces_meanwhile_is_loaded(run, monkeypatch, target, moment):
+    """Before the weights are read, the newer checkpoint is loaded; afterwards, nothing is read again."""
+    folder = RunFolder(run)
+    checkpoint = load_checkpoint(folder.step(10))
+    if target == "best":
+        shutil.copytree(folder.step(10), folder.best)
+    chosen, newer = (folder.best, folder.best) if target == "best" else (folder.step(10), folder.step(11))
+    digests = [hashlib.sha256((chosen / "state.json").read_bytes()).hexdigest()]
+    original = getattr(checkpoints, moment)
+
+    def train(*arguments):
+        if len(digests) == 1:
+            state = {key: value for key, value in checkpoint.state.items() if key != "sha256_of_this"} | {"step": 11}
+            storage.write_folder(newer, {FILES[0]: checkpoint.model, FILES[1]: checkpoint.optimizer}, state)
+            for path in folder.steps()[:-1]:
+                shutil.rmtree(path)
+            digests.append(hashlib.sha256((newer / "state.json").read_bytes()).hexdigest())
+        return original(*arguments)
+
+    monkeypatch.setattr(checkpoints, moment, train)
+    warnings = []
+    origin = load_with_origin(run, "", warnings.append)[3]
+    is_loaded = moment == "check_peer"
+    assert origin.digest == digests[not is_loaded] and not warnings
+    assert f"step {10 if is_loaded else 11}, SHA-256 of state.json {origin.digest[:12]}" in origin.caption
+
+
+def test_a_checkpoint_that_is_damaged_is_read_once(run, monkeypatch):
+    damage(RunFolder(run).step(1) / FILES[0], "changed")
+    reads = []
+    monkeypatch.setattr(checkpoints, "read_state", lambda *arguments: reads.append(1) or read_state(*arguments))
+    with pytest.raises(UserError, match="damaged checkpoint"):
+        load_model(RunFolder(run).step(1))
+    assert len(reads) == 1

@@ -15,7 +15,9 @@ pairs = st.lists(st.tuples(words, words), max_size=40)
 
 def clean_plainly(pairs, rules):
     """Clean like Cleaner, one pair at a time and with a set."""
-    counts, clean, seen = Counter(), [], set()
+    counts = Counter()
+    clean = []
+    seen = set()
     for src, tgt in pairs:
         a, b = " ".join(src.split()), " ".join(tgt.split())
         longer, shorter = max(len(a), len(b)) + 20, min(len(a), len(b)) + 20
@@ -55,7 +57,8 @@ def test_cleaning_equals_a_plain_implementation(pairs, max_words, ratio, scripts
 @given(st.lists(st.lists(st.integers(0, 60), min_size=1, max_size=30), max_size=6))
 def test_the_hash_set_equals_a_set(batches):
     """The table is so small that slots collide and it grows."""
-    seen, plain = HashSet(4), set()
+    seen = HashSet(4)
+    plain = set()
     for batch in batches:
         new = seen.add([hashlib.blake2b(bytes([n]), digest_size=8).digest() for n in batch]).tolist()
         for n, fresh in zip(batch, new, strict=True):

@@ -205,7 +205,8 @@ def test_an_existing_run_is_not_overwritten(run, texts, tmp_path, capfd):
 
 
 def test_invalid_options_of_the_other_commands(run, texts, invalid_files, tmp_path, capfd):
-    source, model = texts / "valid.src", ["--model", run]
+    source = texts / "valid.src"
+    model = ["--model", run]
     for arguments, *parts in (
         (["translate", "--model", "none", "--input", source], "none"),
         (["translate", *model, "--input", "none.txt"], "none.txt"),

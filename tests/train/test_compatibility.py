@@ -16,7 +16,7 @@ from train.run.folder import RunFolder
 from train.run.state import RunState
 from train.tasks.pairs import format_hypotheses
 from train.tasks.translation import translate_lines
-from train.text.batches import ORDER
+from train.text.batches import ORDER_VERSION
 
 BEFORE = Path(__file__).parent / "run_0_2"
 LATER_KEYS = ("position_rates", "initialization", "target_space", "decoder_start")
@@ -25,8 +25,8 @@ LATER_KEYS = ("position_rates", "initialization", "target_space", "decoder_start
 def test_a_0_2_checkpoint_gives_the_same_translations():
     model, tokenizer, config = load_model(BEFORE)
     lines = (BEFORE / "valid.en").read_text(encoding="utf-8").splitlines()
-    found = translate_lines(model, tokenizer, lines, **asdict(config.search), n_best=2)
-    written = "\n".join(format_hypotheses(best, i, 2) for i, best in enumerate(found))
+    translations = translate_lines(model, tokenizer, lines, **asdict(config.search), n_best=2)
+    written = "\n".join(format_hypotheses(best, i, 2) for i, best in enumerate(translations))
     expected = (BEFORE / "translated").read_text(encoding="utf-8")
     rows, wanted = ([line.split(" ||| ") for line in text.splitlines()] for text in (written, expected))
     assert [row[:2] for row in rows] == [row[:2] for row in wanted]
@@ -95,4 +95,4 @@ def test_a_run_of_a_version_without_batch_orders_keeps_its_batches(text, tmp_pat
     run(text, tmp_path / "new", max_steps=6)
     weights = [outcome(tmp_path / name)[0] for name in ("whole", "parts", "new")]
     assert weights[0] == weights[1] != weights[2]
-    assert [outcome(tmp_path / name)[1]["batch_order"] for name in ("whole", "parts", "new")] == [1, 1, ORDER]
+    assert [outcome(tmp_path / name)[1]["batch_order"] for name in ("whole", "parts", "new")] == [1, 1, ORDER_VERSION]

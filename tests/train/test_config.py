@@ -9,11 +9,11 @@ from hypothesis import strategies as st
 
 from models import PRESETS, TransformerConfig
 from models.fields import describe_range, value_type
-from npx.ranges import inside
+from npx.ranges import is_inside
 from tests import ROOT
 from train.errors import UserError
 from train.run import config as keys
-from train.run.config import SECTIONS, RunConfig, check, explain, keys_of
+from train.run.config import SECTIONS, RunConfig, checked_value, explain, keys_of
 from train.run.key_names import all_keys
 from train.run.keys import ModelSection
 from train.tasks import TASKS
@@ -24,7 +24,8 @@ TEXT = st.text(st.characters(codec="utf-8", exclude_characters="\n\r\0"), max_si
 
 def values_of(table, f):
     """Return a strategy for the values that a key accepts, from its metadata."""
-    kind, interval = value_type(f), f.metadata["within"]
+    kind = value_type(f)
+    interval = f.metadata["within"]
     if f.metadata["choices"]:
         return st.sampled_from(tuple(f.metadata["choices"]))
     if kind is bool:
@@ -32,7 +33,7 @@ def values_of(table, f):
     if kind is str:
         return TEXT
     numbers = st.integers(1, 10_000) if kind is int else st.floats(0, 1e6) | st.floats(0, 1)
-    return numbers.filter(lambda value: not interval or inside(interval, value))
+    return numbers.filter(lambda value: not interval or is_inside(interval, value))
 
 
 INTERDEPENDENT = (
@@ -48,8 +49,8 @@ def tables(draw):
     chosen = {}
     for table in SECTIONS:
         names = [n for n in keys_of(table) if n not in INTERDEPENDENT]
-        some = draw(st.lists(st.sampled_from(names), unique=True, max_size=6))
-        chosen[table] = {name: draw(values_of(table, keys_of(table)[name])) for name in some}
+        subset = draw(st.lists(st.sampled_from(names), unique=True, max_size=6))
+        chosen[table] = {name: draw(values_of(table, keys_of(table)[name])) for name in subset}
     return chosen
 
 
@@ -59,7 +60,7 @@ def message(call, *arguments, **named):
         call(*arguments, **named)
     text = str(caught.value)
     assert "\n" not in text
-    assert all(part in text for part in (": expected ", "; got "))
+    assert ": unknown key of [" in text or all(part in text for part in (": expected ", "; got "))
     assert "; try " in text or ": expected one of " in text
     return text
 
@@ -104,7 +105,7 @@ def test_every_key_is_explained_and_its_default_is_valid(full):
     if f.default is None:
         assert f.metadata["unset"] in text
     else:
-        assert check(table, f, f.default) == f.default
+        assert checked_value(table, f, f.default) == f.default
     lines = RunConfig().dump().splitlines()
     at = next(i for i, line in enumerate(lines) if line.removeprefix("# ").startswith(f"{name} ="))
     assert lines[at - 1].startswith("# ")
@@ -239,7 +240,7 @@ def test_invalid_toml_is_reported_with_its_line(tmp_path, content, place):
 
 def test_a_missing_file_is_reported(tmp_path):
     (tmp_path / "small.toml").write_text("")
-    assert "does not exist; try a preset (base, " in message(RunConfig.load, tmp_path / "none.toml")
+    assert "does not exist; try tiny or another preset (base, " in message(RunConfig.load, tmp_path / "none.toml")
     assert message(RunConfig.load, tmp_path / "smal.tom").endswith(f"does not exist; try {tmp_path}/small.toml")
     assert message(RunConfig.load, "parsing_small").endswith("does not exist; try parsing-small")
 

@@ -20,7 +20,7 @@ SHORT = ["--set=train.max_steps=1", "--set=train.batch_tokens=100", "--set=train
 
 
 @pytest.fixture(scope="module")
-def own(text, tmp_path_factory):
+def data_folder(text, tmp_path_factory):
     """A folder written by `data own`."""
     out = tmp_path_factory.mktemp("data") / "own folder"
     texts = [f"--{part}-{side}={text}/{part}.{language}" for part in ("train", "valid") for side, language in SIDES]
@@ -32,37 +32,53 @@ def train(folder, out, *options):
     return main(["train", "tiny", "--data", str(folder), "--out", str(out), *SMALL, *SHORT, *options])
 
 
-def test_the_command_that_data_prints_trains_with_its_tokens(own, text, tmp_path, capfd):
-    before = {path: path.stat().st_mtime_ns for path in own.rglob("*")}
+def test_the_command_that_data_prints_trains_with_its_tokens(data_folder, text, tmp_path, capfd):
+    before = {path: path.stat().st_mtime_ns for path in data_folder.rglob("*")}
     texts = [f"--{part}-{side}={text}/{part}.{language}" for part in ("train", "valid") for side, language in SIDES]
-    arguments = ["data", "own", *texts, "--vocab-size=270", "--keep-duplicates", f"--out={own}"]
+    arguments = ["data", "own", *texts, "--vocab-size=270", "--keep-duplicates", f"--out={data_folder}"]
     assert main(arguments) == 0  # everything is up to date
     printed = capfd.readouterr().out
     command = shlex.split(next(line for line in printed.splitlines() if "npx-transformer train" in line))
     start = command.index("train", command.index("npx-transformer"))
-    assert command[start:-1] == ["train", "tiny", "--data", str(own), "--out"]
+    assert command[start:-1] == ["train", "tiny", "--data", str(data_folder), "--out"]
     assert main([*command[start:-1], str(tmp_path / "run"), *SMALL, *SHORT]) == 0
     err = capfd.readouterr().err
     assert err.count("up to date") == 2 and not (tmp_path / "run" / "data").exists()
     counts = [line for line in printed.splitlines() if line.startswith("train: ")][0].split()
     assert f"({counts[3]} + {counts[6]} tokens)" in err  # `data` and `train` count the same way
-    now = {path: path.stat().st_mtime_ns for path in own.rglob("*") if path.name != "manifest.json"}
+    now = {path: path.stat().st_mtime_ns for path in data_folder.rglob("*") if path.name != "manifest.json"}
     assert now == {path: time for path, time in before.items() if path in now}
 
 
-def test_a_data_folder_is_no_run(own, uninterrupted, tmp_path, capfd):
-    for said, *arguments in (
-        ("a run folder or a checkpoint folder; got another folder; try", "translate", "--model", own),
-        ("a run folder; got another folder; try", "average", own),
-        ("a run folder; got another", "draw", uninterrupted, "curves", "--also", own, "--out", tmp_path / "a.svg"),
-        ("a run folder to resume; got a folder that is not empty; try another", "train", "--resume", "--out", own),
+def test_a_data_folder_is_no_run(data_folder, uninterrupted, tmp_path, capfd):
+    for expected, *arguments in (
+        ("a run folder or a checkpoint folder; got another folder; try", "translate", "--model", data_folder),
+        ("a run folder; got another folder; try", "average", data_folder),
+        (
+            "a run folder; got another",
+            "draw",
+            uninterrupted,
+            "curves",
+            "--also",
+            data_folder,
+            "--out",
+            tmp_path / "a.svg",
+        ),
+        (
+            "a run folder to resume; got a folder that is not empty; try another",
+            "train",
+            "--resume",
+            "--out",
+            data_folder,
+        ),
     ):
-        assert main([*map(str, arguments)]) == 2 and f"{own}: expected {said}" in capfd.readouterr().err
+        assert main([*map(str, arguments)]) == 2 and f"{data_folder}: expected {expected}" in capfd.readouterr().err
 
 
-def test_a_training_reads_the_texts_of_a_folder_once_for_their_hashes(own, tmp_path, monkeypatch, capfd):
+def test_a_training_reads_the_texts_of_a_folder_once_for_their_hashes(data_folder, tmp_path, monkeypatch, capfd):
     """A text that has just changed is read again."""
-    names, file_digest = [], hashlib.file_digest
+    names = []
+    file_digest = hashlib.file_digest
 
     def record(file, *arguments):
         names.append(os.path.basename(os.readlink(f"/proc/self/fd/{file.fileno()}")))
@@ -70,22 +86,22 @@ def test_a_training_reads_the_texts_of_a_folder_once_for_their_hashes(own, tmp_p
 
     monkeypatch.setattr(hashlib, "file_digest", record)
     for settled, count in ((0, 1), (10**18, 3)):
-        monkeypatch.setattr(files, "SETTLED", settled)
+        monkeypatch.setattr(files, "SETTLING_NANOSECONDS", settled)
         monkeypatch.setattr(files, "_digests", {})
         names.clear()
-        assert train(own, tmp_path / f"run-{count}", "--quiet") == 0
+        assert train(data_folder, tmp_path / f"run-{count}", "--quiet") == 0
         assert [names.count(f"{part}.{side}") for part in ("train", "valid") for side in ("src", "tgt")] == 4 * [count]
 
 
-def test_a_resumed_run_does_not_prepare_its_texts(own, tmp_path, capfd):
+def test_a_resumed_run_does_not_prepare_its_texts(data_folder, tmp_path, capfd):
     for resume in ([], ["--resume", "--set=train.max_steps=2"]):
-        assert train(own, tmp_path / "run", "--set=data.max_length=20", *resume) == 0
+        assert train(data_folder, tmp_path / "run", "--set=data.max_length=20", *resume) == 0
         assert capfd.readouterr().err.count("preparing the") == (0 if resume else 2)
 
 
-def test_a_moved_folder_is_named(own, tmp_path, capfd, monkeypatch):
+def test_a_moved_folder_is_named(data_folder, tmp_path, capfd, monkeypatch):
     folder, out = tmp_path / "copy", tmp_path / "run"
-    shutil.copytree(own, folder)
+    shutil.copytree(data_folder, folder)
     assert train(folder, out) == 0
     folder.rename(tmp_path / "moved")
     capfd.readouterr()
@@ -113,9 +129,9 @@ def test_a_moved_folder_is_named(own, tmp_path, capfd, monkeypatch):
     assert f"moved/tokenizer.json: {expected}tokenizer=F with another path, or --data DIR" in capfd.readouterr().err
 
 
-@pytest.mark.parametrize("given", ["own-folder", "."])
-def test_the_folder_that_is_meant_is_suggested(own, capfd, monkeypatch, given):
-    monkeypatch.chdir(own.parent)
+@pytest.mark.parametrize("given", ["own-folder", ".", "own folder/prepared"])
+def test_the_folder_that_is_meant_is_suggested(data_folder, capfd, monkeypatch, given):
+    monkeypatch.chdir(data_folder.parent)
     assert train(given, "run") == 2
     assert capfd.readouterr().err.endswith("; try 'own folder'\n") and not os.path.exists("run")
 
@@ -128,50 +144,50 @@ def test_all_missing_texts_are_named(text, tmp_path, capfd):
     assert "; try --train-src F --train-tgt F --valid-src F --valid-tgt F with other paths (these paths are" in error
 
 
-def test_other_lengths_leave_the_token_arrays_of_the_folder_alone(own, tmp_path, capfd):
-    before = (own / "prepared" / "train" / "meta.json").read_bytes()
-    assert train(own, tmp_path / "run", "--set=data.max_length=20") == 0
-    assert (own / "prepared" / "train" / "meta.json").read_bytes() == before
+def test_other_lengths_leave_the_token_arrays_of_the_folder_alone(data_folder, tmp_path, capfd):
+    before = (data_folder / "prepared" / "train" / "meta.json").read_bytes()
+    assert train(data_folder, tmp_path / "run", "--set=data.max_length=20") == 0
+    assert (data_folder / "prepared" / "train" / "meta.json").read_bytes() == before
     assert (RunFolder(tmp_path / "run").data("train") / "meta.json").exists()
 
 
 @pytest.mark.parametrize("change", [(), ("--set=data.max_length=20",)])
-def test_another_run_encodes_the_folder_with_its_own_tokenizer(own, text, tmp_path, change, capfd):
+def test_another_run_encodes_the_folder_with_its_own_tokenizer(data_folder, text, tmp_path, change, capfd):
     texts = [f"--{part}-{side}={text}/{part}.{language}" for part in ("train", "valid") for side, language in SIDES]
     first = ["train", "tiny", *texts, "--set=data.vocab_size=290", "--out", str(tmp_path / "first"), *SMALL, *SHORT]
     assert main(first) == 0
-    before = (own / "prepared" / "train" / "meta.json").read_bytes()
-    assert train(own, tmp_path / "fine", "--init", str(tmp_path / "first"), *change) == 0
-    assert (own / "prepared" / "train" / "meta.json").read_bytes() == before
-    note = f"{own}: the tokenizer of --init {tmp_path / 'first'} is used instead of the one in this folder\n"
+    before = (data_folder / "prepared" / "train" / "meta.json").read_bytes()
+    assert train(data_folder, tmp_path / "fine", "--init", str(tmp_path / "first"), *change) == 0
+    assert (data_folder / "prepared" / "train" / "meta.json").read_bytes() == before
+    note = f"{data_folder}: the tokenizer of --init {tmp_path / 'first'} is used instead of the one in this folder\n"
     assert note in capfd.readouterr().err
     runs = RunFolder(tmp_path / "fine"), RunFolder(tmp_path / "first")
     assert len({run.tokenizer_file.read_bytes() for run in runs}) == 1
 
 
-def test_another_run_with_the_tokenizer_of_the_folder_uses_its_arrays(own, tmp_path, capfd):
-    assert train(own, tmp_path / "first") == 0
+def test_another_run_with_the_tokenizer_of_the_folder_uses_its_arrays(data_folder, tmp_path, capfd):
+    assert train(data_folder, tmp_path / "first") == 0
     capfd.readouterr()
-    assert train(own, tmp_path / "second", "--init", str(tmp_path / "first")) == 0
+    assert train(data_folder, tmp_path / "second", "--init", str(tmp_path / "first")) == 0
     error = capfd.readouterr().err
     assert error.count("up to date") == 2 and not (tmp_path / "second" / "data").exists()
     assert "instead of the one of this folder" not in error
 
 
-def test_a_resumed_run_with_another_folder_is_led_to_its_own(own, text, tmp_path, capfd):
+def test_a_resumed_run_with_another_folder_is_led_to_its_own(data_folder, text, tmp_path, capfd):
     """Its weights do not fit the tokenizer of the other folder, so --init is not suggested."""
-    assert train(own, tmp_path / "run") == 0
+    assert train(data_folder, tmp_path / "run") == 0
     assert prepare(text, tmp_path / "other", "--vocab-size=265") == 0
     capfd.readouterr()
     assert main(["train", "--resume", f"--out={tmp_path / 'run'}", f"--data={tmp_path / 'other'}"]) == 2
     error = capfd.readouterr().err.splitlines()[-1]
-    assert error.endswith(f"; try --data {shlex.quote(str(own))}, or a new run (--out NEW)")
+    assert error.endswith(f"; try --data {shlex.quote(str(data_folder))}, or a new run (--out NEW)")
 
 
-def test_token_arrays_of_another_tokenizer_are_not_overwritten(own, text, tmp_path, capfd):
+def test_token_arrays_of_another_tokenizer_are_not_overwritten(data_folder, text, tmp_path, capfd):
     """A run cannot replace the arrays in a folder that was prepared again from other text."""
     folder, out = tmp_path / "copy", tmp_path / "run"
-    shutil.copytree(own, folder)
+    shutil.copytree(data_folder, folder)
     assert train(folder, out) == 0
     texts = [f"--train-{side}={text}/valid.{language}" for side, language in SIDES]
     shutil.rmtree(folder)
@@ -187,13 +203,16 @@ def test_token_arrays_of_another_tokenizer_are_not_overwritten(own, text, tmp_pa
         "--set=data.valid_tgt=",
     ]
     assert main(["train", *resume]) == 2
-    assert "data.prepared: expected token arrays made with this run's text and tokenizer; got" in capfd.readouterr().err
+    assert (
+        "data.prepared: expected token arrays made with this run's text, tokenizer and max_length; got"
+        in capfd.readouterr().err
+    )
     assert {path: path.read_bytes() for path in (folder / "prepared").rglob("*") if path.is_file()} == before
 
 
-def test_token_arrays_of_another_text_are_not_overwritten(own, tmp_path, capfd):
+def test_token_arrays_of_another_text_are_not_overwritten(data_folder, tmp_path, capfd):
     folder, out = tmp_path / "copy", tmp_path / "run"
-    shutil.copytree(own, folder)
+    shutil.copytree(data_folder, folder)
     assert train(folder, out) == 0
     change_letter(folder / "train.src")
     before = contents(folder)
@@ -205,9 +224,44 @@ def test_token_arrays_of_another_text_are_not_overwritten(own, tmp_path, capfd):
     assert contents(folder) == before
 
 
-def test_a_folder_without_validation_text(own, text, tmp_path, capfd):
+def test_an_edited_maximum_length_is_answered_with_the_original_one(data_folder, text, tmp_path, capfd):
+    """Training would skip the longer pairs, and would overwrite token arrays that other runs use."""
+    folder, out = tmp_path / "copy", tmp_path / "run"
+    shutil.copytree(data_folder, folder)
+    manifest = (folder / "manifest.json").read_text()
+    (folder / "manifest.json").write_text(manifest.replace('"max_length": 256', '"max_length": 6'))
+    before = contents(folder)
+    texts = [f"--{part}-{side}={text}/{part}.{language}" for part in ("train", "valid") for side, language in SIDES]
+    data = ["data", "own", *texts, "--vocab-size=270", "--keep-duplicates", f"--out={folder}"]
+    command = ["train", "tiny", f"--data={folder}", f"--out={out}", *SMALL, *SHORT]
+    for arguments in (command, data):
+        capfd.readouterr()
+        assert main(arguments) == 2
+        error = f"{folder / 'manifest.json'}: expected settings.max_length = 256, with which {folder / 'prepared'} was"
+        assert f"{error} written; got 6; try changing it back to 256, or" in capfd.readouterr().err
+        assert contents(folder) == before and not out.exists()
+    (folder / "manifest.json").write_text(manifest)
+    assert main(data) == 0 and main(command) == 0
+
+
+def test_token_arrays_of_another_maximum_length_are_not_overwritten(data_folder, tmp_path, capfd):
     folder = tmp_path / "copy"
-    shutil.copytree(own, folder)
+    shutil.copytree(data_folder, folder)
+    before = contents(folder)
+    texts = [
+        f"--set=data.{part}_{side}={folder / part}.{side}" for part in ("train", "valid") for side in ("src", "tgt")
+    ]
+    shared = [f"--set=data.tokenizer={folder / 'tokenizer.json'}", f"--set=data.prepared={folder / 'prepared'}"]
+    command = ["train", "tiny", f"--out={tmp_path / 'run'}", *texts, *shared, *SMALL, *SHORT]
+    assert main([*command, "--set=data.max_length=6"]) == 2
+    assert "made with a different max_length; try --set data.prepared=, which" in capfd.readouterr().err
+    assert contents(folder) == before
+    assert main(command) == 0
+
+
+def test_a_folder_without_validation_text(data_folder, text, tmp_path, capfd):
+    folder = tmp_path / "copy"
+    shutil.copytree(data_folder, folder)
     manifest = json.loads((folder / "manifest.json").read_text())
     del manifest["texts"]["valid"]
     (folder / "manifest.json").write_text(json.dumps(manifest))
@@ -218,12 +272,12 @@ def test_a_folder_without_validation_text(own, text, tmp_path, capfd):
     assert "validation after step 1" in capfd.readouterr().err
 
 
-def test_a_given_validation_text_replaces_that_of_the_folder(own, text, tmp_path, capfd):
+def test_a_given_validation_text_replaces_that_of_the_folder(data_folder, text, tmp_path, capfd):
     valid = [f"--valid-{side}={text}/train.{language}" for side, language in SIDES]
-    assert train(own, tmp_path / "a", *valid) == 0
+    assert train(data_folder, tmp_path / "a", *valid) == 0
     err = capfd.readouterr().err
     assert f"preparing the valid text: {text}/train.en, {text}/train.de" in err and "up to date" not in err
-    assert train(own, tmp_path / "b", valid[0]) == 2
+    assert train(data_folder, tmp_path / "b", valid[0]) == 2
     assert "data.valid_tgt: expected a text file; got an empty name; try --valid-tgt" in capfd.readouterr().err
 
 
@@ -277,9 +331,9 @@ def edit_texts(*keys, value):
         (lambda folder: None, ["--set=data.task=language"], "only to the task translation, not to language"),
     ],
 )
-def test_bad_folders_are_rejected_on_one_line(own, tmp_path, capfd, damage, options, part):
+def test_bad_folders_are_rejected_on_one_line(data_folder, tmp_path, capfd, damage, options, part):
     folder = tmp_path / "copy"
-    shutil.copytree(own, folder)
+    shutil.copytree(data_folder, folder)
     damage(folder)
     before = contents(folder)
     capfd.readouterr()
@@ -326,50 +380,53 @@ def test_a_changed_text_is_prepared_again_with_a_note(text, tmp_path, capfd):
 # ---- the configuration of a run and that of the folder
 
 
-def test_separate_vocabularies_are_trained_on_the_text_of_a_folder(own, tmp_path, capfd):
-    before = contents(own)
-    assert train(own, tmp_path / "run", "--vocabularies=separate") == 0
+def test_separate_vocabularies_are_trained_on_the_text_of_a_folder(data_folder, tmp_path, capfd):
+    before = contents(data_folder)
+    assert train(data_folder, tmp_path / "run", "--vocabularies=separate") == 0
     assert len(json.loads(RunFolder(tmp_path / "run").tokenizer_file.read_text()).keys() & {"source", "target"}) == 2
     assert " + " in capfd.readouterr().err.partition("parameters, ")[2].partition(" subwords")[0]
-    assert contents(own) == before
-    for resumed in ([], ["--data", str(own)]):
+    assert contents(data_folder) == before
+    for resumed in ([], ["--data", str(data_folder)]):
         options = ["--resume", "--out", str(tmp_path / "run"), *resumed, "--set=train.max_steps=2"]
         assert main(["train", *options]) == 0
 
 
-def test_separate_vocabularies_and_one_tokenizer_conflict(own, text, tmp_path, capfd):
+def test_separate_vocabularies_and_one_tokenizer_conflict(data_folder, text, tmp_path, capfd):
     files = [f"--train-{side}={text}/train.{language}" for side, language in SIDES]
-    options = ["--vocabularies=separate", f"--set=data.tokenizer={own / 'tokenizer.json'}"]
+    options = ["--vocabularies=separate", f"--set=data.tokenizer={data_folder / 'tokenizer.json'}"]
     assert main(["train", "tiny", *files, *options, "--out", str(tmp_path / "run")]) == 2
     assert 'or data.tokenizer = "bpe", which trains a new tokenizer' in capfd.readouterr().err
 
 
-def test_a_configuration_without_texts_resumes_a_run_on_a_folder(own, tmp_path, capfd):
+def test_a_configuration_without_texts_resumes_a_run_on_a_folder(data_folder, tmp_path, capfd):
     file, out = tmp_path / "my.toml", tmp_path / "run"
     named = [option.removeprefix("--set=") for option in (*SMALL, *SHORT)]
     file.write_text(RunConfig.from_dict({}, ["model.preset=tiny", *named]).dump())
-    assert main(["train", str(file), "--data", str(own), "--out", str(out)]) == 0
+    assert main(["train", str(file), "--data", str(data_folder), "--out", str(out)]) == 0
     for steps in (2, 3):
         assert main(["train", str(file), "--resume", "--out", str(out), f"--set=train.max_steps={steps}"]) == 0
         assert RunFolder(out).steps()[-1].name == f"step-{steps}"
-    assert RunFolder(out).load_config().data.prepared == str(own / "prepared")
+    assert RunFolder(out).load_config().data.prepared == str(data_folder / "prepared")
     capfd.readouterr()
     assert main(["train", str(file), "--resume", "--out", str(out), "--set=train.seed=9"]) == 2
     assert "train.seed" in capfd.readouterr().err
 
 
-def test_values_that_the_folder_replaces_are_named(own, tmp_path, capfd):
+def test_values_that_the_folder_replaces_are_named(data_folder, tmp_path, capfd):
     named = ["model.preset=tiny", "data.vocab_size=4000", "data.max_length=99"]
     config = RunConfig.from_dict({}, named)
     (tmp_path / "my.toml").write_text(config.dump())
-    options = ["--data", str(own), "--out", str(tmp_path / "run"), *SMALL, *SHORT]
+    options = ["--data", str(data_folder), "--out", str(tmp_path / "run"), *SMALL, *SHORT]
     assert main(["train", str(tmp_path / "my.toml"), *options]) == 0
     err = capfd.readouterr().err
-    assert f"{own}: data.vocab_size is 270, as in this folder, not 4,000 as configured\n" in err
-    assert f"{own}: data.max_length is 256, as in this folder, not 99 as configured\n" in err
-    assert train(own, tmp_path / "b") == 0 and "as configured" not in capfd.readouterr().err
-    assert train(own, tmp_path / "c", "--set=data.vocab_size=300") == 2
-    assert f"data.vocab_size: expected 270, the size of the tokenizer in {own}; got 300; try" in capfd.readouterr().err
+    assert f"{data_folder}: data.vocab_size is 270, as in this folder, not 4,000 as configured\n" in err
+    assert f"{data_folder}: data.max_length is 256, as in this folder, not 99 as configured\n" in err
+    assert train(data_folder, tmp_path / "b") == 0 and "as configured" not in capfd.readouterr().err
+    assert train(data_folder, tmp_path / "c", "--set=data.vocab_size=300") == 2
+    assert (
+        f"data.vocab_size: expected 270, the size of the tokenizer in {data_folder}; got 300; try"
+        in capfd.readouterr().err
+    )
 
 
 # ---- held-out text
@@ -380,7 +437,7 @@ def write_lines(path, lines):
     return path
 
 
-def test_validation_sources_in_the_training_text_are_counted(own, text, tmp_path, capfd):
+def test_validation_sources_in_the_training_text_are_counted(data_folder, text, tmp_path, capfd):
     """`data own` and `train` count them; `train` gives a warning, also in the log."""
     words = [f"w{i} w{i % 7}" for i in range(60)]
     train_text = [write_lines(tmp_path / f"train.{side}", words) for side in ("en", "de")]
@@ -392,9 +449,9 @@ def test_validation_sources_in_the_training_text_are_counted(own, text, tmp_path
             for side, path in zip(("src", "tgt"), paths, strict=True)
         ]
         assert main(["data", "own", *options, "--vocab-size=265", f"--out={tmp_path / f'data{n}'}", "--quiet"]) == 0
-        said = f"valid: {n} of {len(valid)} sources also occur in the training text"
+        expected = f"valid: {n} of {len(valid)} sources also occur in the training text"
         more = ", so validation scores will overestimate the quality on new text; try --hold-out" if n else ""
-        assert f"{said}{more}\n" in capfd.readouterr().out
+        assert f"{expected}{more}\n" in capfd.readouterr().out
         out = tmp_path / f"run{n}"
         sizes = [*SMALL, *SHORT, "--set=data.vocab_size=290"]
         assert main(["train", "tiny", *options, "--out", str(out), "--quiet", *sizes]) == 0
@@ -408,11 +465,11 @@ def test_a_target_that_is_a_copy_of_the_source_is_reported(text, tmp_path, capfd
     target = (text if name == "train.en" else tmp_path) / name
     files = [f"--train-src={text / 'train.en'}", f"--train-tgt={target}"]
     sizes = [*SMALL, *SHORT, "--set=data.vocab_size=270", "--quiet"]
-    said = f"warning: the two sides of the train text are equal ({text / 'train.en'}, {target}); try"
+    expected = f"warning: the two sides of the train text are equal ({text / 'train.en'}, {target}); try"
     for resume, counts in (([], [1, 1]), (["--resume", "--set=train.max_steps=2"], [0, 1])):
         assert main(["train", "tiny", *files, f"--out={tmp_path / 'run'}", *sizes, *resume]) == 0
         log = (tmp_path / "run" / "log.txt").read_text()
-        assert [capfd.readouterr().err.count(said), log.count(said)] == counts
+        assert [capfd.readouterr().err.count(expected), log.count(expected)] == counts
 
 
 def test_hold_out_takes_distinct_sources_out_of_the_training_text(tmp_path, capfd):

@@ -11,6 +11,7 @@ import pytest
 
 from tests.helpers.data_own import contents, prepare
 from train.cli import main
+from train.errors import UserError
 from train.files import WriteError
 from train.json_files import sealed_json
 from train.lock import lock_folder
@@ -86,47 +87,61 @@ def test_two_commands_do_not_write_one_folder(text, tmp_path, capfd):
 
 
 def test_a_text_that_changes_while_it_is_read_is_refused(text, tmp_path, monkeypatch, capfd):
-    mine, out = tmp_path / "mine", tmp_path / "out"
-    shutil.copytree(text, mine)
+    user_folder, out = tmp_path / "mine", tmp_path / "out"
+    shutil.copytree(text, user_folder)
     read_pairs = preparing.read_pairs
 
     def change_and_read(pair, folder):
         for language in ("en", "de"):
-            with open(mine / f"train.{language}", "a") as file:
+            with open(user_folder / f"train.{language}", "a") as file:
                 file.write("another line\n")
         return read_pairs(pair, folder)
 
     with monkeypatch.context() as patch:
         patch.setattr(preparing, "read_pairs", change_and_read)
-        assert prepare(mine, out) == 2
+        assert prepare(user_folder, out) == 2
     assert "train.en: the text changed while it was being read; try the same command again\n" in capfd.readouterr().err
-    assert not out.exists() and prepare(mine, out) == 0
+    assert not out.exists() and prepare(user_folder, out) == 0
+
+
+def test_a_new_folder_in_place_of_a_moved_one_is_kept(text, tmp_path, monkeypatch):
+    out = tmp_path / "out"
+
+    def move(*arguments):
+        out.rename(tmp_path / "moved")
+        out.mkdir()
+        (out / "tokenizer.json").write_text("mine")
+        raise UserError("no text")
+
+    monkeypatch.setattr(preparing, "write_texts", move)
+    assert prepare(text, out) == 2
+    assert os.listdir(out) == ["tokenizer.json"]
 
 
 def test_changed_moved_and_added_texts_are_prepared_again(text, tmp_path, capfd):
-    mine, out = tmp_path / "mine", tmp_path / "out"
-    shutil.copytree(text, mine)
-    assert prepare(mine, out, valid="") == 0
+    user_folder, out = tmp_path / "mine", tmp_path / "out"
+    shutil.copytree(text, user_folder)
+    assert prepare(user_folder, out, valid="") == 0
     before = contents(out / "prepared")
-    assert prepare(mine, out) == 0 and (out / "prepared" / "valid").is_dir()
+    assert prepare(user_folder, out) == 0 and (out / "prepared" / "valid").is_dir()
     assert prepare(text, out) == 0  # from another folder
     assert {path: content for path, content in contents(out / "prepared").items() if path in before} == before
 
 
 @pytest.mark.parametrize("folder", [".", "./../mine", "moved"])
 def test_texts_under_another_path_are_up_to_date(text, tmp_path, monkeypatch, capfd, folder):
-    mine, out = tmp_path / "mine", tmp_path / "out"
-    shutil.copytree(text, mine)
-    shutil.copytree(text, mine / "moved")
-    assert prepare(mine, out) == 0
+    user_folder, out = tmp_path / "mine", tmp_path / "out"
+    shutil.copytree(text, user_folder)
+    shutil.copytree(text, user_folder / "moved")
+    assert prepare(user_folder, out) == 0
     before = {path: path.stat().st_mtime_ns for path in contents(out)}
-    monkeypatch.chdir(mine)
+    monkeypatch.chdir(user_folder)
     capfd.readouterr()
     assert prepare(folder, out) == 0
     assert "have changed" not in capfd.readouterr().err
     assert {path: path.stat().st_mtime_ns for path in contents(out)} == before
     source = Path(json.loads((out / "manifest.json").read_text())["sources"][0]["file"])
-    assert source.samefile(mine / folder / "train.en")
+    assert source.samefile(user_folder / folder / "train.en")
 
 
 def test_a_pipe_in_place_of_a_text_is_answered_with_a_file(text, tmp_path, capfd):
@@ -154,7 +169,8 @@ def test_a_refused_command_leaves_nothing(text, tmp_path, exists, options):
 
 def test_a_refused_command_removes_only_what_it_wrote(text, tmp_path, monkeypatch):
     """Another program writes into the folder while the tokenizer is trained."""
-    out, train = tmp_path / "out", preparing.train_tokenizer
+    out = tmp_path / "out"
+    train = preparing.train_tokenizer
 
     def write_and_train(*arguments):
         (out / "mydir").mkdir()
@@ -186,6 +202,17 @@ def test_a_text_of_which_nothing_is_left_is_refused_with_the_reason(tmp_path, ca
     assert removed in err and err.endswith(f"; try {remedy}")
 
 
+def test_a_validation_text_of_empty_lines_is_refused(text, tmp_path, capfd):
+    for side in ("en", "de"):
+        (tmp_path / f"empty.{side}").write_text("\n\n", encoding="utf-8")
+    files = [f"--train-src={text / 'train.en'}", f"--train-tgt={text / 'train.de'}"]
+    files += [f"--valid-src={tmp_path / 'empty.en'}", f"--valid-tgt={tmp_path / 'empty.de'}"]
+    assert main(["data", "own", *files, f"--out={tmp_path / 'out'}"]) == 2
+    err = capfd.readouterr().err.splitlines()[-1]
+    expected = "valid (valid.src, valid.tgt): expected at least one pair of lines with text; got 0; try other files"
+    assert err.endswith(expected), err
+
+
 def test_a_text_that_is_too_small_leads_to_a_vocabulary_that_is_not(tmp_path, capfd):
     files = [f"--train-{side}={tmp_path / side}" for side in ("src", "tgt")]
     for side in ("src", "tgt"):
@@ -197,30 +224,34 @@ def test_a_text_that_is_too_small_leads_to_a_vocabulary_that_is_not(tmp_path, ca
 
 @pytest.mark.parametrize("name", ["begun.json", ".begun.json.partial", "notes/train.en"])
 def test_a_text_inside_the_folder_to_write_is_refused(text, tmp_path, capfd, name):
-    mine = tmp_path / "out" / "downloads" / name
-    mine.parent.mkdir(parents=True)
-    shutil.copy(text / "train.en", mine)
-    files = [f"--train-src={mine}", f"--train-tgt={text / 'train.de'}"]
+    user_folder = tmp_path / "out" / "downloads" / name
+    user_folder.parent.mkdir(parents=True)
+    shutil.copy(text / "train.en", user_folder)
+    files = [f"--train-src={user_folder}", f"--train-tgt={text / 'train.de'}"]
     assert main(["data", "own", *files, "--vocab-size=265", f"--out={tmp_path / 'out'}"]) == 2
-    assert f"{mine}: expected a text outside the output folder; got {mine}; try another --out" in capfd.readouterr().err
-    assert [path for path in (tmp_path / "out").rglob("*") if path.is_file()] == [mine]
+    assert (
+        f"{user_folder}: expected a text outside the output folder; got {user_folder}; try another --out"
+        in capfd.readouterr().err
+    )
+    assert [path for path in (tmp_path / "out").rglob("*") if path.is_file()] == [user_folder]
 
 
 def test_copied_downloads_do_not_mark_a_folder(text, tmp_path, capfd):
-    out, mine = tmp_path / "out", tmp_path / "mine"
+    out, user_folder = tmp_path / "out", tmp_path / "mine"
     assert prepare(text, out) == 0
-    shutil.copytree(out / "downloads", mine / "downloads")
-    (mine / "train.src").write_text("mine")
-    before = contents(mine)
-    assert prepare(text, mine) == 2 and contents(mine) == before
+    shutil.copytree(out / "downloads", user_folder / "downloads")
+    (user_folder / "train.src").write_text("mine")
+    before = contents(user_folder)
+    assert prepare(text, user_folder) == 2 and contents(user_folder) == before
     assert "got a folder with other files" in capfd.readouterr().err
-    (mine / "train.src").unlink()
-    assert prepare(text, mine) == 0
+    (user_folder / "train.src").unlink()
+    assert prepare(text, user_folder) == 0
 
 
 @pytest.mark.parametrize("name", ["manifest.json", "begun.json", "texts.json", "prepared/train/meta.json"])
 def test_an_unreadable_file_does_not_count_as_damaged(text, tmp_path, monkeypatch, capfd, name):
-    out, open_ = tmp_path / "out", os.open
+    out = tmp_path / "out"
+    open_ = os.open
     assert prepare(text, out) == 0
     before = {path: path.stat().st_mtime_ns for path in out.rglob("*") if path.is_file()}
 

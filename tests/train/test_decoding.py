@@ -132,13 +132,14 @@ def test_translations_begin_with_their_prefixes(loaded, uninterrupted, source, t
 
 def test_a_line_longer_than_those_in_training_is_reported(loaded, uninterrupted, tmp_path, capfd):
     model, tokenizer = loaded
-    file, said = tmp_path / "input", []
+    file = tmp_path / "input"
+    messages = []
     lines = [" ".join(["one two three"] * 40), "one"]
     file.write_text("".join(f"{line}\n" for line in lines), encoding="utf-8")
     n = len(tokenizer.encode(lines[0]))
     assert n > 255
-    list(decode_stream(model, tokenizer, lines, beam=1, trained_length=n + 1, on_warning=said.append))
-    assert not said
+    list(decode_stream(model, tokenizer, lines, beam=1, trained_length=n + 1, on_warning=messages.append))
+    assert not messages
     warning = (
         f"line 1: the model was trained on at most 255 tokens, and this line has {n}, so its output may be incomplete"
     )
@@ -159,7 +160,8 @@ def test_pairs_with_an_empty_side_are_counted(uninterrupted, tmp_path, capfd):
 
 
 def test_sequences_beyond_the_models_limit_are_named():
-    model, tokenizer = EchoModel(), LetterTokenizer()
+    model = EchoModel()
+    tokenizer = LetterTokenizer()
     model.max_length = 4
     with pytest.raises(UserError, match="prefix 2: expected at most 3 tokens; got 4; try"):
         list(decode_stream(model, tokenizer, ["ab", "c"], prefixes=["", "abcd"], beam=1))
@@ -226,13 +228,15 @@ class AttentiveModel:
 
 
 def test_a_token_is_aligned_to_the_source_token_of_greatest_mean_weight():
-    src, output = np.array([[5, 6, 2]]), [[7, 8]]  # the last column is EOS
+    src = np.array([[5, 6, 2]])  # the last column is EOS
+    output = [[7, 8]]
     first = AttentiveModel([[[0.5, 0.4, 0.1], [0.2, 0.1, 0.7]], [[0.0, 0.4, 0.6], [0.1, 0.1, 0.8]]])
     assert align(first, src, output) == [[1, 0]]
     second = AttentiveModel([[[0.9, 0.1, 0.0], [0.1, 0.2, 0.7]]])
     assert align(second, src, output) == [[0, 1]]
     ensemble = Ensemble.__new__(Ensemble)
-    ensemble.members, ensemble.config = [first, second], first.config
+    ensemble.members = [first, second]
+    ensemble.config = first.config
     assert align(ensemble, src, output) == [[0, 1]]
 
 

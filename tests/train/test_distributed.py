@@ -210,7 +210,8 @@ def test_a_failed_rank_ends_the_run_with_one_line_and_the_run_can_resume(text, t
 @given(st.lists(st.tuples(st.floats(0, 9), st.floats(0, 1), st.booleans()), min_size=1, max_size=4))
 def test_an_update_takes_the_time_of_the_slowest_rank_and_the_least_wait_is_the_networks(others):
     """`others` has, for each rank, the seconds of an update, the fraction spent waiting, and whether a signal came."""
-    world, signals = npx.distributed.World(), Signals(single_process=False)
+    world = npx.distributed.World()
+    signals = Signals(single_process=False)
     reports = [(seconds, seconds * fraction, signal, []) for seconds, fraction, signal in others]
     world.gather = lambda report: [report, *reports]
     sync = UpdateSync(world, signals, SilentReport(RunFolder(""), 1))
@@ -248,7 +249,7 @@ def test_micro_batches_are_split_until_every_rank_has_a_part(sizes, ranks):
     parts = split_positions(stream, places, ranks)
     assert [example for part in parts for example in stream.examples(part)] == list(range(sum(sizes)))
     assert all(len(stream.examples(part)) for part in parts) and len(parts) >= min(ranks, sum(sizes))
-    assert [stream.after(part) for part in parts[-1:]] == [stream.after(places[-1])]
+    assert [stream.next_position(part) for part in parts[-1:]] == [stream.next_position(places[-1])]
     if ranks <= len(sizes):
         assert parts == places
 
@@ -279,7 +280,8 @@ class RecordingWorld(npx.distributed.World):
     size = 2
 
     def __init__(self, flat):
-        self.flat, self.sums = flat, []
+        self.flat = flat
+        self.sums = []
 
     def all_reduce(self, flat, wire_dtype=None):
         self.sums.append(flat.copy())
@@ -297,7 +299,7 @@ def test_a_bucket_is_sent_once_its_gradients_are_complete(bytes_of_bucket, seed)
     assert sorted(i for b in reduction.buckets for i in range(b.start, b.stop)) == list(range(flat.grad.size))
     src, tgt = np.array([[5, 6, 2]]), np.array([[1, 4, 2]])
     reduction.begin()
-    model.loss(src, tgt).backward(on_leaf_done=reduction.ready)
+    model.loss(src, tgt).backward(on_leaf_done=reduction.on_leaf_done)
     assert len(world.sums) == len(reduction.buckets)  # each parameter is a leaf of the graph
     reduction.squared_norm()
     for bucket, sent in zip(reduction.buckets, world.sums, strict=True):
@@ -306,7 +308,7 @@ def test_a_bucket_is_sent_once_its_gradients_are_complete(bytes_of_bucket, seed)
     flat.zero_grad()
     world.sums.clear()
     reduction.begin()
-    assert reduction.ready is None
+    assert reduction.on_leaf_done is None
 
 
 # ---- sharded optimizer state
@@ -316,7 +318,10 @@ class ThreadWorld(npx.distributed.World):
     """A rank that runs as a thread of this process."""
 
     def __init__(self, rank, table, barrier):
-        self.rank, self.size, self.table, self.barrier = rank, len(table), table, barrier
+        self.rank = rank
+        self.size = len(table)
+        self.table = table
+        self.barrier = barrier
 
     def gather(self, value):
         self.table[self.rank] = value
@@ -342,7 +347,9 @@ class ThreadWorld(npx.distributed.World):
 
 def run_ranks(size, work):
     """Run `work(world)` on each rank and return the results; `npx.distributed.world()` is the rank's world."""
-    table, barrier, thread = [None] * size, threading.Barrier(size), threading.local()
+    table = [None] * size
+    barrier = threading.Barrier(size)
+    thread = threading.local()
 
     def run_rank(rank):
         thread.world = ThreadWorld(rank, table, barrier) if size > 1 else npx.distributed.World()

@@ -39,7 +39,8 @@ class Server(http.server.BaseHTTPRequestHandler):
 
     def do_GET(self):
         behavior = self.plan.pop(0) if self.plan else "normal"
-        content, start = self.files.get(self.path.lstrip("/")), 0
+        content = self.files.get(self.path.lstrip("/"))
+        start = 0
         range_ = self.headers.get("Range", "")
         self.ranges_requested.append(range_)
         if content is None or behavior == "error":
@@ -144,7 +145,7 @@ def test_a_wrong_hash_raises_and_deletes_the_download(tmp_path):
     with served({"a.bin": BYTES}) as (url, _):
         assert fetch_all([old], tmp_path, url)[0]["checked_by"] == "md5"
     (tmp_path / "a.bin").write_bytes(BYTES[:-9])  # placed there by the user, truncated
-    with pytest.raises(UserError, match=r"a.bin: expected MD5 .*; got .* \(76,791 bytes\); try deleting the file"):
+    with pytest.raises(UserError, match=r"a.bin: expected MD5 .*; got .* \(76,791 bytes\); try deleting it"):
         fetch_all([old], tmp_path, "http://127.0.0.1:1")
     assert (tmp_path / "a.bin").exists()  # the user's file is kept
 
@@ -413,7 +414,8 @@ def test_data_own_records_its_sources_and_accounts_for_every_pair(tmp_path, capf
     out = tmp_path / "out"
     options = ["--vocab-size", "290", "--max-length", "40", "--quiet"]
     assert main(["data", "own", "--out", str(out), *options, *files]) == 0
-    printed, manifest = capfd.readouterr().out, json.loads((out / "manifest.json").read_text("utf-8"))
+    printed = capfd.readouterr().out
+    manifest = json.loads((out / "manifest.json").read_text("utf-8"))
     expected = [
         {"file": str(path), "bytes": path.stat().st_size, "sha256": hashlib.sha256(path.read_bytes()).hexdigest()}
         for path in (*paths.values(), *paths.values())
@@ -439,7 +441,7 @@ def test_data_own_and_its_error_messages(tmp_path, capfd):
     valid = (tmp_path / "out/valid.src").read_text().splitlines()
     assert len(valid) == 15  # only lines that are empty on both sides are dropped
     for arguments, message in (
-        (["data", "wmt15", "--out", "x"], "got 'wmt15'; try wmt14"),
+        (["data", "wmt15", "--out", "x"], "got 'wmt15'; try own"),
         ([*command, files[0]], "expected both sides of each text"),
         (["data", "multi30k", "--out", "x", *files], "text files are not accepted"),
         ([*command, *files, "--tokenizer", "spm"], "--tokenizer: expected one of bpe, wordpiece; got 'spm'"),

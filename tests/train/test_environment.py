@@ -66,8 +66,8 @@ def test_an_input_error_names_the_input(uninterrupted, text, tmp_path, capfd):
     with open("/proc/self/mem", "rb") as broken:
         command = [sys.executable, "-m", "train", "translate", "--model", uninterrupted]
         process = subprocess.run(command, cwd=ROOT, stdin=broken, capture_output=True)
-    said = b"npx-transformer: stdin: expected readable text; got 'Input/output error'; try"
-    assert process.returncode == 2 and said in process.stderr, process.stderr
+    message = b"npx-transformer: stdin: expected readable text; got 'Input/output error'; try"
+    assert process.returncode == 2 and message in process.stderr, process.stderr
     assert not any(tmp_path.iterdir())
 
 

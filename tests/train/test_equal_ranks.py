@@ -122,8 +122,10 @@ def test_a_rank_that_fails_before_it_joins_is_named(tmp_path, monkeypatch, capfd
 
 def test_only_rank_0_writes_into_a_run(text, tmp_path, copied):
     """The folder of another rank may not be shared, or a file in it may have changed."""
-    config, task = trainings.config(text), TASKS["translation"]
-    tokenizer, texts = task.load_tokenizer(copied / "tokenizer.json"), task.texts(config.data)
+    config = trainings.config(text)
+    task = TASKS["translation"]
+    tokenizer = task.load_tokenizer(copied / "tokenizer.json")
+    texts = task.texts(config.data)
     (copied / "data/train/src.tokens").write_bytes(b"")
     (copied / "tokenizer.json").unlink()
     before = {path: path.read_bytes() for path in copied.rglob("*") if path.is_file()}
@@ -131,7 +133,8 @@ def test_only_rank_0_writes_into_a_run(text, tmp_path, copied):
     def write(world):
         if world.rank == 0:
             return []
-        runs, display = [RunFolder(copied), RunFolder(tmp_path / "not-shared")], Display(False)
+        runs = [RunFolder(copied), RunFolder(tmp_path / "not-shared")]
+        display = Display(False)
         errors = [error_of(prepare_tokenizer, run, config, texts, None, True, display) for run in runs]
         return errors + [error_of(prepare_corpora, run, config, texts, tokenizer, display) for run in runs]
 

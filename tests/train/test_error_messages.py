@@ -39,7 +39,7 @@ def copy(uninterrupted, tmp_path):
 
 
 @pytest.mark.parametrize(
-    ("arguments", "said"),
+    ("arguments", "message"),
     [
         (["translate", "--model", "RUN", "--beam", "x"], "--beam: expected a whole number from 1 to 512; got x; try"),
         (["train", "tiny", "--set", "train.peak_lr=0,001", "--out", "D"], "try peak_lr = 0.001\n"),
@@ -75,19 +75,19 @@ def copy(uninterrupted, tmp_path):
         (["info", "RUN", "--set", "model.n_layers=2"], "--set applies only to presets and configuration files; "),
         (
             ["info", "tiny", "--set", "model.n_layer=2"],
-            "--set: model.n_layer: expected a key of [model]; got an unknown",
+            "--set: model.n_layer: unknown key of [model]; try model.n_layers",
         ),
         (["info", "runs/x"], "got runs/x, which does not exist; try a folder that `train` has written"),
         (["plan", "runs/x"], "got runs/x, which does not exist; try a folder that `train` has written"),
         (["average", "runs/x"], "runs/x: expected a run folder; got a path that does not exist; try"),
         (["info", "tine"], "got tine, which does not exist; try tiny"),
         (["draw", "curves", "runs/a", "--out", "a.svg"], "got 'runs/a'; try `draw runs/a curves`"),
-        (["prepare", "own"], "prepare: expected a command; got an unknown command; try `npx-transformer data`"),
-        (["train", "tiny", "--lr", "0.1", "--out", "D"], "--lr: expected an option of this command; got a conf"),
+        (["prepare", "own"], "prepare: unknown command; did you mean `npx-transformer data`?"),
+        (["train", "tiny", "--lr", "0.1", "--out", "D"], "--lr: this is a configuration key, not an option"),
         (["train", "tiny", "--fp16", "--out", "D"], "try --set train.precision=fp16\n"),
         (["train", "tiny", "--epochs", "5", "--out", "D"], "try --set train.max_steps=VALUE"),
         (["train", "tiny", "--max-steps=5"], "try --set train.max_steps=5"),
-        (["train", "tiny", "--freeze", "encoder.*"], "got a configuration key; try --set 'train.freeze=encoder.*'"),
+        (["train", "tiny", "--freeze", "encoder.*"], "of this command; try --set 'train.freeze=encoder.*'"),
         (["train", "tiny", "--set", "train.optimizer=sgd", "--out", "D"], "is always Adam; try train.peak_lr"),
         (["train", "tiny", "--set", "optimizer=adam", "--out", "D"], "is always Adam; try train.peak_lr"),
         (["train", "tiny", "--optimizer", "adam", "--out", "D"], "is always Adam; try train.peak_lr"),
@@ -99,7 +99,10 @@ def copy(uninterrupted, tmp_path):
             "; try --set data.task=language\n",
         ),
         (["train", "tiny", "--out", "D", "--set", "train.peak_lr", "0.1"], "(0.1); try --set train.peak_lr=0.1\n"),
-        (["train", "", "--out", "D"], "'': expected a configuration file; got a path that does not exist; try a"),
+        (
+            ["train", "", "--out", "D"],
+            "'': expected a configuration file; got a path that does not exist; try tiny or a",
+        ),
         (["train", "tiny", "TEXTS", "--out", "D", "--set", "data.tokenizer="], "'': expected a Hugging Face tokenizer"),
         (["train", "tiny", "TEXTS", "--out", "D", "--set", "data.vocab_size=9"], "data.vocab_size: expected at least"),
         (
@@ -137,7 +140,28 @@ def copy(uninterrupted, tmp_path):
         (["train", "base", "TEXT", "--out", "D"], "; try --data /"),
         (["train", "RUN", "--out", "D"], "config.toml, or, instead of CONFIG, --init /"),
         (["train", "TEXT", "--out", "D"], "got a folder; try the path of a file inside it\n"),
-        (["score", "x.hyp", "x.ref"], "; try --hyp x.hyp\n"),
+        (["score", "x.hyp", "x.ref"], "; try --ref F --hyp F\n"),
+        (["score", "x.hyp", "--ref", "x.ref"], "; try --hyp x.hyp\n"),
+        (["data", "FILE", "FILE", "--out", "D"], "; try own --train-src <FILE> --train-tgt <FILE>\n"),
+        (["data", "own", "FILE", "FILE", "--out", "D"], "; try --train-src <FILE> --train-tgt <FILE>\n"),
+        (
+            ["data", "FILE", "--train-src", "x", "--out", "D"],
+            "; try own --train-src F --train-tgt F for your own text\n",
+        ),
+        (["data", "wmt14", "--out", "D"], "; try wmt14-en-"),
+        (["data", "tatoeba", "--out", "D"], "; try own --train-src F --train-tgt F for your own text\n"),
+        (["data", "own", "--tokenizer", "char", "--out", "D"], "expected one of bpe, wordpiece; got 'char'\n"),
+        (["train", "FILE", "FILE", "--out", "D"], "; try tiny --train-src <FILE> --train-tgt <FILE>\n"),
+        (["train", "tiny", "FILE", "FILE", "--out", "D"], "; try --train-src <FILE> --train-tgt <FILE>\n"),
+        (["translate", "RUN", "FILE"], "Missing option '--model'; try --model <RUN> --input <FILE>\n"),
+        (
+            ["translate", "--model", "<RUN>,<RUN>"],
+            "--model: expected one path; got <RUN>,<RUN>; try --model <RUN> --model <RUN>\n",
+        ),
+        (["score", "--ref=<FILE>:<FILE>", "--hyp", "x"], "got <FILE>:<FILE>; try --ref <FILE> --ref <FILE>\n"),
+        (["translate", "--model", "RUN", "--output", "o.de.gz"], "got the name of a compressed file; try o.de, which"),
+        (["train", "small", "--out", "D"], "got a path that does not exist; try tiny or another preset (base, big"),
+        (["translate", "RUN"], "Missing option '--model'; try --model <RUN>\n"),
         (["train", "tiny", "FILE", "--out", "D"], "; try --train-src /"),
         (["data", "own", "FILE", "--out", "D"], "; try --train-src /"),
         (["generate", "--model", "RUN", "A dog"], "(A dog); try --prompt 'A dog'\n"),
@@ -157,33 +181,34 @@ def copy(uninterrupted, tmp_path):
         (["data", "own", "--validpref", "a", "--out", "D"], "try --valid-src F --valid-tgt F\n"),
         (
             ["data", "own", "--destdir", "a"],
-            "--destdir: expected an option of this command; got an unknown option; try",
+            "--destdir: unknown option; try",
         ),
         (["data", "own", "--bpe-size", "1000", "--out", "D"], "try --vocab-size\n"),
         (["data", "own", "--tokenizer", "sentencepiece", "--out", "D"], "got 'sentencepiece'; try bpe\n"),
         (["data", "own", "--tokenizer", "unigram", "--out", "D"], "got 'unigram'; try bpe\n"),
         (["train", "tiny", "--max-epoch", "3", "--out", "D"], "try --set train.max_steps=VALUE (Number of updates)\n"),
-        (["train", "tiny", "--set", "train.epochs=3", "--out", "D"], "key; try train.max_steps (Number of updates)\n"),
+        (["train", "tiny", "--set", "train.epochs=3", "--out", "D"], "]; try train.max_steps (Number of updates)\n"),
         (
             ["score", "--ref", "FILE", "--hyp", "FILE", "--metric", "comet"],
             "got 'comet'; try chrf, because neural metrics are out of scope\n",
         ),
-        (
-            ["score", "--ref", "FILE", "--hyp", "-"],
-            "-: expected a text file; got a path that does not exist; try /dev/stdin\n",
+        (["score", "--ref", "FILE", "--hyp", "FILE", "--metric", "bleu_lc"], "got 'bleu_lc'; try bleu_13a_lc\n"),
+        *(
+            (["train", "tiny", "--out", "D", "--set", f"train.csv={text}"], f"; try csv = {value}\n")
+            for text, value in {"True": "true", "yes": "true", "1": "true", "off": "false"}.items()
         ),
         (["train", "configs/my.toml", "--out", "D"], "try configs/ in a clone of the repository\n"),
-        (["generate", "--model", "RUN", "--max-len", "5"], "got an unknown option; try --tokens\n"),
-        (["translate", "-m", "RUN"], "-m: expected an option of this command; got an unknown option; try --model\n"),
+        (["generate", "--model", "RUN", "--max-len", "5"], "--max-len: unknown option; try --tokens\n"),
+        (["translate", "-m", "RUN"], "-m: unknown option; try --model\n"),
         (["train", "tiny", "--out", "D", "--fp16=false"], "try --set train.precision=VALUE\n"),
         (["train", "tiny", "--amp", "--out", "D"], "try --set train.precision=VALUE\n"),
         (
             ["score", "--ref", "FILE", "--hyp", "FILE", "--metric", "bleu,chrf"],
             "--metric: expected one score; got bleu,chrf; try --metric bleu --metric chrf\n",
         ),
-        (["score", "-m", "bleu"], "-m: expected an option of this command; got an unknown option; try --metric\n"),
+        (["score", "-m", "bleu"], "-m: unknown option; try --metric\n"),
         (["translate", "--model", "RUN", "--remove-bpe"], "try --input F alone; the output has no subwords\n"),
-        (["translate", "--model", "RUN", "--set", "search.beam=2"], "got an unknown option; try --beam 2\n"),
+        (["translate", "--model", "RUN", "--set", "search.beam=2"], "--set: unknown option; try --beam 2\n"),
         (["translate", "--model", "RUN", "--set=search.batch_tokens=9"], "try --batch-tokens 9\n"),
         (["translate", "--model", "RUN", "--set", "train.seed=9"], "No such option: --set"),
         (
@@ -191,6 +216,10 @@ def copy(uninterrupted, tmp_path):
             "; try --set 'data.tokenizer=runs/a b/tokenizer.json', because a value with a space needs quotes\n",
         ),
         (["train", "tiny", "--data", "FILE", "--out", "D"], "; got a file; try --train-src <FILE> --train-tgt F\n"),
+        (
+            ["train", "tiny", "--data", "TEXT", "--out", "D"],
+            "not empty; try `npx-transformer data own --train-src F --train-tgt F --out DIR`\n",
+        ),
         (["train", "FILE", "--out", "D"], ", or --train-src <FILE> of `train` if it is a text\n"),
         (["info", "FILE"], ", or --train-src <FILE> of `train` if it is a text\n"),
         *(
@@ -208,7 +237,7 @@ def copy(uninterrupted, tmp_path):
     ],
 )
 def test_a_usage_error_names_its_option_and_writes_nothing(
-    arguments, said, uninterrupted, text, tmp_path, monkeypatch, capfd
+    arguments, message, uninterrupted, text, tmp_path, monkeypatch, capfd
 ):
     monkeypatch.chdir(tmp_path)
     sides = [f"--train-{side}={text / f'train.{end}'}" for side, end in (("src", "en"), ("tgt", "de"))]
@@ -222,25 +251,25 @@ def test_a_usage_error_names_its_option_and_writes_nothing(
             at = arguments.index(name)
             arguments = [*arguments[:at], *values, *arguments[at + 1 :]]
         arguments = [str(word).replace(f"<{name}>", str(values[0])) for word in arguments]
-        said = said.replace(f"<{name}>", str(values[0]))
+        message = message.replace(f"<{name}>", str(values[0]))
     capfd.readouterr()
     assert main([*map(str, arguments)]) == 2
-    assert said in capfd.readouterr().err.splitlines(keepends=True)[-1]
+    assert message in capfd.readouterr().err.splitlines(keepends=True)[-1]
     assert not any(tmp_path.iterdir())
 
 
 def test_a_large_text_is_not_a_configuration(tmp_path, capfd):
     for name, attempt in (("a b", "--train-src '{}' of `train` if it is a text"), ("my.toml", "a shorter file")):
         (file := tmp_path / name).write_text("A dog runs .\n" * 6000)
-        said = f"{file}: expected a configuration file; got a text of more than 65,536 bytes; try "
+        message = f"{file}: expected a configuration file; got a text of more than 65,536 bytes; try "
         for arguments in (["train", file, "--out", tmp_path / "new"], ["info", file]):
-            assert error_line(capfd, *arguments).endswith(f"{said}{attempt.format(file)}\n")
+            assert error_line(capfd, *arguments).endswith(f"{message}{attempt.format(file)}\n")
 
 
 def test_a_folder_of_runs_is_answered_with_their_names(uninterrupted, tmp_path, capfd):
     for name in "ba":
         shutil.copytree(uninterrupted, tmp_path / name)
-    said = f"got a folder with 2 runs; try {tmp_path}/a or {tmp_path}/b\n"
+    message = f"got a folder with 2 runs; try {tmp_path}/a or {tmp_path}/b\n"
     for arguments in (
         ["translate", "--model", tmp_path],
         ["average", tmp_path],
@@ -249,15 +278,15 @@ def test_a_folder_of_runs_is_answered_with_their_names(uninterrupted, tmp_path, 
         ["train", "--resume", "--out", tmp_path],
         ["train", "--init", tmp_path, "--out", "new"],
     ):
-        assert error_line(capfd, *arguments).endswith(said)
+        assert error_line(capfd, *arguments).endswith(message)
 
 
 def test_a_folder_of_a_run_is_answered_with_the_run(uninterrupted, capfd):
     checkpoints = uninterrupted / "checkpoints"
     for folder in (checkpoints, *checkpoints.glob("step-*")):
         for command in ("average", "info"):
-            said = f"{folder}: expected a run folder; got a folder of a run; try {uninterrupted}\n"
-            assert error_line(capfd, command, folder).endswith(said)
+            message = f"{folder}: expected a run folder; got a folder of a run; try {uninterrupted}\n"
+            assert error_line(capfd, command, folder).endswith(message)
 
 
 def test_suggested_paths_are_quoted_for_the_shell(uninterrupted, tmp_path, capfd):
@@ -270,7 +299,10 @@ def test_suggested_paths_are_quoted_for_the_shell(uninterrupted, tmp_path, capfd
             ["train", run, "--out", "D"],
             f"'{run}/config.toml', or, instead of CONFIG, --init '{run}' or --resume --out '{run}'",
         ),
-        (["train", "tiny", "--data", run, "--out", "D"], f"--train-src F --train-tgt F --out '{run}'`"),
+        (
+            ["train", "tiny", "--data", run, "--out", "D"],
+            f"got a run; try the folder that the run was trained on, or, instead of CONFIG, --init '{run}'",
+        ),
         (
             ["translate", "--model", run, "--model", other],
             f"try training the model with --set data.tokenizer='{run}/tok",
@@ -290,8 +322,8 @@ def test_every_path_in_a_suggested_option_is_quoted():
 
 def test_a_file_of_a_checkpoint_is_answered_with_the_run(uninterrupted, capfd):
     file = uninterrupted / "checkpoints" / "step-12" / "state.json"
-    said = f"{file}: expected a run folder or a checkpoint folder; got a file; try {uninterrupted}\n"
-    assert error_line(capfd, "translate", "--model", file).endswith(said)
+    message = f"{file}: expected a run folder or a checkpoint folder; got a file; try {uninterrupted}\n"
+    assert error_line(capfd, "translate", "--model", file).endswith(message)
 
 
 def test_a_run_that_has_lost_its_configuration_is_still_a_run(copy, capfd):
@@ -309,7 +341,9 @@ def test_a_picture_of_the_validation_text_needs_one(copy, tmp_path, capfd):
 
 @pytest.mark.parametrize("command", ["data", "data valid", "score", "train"])
 def test_unequal_texts_are_named_before_any_output(command, uninterrupted, text, tmp_path, capfd):
-    src, tgt, out = text / "train.en", text / "valid.de", tmp_path / "out"
+    src = text / "train.en"
+    tgt = text / "valid.de"
+    out = tmp_path / "out"
     arguments = {
         "data": ["data", "own", f"--train-src={src}", f"--train-tgt={tgt}", f"--out={out}", "--quiet"],
         "data valid": [
@@ -431,3 +465,25 @@ def test_characters_invalid_in_xml_are_replaced_in_pictures(uninterrupted, tmp_p
     assert len(pictures) == 5 and all(ElementTree.parse(file) for file in pictures)
     tree = draw_tree(Tree("TOP", [Leaf("X", NOT_XML)]), ["(TOP", "end"], [[1.0, 0.0]] * 2)
     assert ElementTree.fromstring(tree) is not None
+
+
+@pytest.mark.parametrize("what", ["curves", "memory", "beam"])
+@pytest.mark.parametrize("suffix", ["png", "svg"])
+def test_the_name_of_a_run_that_is_not_utf8_is_drawn(copy, tmp_path, what, suffix):
+    pytest.importorskip("matplotlib", reason="draws pictures")
+    run = copy.rename(tmp_path / os.fsdecode(b"o\nut\xff"))
+    picture = tmp_path / f"x.{suffix}"
+    options = ["--input", "one"] if what == "beam" else []
+    assert main(["draw", str(run), what, *options, "--out", str(picture)]) == 0
+    assert picture.stat().st_size and "ut\ufffd" in (tmp_path / "x.alt.txt").read_text(encoding="utf-8")
+
+
+@pytest.mark.parametrize("name", ["o\nx", os.fsdecode(b"x\xff")])
+def test_a_path_that_a_configuration_cannot_hold_is_answered_with_a_new_name(copy, text, tmp_path, capfd, name):
+    run = copy.rename(tmp_path / name)
+    texts = [f"--train-src={tmp_path / name}.en", f"--train-tgt={text / 'train.de'}"]
+    for key, options in (("tokenizer", ["--init", str(run)]), ("train_src", ["tiny", *texts])):
+        assert main(["train", *options, f"--out={tmp_path / 'out'}"]) == 2
+        error = capfd.readouterr().err
+        assert f": path: data.{key}: expected UTF-8 text on one line; got " in error
+        assert error.endswith("; try renaming the file or folder, or using a link to it\n")

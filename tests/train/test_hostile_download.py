@@ -118,7 +118,7 @@ SLOW = {
 @pytest.mark.parametrize("published", [True, False])
 @pytest.mark.parametrize("name", SLOW)
 def test_a_slow_download_ends(tmp_path, quick, monkeypatch, name, published):
-    monkeypatch.setattr(fetching, "PERIOD", 0.2)
+    monkeypatch.setattr(fetching, "WATCH_SECONDS", 0.2)
     with answering(SLOW[name]) as url, pytest.raises(UserError, match="a.bin: expected a complete download; got '"):
         fetch_all([ARCHIVE if published else UNPUBLISHED], tmp_path, url)
     assert {path.name for path in tmp_path.iterdir()} <= {"a.bin.part"}
@@ -133,7 +133,7 @@ def test_connections_of_one_byte_each_end_the_download(tmp_path, quick):
 
 
 def test_a_download_of_many_periods_completes(tmp_path, monkeypatch):
-    monkeypatch.setattr(fetching, "PERIOD", 0.5)
+    monkeypatch.setattr(fetching, "WATCH_SECONDS", 0.5)
 
     def parts():
         yield answer(b"Content-Length: 76800")

@@ -69,7 +69,8 @@ def test_an_older_checkpoint_is_used_if_the_newest_one_of_the_source_is_damaged(
     *_, older, newest = RunFolder(copied).steps()
     expected, (trained, tokenizer, _) = load_checkpoint(older).model, load_model(newest)
     (newest / "model.safetensors").write_bytes(b"")
-    model, lines = trained.config.build(seed=5), []
+    model = trained.config.build(seed=5)
+    lines = []
     line = initialize(model, str(copied), "", tokenizer, lines.append)
     assert line.endswith(f"of {older}") and "model.safetensors: damaged checkpoint" in lines[0]
     assert all(np.array_equal(values, expected[name]) for name, values in model.state_dict().items())

@@ -1,6 +1,7 @@
 """Masked language models, classifiers and taggers: their files, batches, training, and commands."""
 
 import json
+from importlib.util import find_spec
 
 import numpy as np
 import pytest
@@ -205,7 +206,8 @@ def test_masks_are_80_10_10_of_complete_words_and_change_with_the_epoch():
 @given(st.lists(st.tuples(st.integers(0, 3), st.integers(0, 3)), min_size=1, max_size=30))
 def test_label_scores_follow_their_definitions(pairs):
     gold, predicted = (np.array(side) for side in zip(*pairs, strict=True))
-    scores, f1 = LabelScores.of("abcd", gold, predicted), []
+    scores = LabelScores.of("abcd", gold, predicted)
+    f1 = []
     assert scores.accuracy == pytest.approx(100 * np.mean(gold == predicted))
     for i in range(4):
         hits, n_gold, n_predicted = (int(x.sum()) for x in ((gold == i) & (predicted == i), gold == i, predicted == i))
@@ -226,13 +228,17 @@ def test_label_scores_follow_their_definitions(pairs):
 def test_ten_sentences_are_memorized(kind):
     rng = np.random.default_rng(1)
     ids = np.concatenate([np.ones((10, 1), int), rng.integers(4, 20, (10, 5)), np.full((10, 1), 2)], axis=1)
-    labels, options = np.zeros_like(ids), {"src_vocab_size": 20}
+    labels = np.zeros_like(ids)
+    options = {"src_vocab_size": 20}
     if kind == "masked":
-        labels[:, 3], ids[:, 3], options = ids[:, 3], 3, {}
+        labels[:, 3] = ids[:, 3]
+        ids[:, 3] = 3
+        options = {}
     elif kind == "tokens":
         labels[:, 1:6] = rng.integers(4, 8, (10, 5))
     else:
-        labels, options = rng.integers(4, 8, (10, 1)), options | {"pooler": True}
+        labels = rng.integers(4, 8, (10, 1))
+        options = options | {"pooler": True}
     config = TransformerConfig(
         20 if kind == "masked" else 8, d_model=16, d_ff=32, n_heads=2, n_layers=1, dropout=0.0, norm="pre",
         architecture="encoder", **options,
@@ -298,9 +304,9 @@ def test_the_formats_of_other_tasks_are_answered_with_safetensors(runs, target, 
     for task in TEXTS:
         command = ["export", str(runs / task), "--out", str(tmp_path / task), "--to"]
         assert main([*command, target]) == 2
-        said = f" for --to {target}; got a model of the task {task}; try --to safetensors\n"
+        expected = f" for --to {target}; got {TASKS[task].model_kind}; try --to safetensors\n"
         error = capfd.readouterr().err
-        assert "expected a model of the task translation" in error and error.endswith(said)
+        assert "expected a translation model" in error and error.endswith(expected)
         assert main([*command, "safetensors"]) == 0
 
 
@@ -327,6 +333,10 @@ def test_classify_prints_labels_and_scores(runs, tmp_path, capfd):
     assert main([*command, str(runs / "tagging"), "--gold", str(runs / "valid.tags")]) == 0
     report = capfd.readouterr().err.splitlines()
     assert report[0].startswith("accuracy (micro F1) ")
+    gold = ["--gold", str(runs / "valid.tags"), "--output", str(tmp_path / "tags")]
+    assert main([*command, str(runs / "tagging"), *gold]) == 0
+    printed = capfd.readouterr()
+    assert printed.out.splitlines() == report and not printed.err
     assert {line.split()[0] for line in report[2:]} == {"DT", "NN", "VB"}
 
 
@@ -365,13 +375,13 @@ def test_results_do_not_depend_on_the_batch(runs, monkeypatch):
         (
             "masking",
             "classify",
-            "expected a model of the task classification or tagging; got a model of the task masking; try `npx-",
+            "expected a classifier or a tagger; got a masked language model; try `npx-",
         ),
         ("masking", "embed --pooling max", '--pooling: expected one of "mean", "first"; got max'),
         ("tagging", "classify", "line 2: expected text; got an empty line; try removing the line"),
         ("masking", "embed", "line 2: expected text; got an empty line; try removing the line"),
-        ("masking", "generate", "expected a model of the task language; got a model of the task masking"),
-        ("masking", "draw confusion", "expected a classifier or a tagger; got a run for the task masking"),
+        ("masking", "generate", "expected a language model; got a masked language model"),
+        ("masking", "draw confusion", "expected a classifier or a tagger; got a masked language model"),
         (
             "masking",
             "draw beam --input=cat",
@@ -393,14 +403,52 @@ def test_a_wrong_request_is_answered_in_one_line(runs, tmp_path, capfd, task, co
     assert message in error[-1] and "Traceback" not in "".join(error)
 
 
-def test_labels_that_the_training_text_lacks_are_named(folder, tmp_path, capfd):
-    (folder / "odd.tags").write_text("the\tDT\ncat\tNNS\n")
-    files = "--train-tagged", f"{folder}/train.tags", "--valid-tagged", f"{folder}/odd.tags"
-    command = ["train", f"{folder}/small.toml", "--set", "data.task=tagging", "--out", str(tmp_path / "run"), "--quiet"]
-    assert main([*command, *files]) == 2
-    message = capfd.readouterr().err
-    assert "odd.tags, line 2: expected a label that the training text has; got 'NNS'; try NN" in message
-    assert not (tmp_path / "run").exists()
+@pytest.mark.parametrize("task", ["tagging", "classification"])
+def test_labels_that_the_training_text_lacks_are_errors(folder, tmp_path, capfd, task):
+    """The scores of validations are those of `classify --gold`. The labels do not change the validation loss."""
+    if task == "tagging":
+        text = "the\tPDT\ncats\tNNS\n\nthe\tDT\ncat\tNN\ncats\tNNS\n\ncats\tNNS\n"
+        n_known, kind, listed = 2, "tagged", "2 labels that the training text lacks, counted as errors in 4 places"
+        counts = "NNS 3, PDT 1"
+    else:
+        text = f"sees\t{SENTENCES[1]}\nfinds\tthe cat finds the dog\n"
+        n_known, kind, listed = 1, "labeled", "1 label that the training text lacks, counted as errors in 1 place"
+        counts = "finds 1"
+    gold = tmp_path / "valid"
+    gold.write_text(text)
+    out = tmp_path / "run"
+    command = ["train", f"{folder}/small.toml", "--set", f"data.task={task}", "--quiet"]
+    files = f"--train-{kind}={folder}/train.{TEXTS[task][0]}", f"--valid-{kind}={gold}"
+    assert main([*command, *files, "--out", str(out)]) == 0
+    expected = f"warning: {gold}: {listed} and left out of the loss: {counts}\n"
+    assert expected in capfd.readouterr().err and expected in (out / "log.txt").read_text()
+    assert main(["classify", "--model", f"{out}/checkpoints/step-12", "--gold", str(gold)]) == 0
+    entry = json.loads((out / "metrics.jsonl").read_text().splitlines()[-1])
+    scores = f"accuracy (micro F1) {entry['accuracy']:.2f}  macro F1 {entry['macro_f1']:.2f}  labels "
+    assert scores in capfd.readouterr().err
+
+    model, tokenizer, config = load_model(f"{out}/checkpoints/step-12", task)
+    corpus = TASKS[task].prepare((str(gold),), tokenizer, out / "data" / "valid", 32)
+    assert corpus.n_target_tokens == n_known
+    batches = [batch for _, batch in TASKS[task].validation_batches(corpus, 1)]
+    assert sum(batch.n_target_tokens for batch in batches) == n_known and not all(b.n_target_tokens for b in batches)
+    losses = [model.loss(batch.ids, batch.labels, loss_normalizer=1.0).item() for batch in batches]
+    assert sum(losses) / n_known == pytest.approx(entry["loss"], rel=1e-5)
+    with pytest.raises(UserError, match="training text: expected only labels that the tokenizer of the run has; got "):
+        TASKS[task].training_batches(corpus, config, tokenizer, 1)
+    (tmp_path / "other").write_text("PDT\tthe\n")
+    others = [*files[:1], f"--valid-{kind}={tmp_path}/other", "--out", str(tmp_path / "new")]
+    assert main([*command, *others]) == 2 and not (tmp_path / "new").exists()
+    assert f"{tmp_path}/other: expected labels that the training text has; got " in capfd.readouterr().err
+    if find_spec("matplotlib"):
+        assert main(["draw", str(out), "confusion", "--out", str(tmp_path / "c.svg")]) == 0
+        assert f"{counts.split()[0]} as " in (tmp_path / "c.alt.txt").read_text()
+
+
+def test_a_file_of_tagged_words_is_answered_with_gold(runs, capfd):
+    assert main(["classify", "--model", str(runs / "tagging"), "--input", str(runs / "valid.tags")]) == 2
+    message = "'the\\tDT': expected words separated by spaces; got a tab; try --gold F for a file with lines word<TAB>"
+    assert message in capfd.readouterr().err
 
 
 def test_a_tagger_learns_from_a_file_of_words_and_a_file_of_tags(folder, runs, tmp_path, capfd):

@@ -109,7 +109,7 @@ def test_epochs_differ_in_offset_and_order():
 @given(n=st.integers(2, 60), length=st.integers(1, 9), per_batch=st.integers(1, 4))
 def test_validation_predicts_each_token_once(n, length, per_batch):
     text = PlainText(np.arange(n), min(length, n - 1))
-    batches = [batch for _, batch in WindowBatches(text, per_batch * length).in_order()]
+    batches = [batch for _, batch in WindowBatches(text, per_batch * length).validation_batches()]
     assert np.array_equal(np.concatenate([batch.ids[:, 1:].ravel() for batch in batches]), np.arange(1, n))
     assert all(batch.shape[0] * batch.shape[1] <= per_batch * length for batch in batches)
 
@@ -225,7 +225,8 @@ def test_score_reads_a_text_from_a_pipe(trained_run, folder, capfd):
 
 
 def test_invalid_texts_and_options_of_score(trained_run, folder, tmp_path, capfd):
-    model, valid = ["--model", str(trained_run)], str(folder / "valid.txt")
+    model = ["--model", str(trained_run)]
+    valid = str(folder / "valid.txt")
     contents = {"empty": b"", "short": b"to be or not", "latin": b"to be\n\xfc\n", "gz": gzip.compress(b"to be")}
     for name, content in contents.items():
         (tmp_path / name).write_bytes(content)
@@ -243,9 +244,9 @@ def test_invalid_texts_and_options_of_score(trained_run, folder, tmp_path, capfd
             model,
             "missing --ref; try --ref F, --pairs SRC TGT --model RUN, or --text F --model RUN for a language model",
         ),
-        ([*model, "--pairs", valid, valid], "got a model of the task language; try --text F\n"),
-        ([*model, "--ref", valid, "--hyp", valid, "--src", valid], "of the task language; try --text F\n"),
-        (["--model", str(BEFORE), "--text", valid], "of the task translation; try --pairs SRC TGT\n"),
+        ([*model, "--pairs", valid, valid], "got a language model; try --text F\n"),
+        ([*model, "--ref", valid, "--hyp", valid, "--src", valid], "got a language model; try --text F\n"),
+        (["--model", str(BEFORE), "--text", valid], "got a translation model; try --pairs SRC TGT\n"),
     ):
         assert main(["score", *arguments]) == 2, arguments
         out, err = capfd.readouterr()
@@ -304,12 +305,9 @@ def test_invalid_options_are_reported_on_one_line(trained_run, capsys, options, 
 
 def test_a_model_of_another_task_is_rejected(trained_run, capfd):
     assert main(["translate", "--model", str(trained_run)]) == 2
-    assert (
-        "expected a model of the task translation; got a model of the task language; try `npx-transformer generate"
-        in capfd.readouterr().err
-    )
+    assert "expected a translation model; got a language model; try `npx-transformer generate" in capfd.readouterr().err
     assert main(["generate", "--model", str(BEFORE)]) == 2
-    assert "expected a model of the task language; got a model of the task translation" in capfd.readouterr().err
+    assert "expected a language model; got a translation model" in capfd.readouterr().err
     assert main(["draw", str(trained_run), "beam", "--input", "to", "--out", "a.svg"]) == 2
     assert "expected a model that translates or parses; got a language model; try" in capfd.readouterr().err
 

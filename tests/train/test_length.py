@@ -85,8 +85,8 @@ def test_a_table_is_written_and_continued(tmp_path, monkeypatch, capfd):
     assert written["rows"]["copy-alibi"] == table["rows"]["copy-alibi"]
     assert main([*arguments, "--seed", "2"]) == 2
     assert capfd.readouterr().err.count("\n") == 1
-    again = run_length(tmp_path / "again", ["copy-alibi"], steps=2, progress=False)["rows"]["copy-alibi"]
-    assert again["lengths"] == table["rows"]["copy-alibi"]["lengths"], "a row is a function of its settings"
+    repeated = run_length(tmp_path / "again", ["copy-alibi"], steps=2, progress=False)["rows"]["copy-alibi"]
+    assert repeated["lengths"] == table["rows"]["copy-alibi"]["lengths"], "a row is a function of its settings"
 
 
 def test_every_row_is_reported(tmp_path, monkeypatch):

@@ -10,8 +10,11 @@ from train import Trainer, UserError, average_checkpoints
 from train.cli import main
 from train.experiments.folder import open_table_folder
 from train.files import atomic_write, open_for_appending
+from train.learn.checkpointer import Checkpointer
+from train.run import checkpoint
 from train.run.checkpoint import load_model
 from train.run.folder import RunFolder
+from train.run.report import RunReport
 
 PRECIOUS = "a file of another user\n"
 
@@ -64,7 +67,7 @@ def test_hard_links_in_a_run_are_never_written_through(copied, text, name):
     (copied / name).unlink(missing_ok=True)
     os.link(victim, copied / name)
     if name == "lock":
-        with pytest.raises(UserError, match="expected a lock of this program; got another file"):
+        with pytest.raises(UserError, match="expected a lock file that npx-transformer created; got another file"):
             run(text, copied, resume=True, max_steps=13, csv=True)
         (copied / name).unlink()
     run(text, copied, resume=True, max_steps=13, csv=True)
@@ -90,7 +93,10 @@ def test_a_backup_of_hard_links_stays_unaltered_and_can_continue(copied, text):
 
 
 def test_a_backup_of_hard_links_during_the_training_stays_unaltered(text, tmp_path, monkeypatch):
-    out, backup, after, before = tmp_path / "run", tmp_path / "backup", Trainer._after_update, {}
+    out = tmp_path / "run"
+    backup = tmp_path / "backup"
+    after = Trainer._after_update
+    before = {}
 
     def copy(self):
         if self.state.step == 5:
@@ -119,14 +125,18 @@ def test_a_link_in_place_of_a_folder_of_the_run_is_rejected(copied, text, name):
     (copied / name).symlink_to(victims)
     before = {path: path.stat().st_mtime_ns for path in victims.rglob("*")}
     for write in (lambda: run(text, copied, resume=True, max_steps=13), lambda: average_checkpoints(copied, 2)):
-        with pytest.raises(UserError, match=f"run/{name}: expected a folder of this program; got a link; try moving"):
+        with pytest.raises(
+            UserError,
+            match=f"run/{name}: expected a folder that npx-transformer created; got a symbolic link; try moving",
+        ):
             write()
     assert {path: path.stat().st_mtime_ns for path in victims.rglob("*")} == before
     load_model(copied)  # reading is safe
 
 
 def test_a_link_that_appears_during_the_training_ends_it(text, tmp_path, monkeypatch):
-    out, after = tmp_path / "run", Trainer._after_update
+    out = tmp_path / "run"
+    after = Trainer._after_update
 
     def swap(self):
         if self.state.step == 5:
@@ -136,9 +146,38 @@ def test_a_link_that_appears_during_the_training_ends_it(text, tmp_path, monkeyp
         after(self)
 
     monkeypatch.setattr(Trainer, "_after_update", swap)
-    with pytest.raises(UserError, match="run/checkpoints: expected a folder of this program; got a link"):
+    with pytest.raises(
+        UserError, match="run/checkpoints: expected a folder that npx-transformer created; got a symbolic link"
+    ):
         run(text, out)
     assert not list((tmp_path / "victims").iterdir())
+
+
+@pytest.mark.parametrize("moment", ["sync", "save_best", "prune"])
+def test_a_link_that_appears_just_before_a_checkpoint_is_not_followed(text, tmp_path, monkeypatch, moment):
+    """After the check of the lock, another user replaces `checkpoints` with a link to those of another run."""
+    out, victims = tmp_path / "run", tmp_path / "victims"
+    (victims / "step-1").mkdir(parents=True)
+    (victims / "best-1").mkdir()
+    owner, name = {
+        "sync": (RunReport, "sync"),
+        "save_best": (Checkpointer, "_identity"),
+        "prune": (checkpoint, "prune"),
+    }[moment]
+    original = getattr(owner, name)
+
+    def swap(self, *arguments):
+        if not (out / "checkpoints").is_symlink() and (out / "checkpoints/step-6").exists():
+            (out / "checkpoints").rename(tmp_path / "moved")
+            (out / "checkpoints").symlink_to(victims)
+            for path in (tmp_path / "moved").iterdir():  # so that they count as checkpoints of this run
+                shutil.copytree(path, victims / path.name)
+        return original(self, *arguments)
+
+    monkeypatch.setattr(owner, name, swap)
+    with pytest.raises(UserError, match="checkpoints: expected a folder that npx-transformer created; got a symbolic"):
+        run(text, out, best_metric="loss", keep_best=2, keep_last=1)
+    assert {path.name for path in victims.iterdir()} == {"step-1", "best-1"} | set(os.listdir(tmp_path / "moved"))
 
 
 def test_a_run_behind_a_link_continues(copied, text):
@@ -150,12 +189,12 @@ def test_a_run_behind_a_link_continues(copied, text):
 @pytest.mark.parametrize("name", ["step-6", "step-9", "averaged"])
 def test_a_checkpoint_that_was_replaced_by_a_link_is_pruned_as_a_link(copied, text, name):
     average_checkpoints(copied, 2)
-    moved = (copied / "checkpoints" / name).rename(copied.parent / "moved")
-    (copied / "checkpoints" / name).symlink_to(moved)
-    before = {path: path.read_bytes() for path in moved.iterdir()}
+    target = (copied / "checkpoints" / name).rename(copied.parent / "moved")
+    (copied / "checkpoints" / name).symlink_to(target)
+    before = {path: path.read_bytes() for path in target.iterdir()}
     run(text, copied, resume=True, max_steps=15, keep_last=1)
     average_checkpoints(copied, 1)
-    assert {path: path.read_bytes() for path in moved.iterdir()} == before
+    assert {path: path.read_bytes() for path in target.iterdir()} == before
     assert {path.name for path in (copied / "checkpoints").iterdir()} == {"step-15", "averaged"}
 
 
@@ -207,7 +246,7 @@ def test_a_link_in_place_of_a_folder_of_data_is_rejected(tmp_path, capfd, name, 
         capfd.readouterr()
         assert main(arguments) == 2
         err = capfd.readouterr().err
-        assert f"out/{name}: expected a folder of this program; got a link; try moving the folder back" in err
+        assert f"out/{name}: expected a folder that npx-transformer created; got a symbolic link; try moving" in err
         assert {path: path.stat().st_mtime_ns for path in victims.rglob("*")} == before
         assert (out / name).is_symlink() and not (tmp_path / "nothing").exists()
 
@@ -215,7 +254,9 @@ def test_a_link_in_place_of_a_folder_of_data_is_rejected(tmp_path, capfd, name, 
 def test_a_link_in_place_of_a_row_of_a_table_is_rejected(tmp_path):
     open_table_folder(tmp_path / "out", {})
     (tmp_path / "out" / "base").symlink_to(tmp_path)
-    with pytest.raises(UserError, match="out/base: expected a folder of this program; got a link"):
+    with pytest.raises(
+        UserError, match="out/base: expected a folder that npx-transformer created; got a symbolic link"
+    ):
         open_table_folder(tmp_path / "out", {})
     (tmp_path / "link").symlink_to(tmp_path / "out")
     (tmp_path / "out" / "base").unlink()

@@ -7,7 +7,7 @@ import json
 import pytest
 
 from tests.helpers.trainings import one_line, run
-from train import UserError
+from train import Trainer, UserError
 from train.run import metric_files
 from train.run.folder import RunFolder
 
@@ -29,7 +29,8 @@ def events(out):
 
     scalars = []
     for file in (out / "tensorboard").iterdir():
-        content, position = file.read_bytes(), 0
+        content = file.read_bytes()
+        position = 0
         while position < len(content):
             size = int.from_bytes(content[position : position + 8], "little")
             event = Event.FromString(content[position + 12 : position + 12 + size])
@@ -67,6 +68,32 @@ def test_event_files_have_all_numbers_even_after_a_resume(text, tmp_path):
             if name not in ("kind", "time", "step") and value != "foreign"
         }
         assert len(events(out)) == len(expected) and shown == pytest.approx(expected, rel=1e-6)
+
+
+@pytest.mark.parametrize("change", ["removed", "link", "replaced"])
+@pytest.mark.parametrize("name", ["metrics.csv", pytest.param("tensorboard", marks=needs_tensorboard)])
+def test_a_copy_that_is_replaced_during_the_training_is_written_again(text, tmp_path, monkeypatch, capfd, name, change):
+    out, target = tmp_path / "run", tmp_path / "target"
+    after = Trainer._after_update
+
+    def replace(self):
+        if self.state.step == 7:
+            path = out / name if name == "metrics.csv" else next((out / name).iterdir())
+            path.unlink()
+            if change == "link":
+                target.touch()
+                path.symlink_to(target)
+            elif change == "replaced":
+                path.write_bytes(b"")
+        after(self)
+
+    monkeypatch.setattr(Trainer, "_after_update", replace)
+    run(text, out, csv=True, tensorboard=name == "tensorboard")
+    assert csv_rows(out) == entries(out)
+    assert name == "metrics.csv" or {step for step, _, _ in events(out)} == {entry["step"] for entry in entries(out)}
+    assert not target.exists() or not target.read_bytes()
+    message = "was removed or replaced; it is written again from metrics.jsonl\n"
+    assert capfd.readouterr().err.count(message) == 1 and message in (out / "log.txt").read_text()
 
 
 def test_a_missing_library_is_reported_before_anything_is_written(text, tmp_path, monkeypatch):

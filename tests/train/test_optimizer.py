@@ -69,9 +69,11 @@ def test_schedule_rejects_invalid_arguments(changes):
 )
 def test_adam_follows_its_formula_over_several_steps(seed, beta1, beta2, decay, inside):
     flat = noisy_model(seed)
-    eps, rng = 1e-3, np.random.default_rng(seed)
+    eps = 1e-3
+    rng = np.random.default_rng(seed)
     adam = Adam(flat, beta1, beta2, eps, decay, inside)
-    p, m, v = flat.data.astype(np.float64), 0.0, 0.0
+    p = flat.data.astype(np.float64)
+    m = v = 0.0
     for step in range(1, 4):
         g = flat.grad.astype(np.float64)
         adam.step(0.01 * step)
@@ -117,7 +119,8 @@ def test_adam_updates_the_model_and_continues_from_its_state():
 def test_an_update_does_not_depend_on_the_layout_of_gradients(monkeypatch, joined):
     """Weights and moments are equal bit for bit; the norm is summed in another order."""
     monkeypatch.setattr("models.parameters.CHUNK_SIZE", joined)
-    results, ids = [], np.array([[4, 5, 6, 2], [7, 8, 2, 0]])
+    results = []
+    ids = np.array([[4, 5, 6, 2], [7, 8, 2, 0]])
     for in_one in (True, False):
         model = Transformer(SMALL, seed=3)
         adam = Adam(model)
@@ -240,7 +243,8 @@ def hand_loss(logits, targets, smoothing, over, pad):
 )
 def test_loss_is_the_smoothed_cross_entropy(seed, smoothing, over, normalizer):
     rng = np.random.default_rng(seed)
-    logits, targets = rng.normal(size=(2, 3, 5)), rng.integers(0, 5, size=(2, 3))
+    logits = rng.normal(size=(2, 3, 5))
+    targets = rng.integers(0, 5, size=(2, 3))
     total, count = hand_loss(logits, targets, smoothing, over, pad=0)
     loss = label_smoothed_loss(Tensor(logits), targets, smoothing, over, normalizer=normalizer)
     assert loss.item() == pytest.approx(
@@ -263,7 +267,7 @@ def test_loss_rejects_invalid_arguments():
         label_smoothed_loss(logits, np.ones((2, 4), int))
     with pytest.raises(ValueError, match="smoothing"):
         label_smoothed_loss(logits, np.ones((2, 3), int), smoothing=1.0)
-    with pytest.raises(ValueError, match="smoothing_over"):
+    with pytest.raises(ValueError, match="smoothing_classes"):
         label_smoothed_loss(logits, np.ones((2, 3), int), classes="some")
 
 

@@ -25,7 +25,7 @@ def test_saved_arrays_are_described_by_operation_and_size():
     y = ops.exp(x)  # saves its output
     z = y * y  # saves the same array
     saved = [array for array in saved_arrays() if array.shape == (50, 40)]
-    assert [(array.operation, array.number, array.dtype, array.nbytes) for array in saved] == [
+    assert [(array.operation, array.n_arrays, array.dtype, array.nbytes) for array in saved] == [
         ("exp", 1, "float32", 8000)
     ]
     assert str(saved[0]) == "exp 1 x (50, 40) float32, 0.0 MiB"
@@ -45,26 +45,28 @@ def test_saved_arrays_of_a_model_are_sorted_and_exclude_parameters():
     loss.backward()
 
 
-class Full:
-    """A model.loss that raises MemoryError for more than `most` rows, in forward or backward."""
+def limit_memory(monkeypatch, max_rows, where="forward"):
+    """Make `model.loss` raise MemoryError for more than `max_rows` rows, in forward or backward.
 
-    def __init__(self, monkeypatch, most, where="forward"):
-        loss, self.seen = Transformer.loss, []
+    Return a list to which each call appends its number of rows.
+    """
+    loss = Transformer.loss
+    batch_sizes = []
 
-        def limited(made, src, tgt, *args, **kwargs):
-            self.seen.append(len(src))
-            value = loss(made, src, tgt, *args, **kwargs)
-            if len(src) > most and where == "forward":
-                raise MemoryError("Unable to allocate 1.00 TiB")
-            if len(src) > most:
-                value.node.vjp = self.fails
-            return value
-
-        monkeypatch.setattr(Transformer, "loss", limited)
-
-    @staticmethod
-    def fails(g):
+    def raise_memory_error(g):
         raise MemoryError
+
+    def limited_loss(self, src, tgt, *args, **kwargs):
+        batch_sizes.append(len(src))
+        value = loss(self, src, tgt, *args, **kwargs)
+        if len(src) > max_rows and where == "forward":
+            raise MemoryError("Unable to allocate 1.00 TiB")
+        if len(src) > max_rows:
+            value.node.vjp = raise_memory_error
+        return value
+
+    monkeypatch.setattr(Transformer, "loss", limited_loss)
+    return batch_sizes
 
 
 class Journal:
@@ -81,16 +83,17 @@ def test_an_update_that_does_not_fit_is_repeated_with_halves(monkeypatch, where)
     batches = Batches(Corpus.from_pairs(pairs), 1000)
     micro = [batches.batch(np.arange(7)), batches.batch(np.arange(2))]
     gradients = []
-    for most in (7, 4):
-        journal, made = Journal(), model(dropout=0.0)
-        for p in made.parameters():
+    for max_rows in (7, 4):
+        journal = Journal()
+        network = model(dropout=0.0)
+        for p in network.parameters():
             p.data = p.data.astype("float64")
-        update = update_of(made, journal)
+        update = update_of(network, journal)
         with monkeypatch.context() as patch:
-            full = Full(patch, most, where)
+            batch_sizes = limit_memory(patch, max_rows, where)
             result = update.gradient(micro, 5)
         gradients.append((*result, update.flat.grad.copy()))
-    assert full.seen == [7, 3, 4, 1, 1]
+    assert batch_sizes == [7, 3, 4, 1, 1]
     assert gradients[0][:2] == pytest.approx(gradients[1][:2], rel=1e-12)
     np.testing.assert_allclose(gradients[1][2], gradients[0][2], rtol=1e-9, atol=1e-14)
     assert journal.entries == [{"kind": "halved", "step": 5, "micro_batches": 4}]
@@ -98,7 +101,7 @@ def test_an_update_that_does_not_fit_is_repeated_with_halves(monkeypatch, where)
 
 
 def test_running_out_of_memory_twice_is_one_line(text, tmp_path, monkeypatch):
-    Full(monkeypatch, 0)
+    limit_memory(monkeypatch, max_rows=0)
     with pytest.raises(UserError) as error:
         run(text, tmp_path / "run")
     message = str(error.value)
@@ -116,12 +119,13 @@ def test_running_out_of_memory_twice_is_one_line(text, tmp_path, monkeypatch):
 
 
 def test_a_single_pair_that_does_not_fit_is_not_retried(monkeypatch):
-    full, journal = Full(monkeypatch, 0), Journal()
+    batch_sizes = limit_memory(monkeypatch, max_rows=0)
+    journal = Journal()
     update = update_of(model(), journal)
     one = Batches(Corpus.from_pairs([((4, 5), (6,))]), 100).batch(np.arange(1))
-    with pytest.raises(UserError, match="1 pairs of 3 . 2 tokens"):
+    with pytest.raises(UserError, match="1 pair of 3 . 2 tokens"):
         update.gradient([one], 1)
-    assert full.seen == [1] and not journal.entries
+    assert batch_sizes == [1] and not journal.entries
 
 
 def test_the_message_on_a_gpu_has_its_memory_use():
@@ -135,7 +139,7 @@ def test_the_message_on_a_gpu_has_its_memory_use():
 
 def test_a_run_continues_with_halves_and_logs_it(text, tmp_path, monkeypatch):
     with monkeypatch.context() as patch:
-        Full(patch, 8)
+        limit_memory(patch, max_rows=8)
         summary = run(text, tmp_path / "run")
     assert summary.step == 12 and np.isfinite(summary.valid_loss)
     lines = (tmp_path / "run" / "metrics.jsonl").read_text(encoding="utf-8").splitlines()

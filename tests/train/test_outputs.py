@@ -16,7 +16,7 @@ from train import files
 from train.cli import main
 from train.cli.app import open_output
 from train.errors import UserError
-from train.files import REPLACES, WriteError, open_for_reading
+from train.files import WOULD_REPLACE_A_FILE, WriteError, open_for_reading
 from train.run.replace import new_folder
 
 REPLACED = "this output would replace an input or another output; try another path"
@@ -60,7 +60,8 @@ def test_an_output_is_not_inside_the_run(run, texts, tmp_path, capfd, name, mode
 
 @pytest.mark.parametrize("link", ["tokenizer.json", "config.toml", "checkpoints"])
 def test_an_output_does_not_replace_a_file_that_the_run_links_to(run, texts, tmp_path, capfd, link):
-    copied, target = shutil.copytree(run, tmp_path / "run"), tmp_path / "target"
+    copied = shutil.copytree(run, tmp_path / "run")
+    target = tmp_path / "target"
     (copied / link).rename(target)
     (copied / link).symlink_to(target)
     output = target / "step-6/optimizer.safetensors" if link == "checkpoints" else target
@@ -77,7 +78,9 @@ def test_an_output_does_not_replace_a_file_that_the_run_links_to(run, texts, tmp
 def test_a_picture_is_not_inside_a_run_that_it_shows(run, tmp_path, capfd, name):
     pytest.importorskip("matplotlib", reason="draws pictures")
     before = {path: path.stat().st_mtime_ns for path in run.rglob("*")}
-    other, link, text = shutil.copytree(run, tmp_path / "other"), tmp_path / "link.svg", tmp_path / "text.svg"
+    other = shutil.copytree(run, tmp_path / "other")
+    link = tmp_path / "link.svg"
+    text = tmp_path / "text.svg"
     link.symlink_to(run / name)
     for options in ([str(run), "curves"], [str(other), "curves", "--also", str(run)]):
         assert main(["draw", *options, "--out", str(link)]) == 2
@@ -161,9 +164,9 @@ def test_an_output_does_not_replace_a_file_that_was_read(tmp_path):
         with open_for_reading(text) as file:
             return file.read()
 
-    with pytest.raises(UserError, match=REPLACES), open_output(link) as file:
+    with pytest.raises(UserError, match=WOULD_REPLACE_A_FILE), open_output(link) as file:
         file.write(str(read()))  # read after the output was opened
-    with pytest.raises(UserError, match=REPLACES), open_output(text):
+    with pytest.raises(UserError, match=WOULD_REPLACE_A_FILE), open_output(text):
         pass
     assert read() == link.read_bytes() == b"one" and len([*tmp_path.iterdir()]) == 2
     time.sleep(0.02)  # the time of a change may have a resolution of 10 ms
@@ -241,7 +244,8 @@ def test_the_record_of_files_read_stays_small(tmp_path, monkeypatch):
 @pytest.mark.skipif(not os.path.isdir("/proc/self/fd"), reason="needs files without a name")
 def test_a_new_output_never_has_another_name(tmp_path, monkeypatch):
     """A kill at any time therefore leaves the complete output or nothing."""
-    names, link = [], os.link
+    names = []
+    link = os.link
 
     def record(source, name, **options):
         link(source, name, **options)

@@ -9,7 +9,7 @@ import pytest
 import npx
 from autograd import Tensor
 from models import Transformer, TransformerConfig
-from models.init import SCHEMES, scheme, uniform
+from models.init import SCHEMES, uniform, use_scheme
 from models.search import beam_search
 from models.search.protocol import check_search
 from tests import ROOT
@@ -92,7 +92,8 @@ def test_a_variant_changes_only_its_keys(variant):
 
 def test_version_1_is_post_norm_with_dropout_on_sublayer_outputs_only():
     """Version 1 is the first public commit; pre-norm, other dropout and a higher rate belong to version 2."""
-    model, t = shaped(f"model.variant={V1}").config, config_of(f"model.variant={V1}").train
+    model = shaped(f"model.variant={V1}").config
+    t = config_of(f"model.variant={V1}").train
     assert (model.norm, model.attention_dropout, model.activation_dropout) == ("post", 0, 0)
     assert (t.warmup_steps, t.lr_scale, model.layer_norm_eps) == (4000, 1.0, 1e-6)
     later = {name: value for _, name, value in DIFFERENCES if name not in {n for _, n, _ in differences(V1)}}
@@ -102,7 +103,8 @@ def test_version_1_is_post_norm_with_dropout_on_sublayer_outputs_only():
 
 def test_the_former_variant_keeps_its_six_details_and_rates():
     """Runs of earlier versions of this project use this variant."""
-    model, t = shaped("model.variant=tensor2tensor").config, config_of("model.variant=tensor2tensor").train
+    model = shaped("model.variant=tensor2tensor").config
+    t = config_of("model.variant=tensor2tensor").train
     assert (model.norm, model.positions, model.position_rates) == ("pre", "sinusoidal_halves", "paper")
     assert (model.attention_dropout, model.activation_dropout) == (0.1, 0.1)
     assert (t.smoothing_over, t.adam_eps_inside, t.warmup_steps, t.lr_scale) == ("others", True, 4000, 1.0)
@@ -114,10 +116,10 @@ def test_each_difference_can_be_set_and_reset_individually(table, name, value):
     paper, variant = config_of(), config_of(f"model.variant={V2}")
     default = getattr(getattr(paper, table), name)
     assert default != value
-    back = f"{table}.{name}={str(default).lower()}"
-    back = back if default is not None else f"{table}.{name}=paper"  # the default of the paper's layout
+    restored = f"{table}.{name}={str(default).lower()}"
+    restored = restored if default is not None else f"{table}.{name}=paper"  # the default of the paper's layout
     expected = "paper" if default is None else default
-    assert changed(config_of(f"model.variant={V2}", back), variant) == {(table, name): expected}
+    assert changed(config_of(f"model.variant={V2}", restored), variant) == {(table, name): expected}
     assert changed(config_of(f"{table}.{name}={str(value).lower()}"), paper) == {(table, name): value}
 
 
@@ -217,8 +219,8 @@ def loss_of_version_2(text, tmp_path_factory):
 def test_each_difference_affects_training(table, name, value, text, tmp_path, loss_of_version_2):
     """Resetting a single key changes the loss of three updates."""
     default = getattr(getattr(config_of(), table), name)
-    back = f"{table}.{name}={'paper' if default is None else str(default).lower()}"
-    assert loss_of_three_updates(text, tmp_path / "run", back) != loss_of_version_2
+    restored = f"{table}.{name}={'paper' if default is None else str(default).lower()}"
+    assert loss_of_three_updates(text, tmp_path / "run", restored) != loss_of_version_2
 
 
 @pytest.mark.parametrize("shape", [(7, 5), (7, 5, 3)])
@@ -226,19 +228,20 @@ def test_uniform_unit_scaling_depends_on_the_inputs_only(shape):
     """The bound is a = sqrt(3 / n_in), as in TensorFlow; merged matrices have the bound of one matrix."""
     samples = {}
     for name in SCHEMES:
-        with npx.keyed(1, 0), scheme(name):
+        with npx.keyed(1, 0), use_scheme(name):
             samples[name] = uniform(*shape)
     assert abs(samples["uniform_unit_scaling"]).max() <= (3 / 7) ** 0.5
     edges = np.cumsum(shape[1:-1])
     pairs = zip(*(np.split(samples[name], edges, axis=1) for name in SCHEMES), strict=True)
     for (xavier, scaled), n_out in zip(pairs, shape[1:], strict=True):
         assert np.allclose(scaled, xavier * ((7 + n_out) / 14) ** 0.5, rtol=1e-6)  # the same samples
-    with npx.keyed(1, 0), scheme("uniform_unit_scaling"):
+    with npx.keyed(1, 0), use_scheme("uniform_unit_scaling"):
         assert abs(uniform(32, 4096)).max() == pytest.approx((3 / 32) ** 0.5, rel=1e-3)
 
 
 def test_the_variants_initialize_all_but_the_embedding_by_unit_scaling():
-    paper, variant = shaped(), shaped(f"model.variant={V1}", "model.attention_bias=false", "model.target_space=false")
+    paper = shaped()
+    variant = shaped(f"model.variant={V1}", "model.attention_bias=false", "model.target_space=false")
     for (name, a), (_, b) in zip(paper.named_parameters(), variant.named_parameters(), strict=True):
         same = a.data.ndim == 1 or name == "embedding.weight" or a.data.shape == (8, 8)  # xavier: 6 / (8 + 8)
         assert np.array_equal(a.data, b.data) == same or "query" in name or "key" in name
@@ -247,14 +250,16 @@ def test_the_variants_initialize_all_but_the_embedding_by_unit_scaling():
 
 def entered(model, side, src, tgt):
     """Return the input of the first layer."""
-    seen = []
-    getattr(model, side)[0].hook = lambda x, *rest: seen.append(x.data)
+    inputs = []
+    getattr(model, side)[0].hook = lambda x, *rest: inputs.append(x.data)
     model(src, tgt)
-    return seen[0]
+    return inputs[0]
 
 
 def test_the_target_space_is_one_learned_vector_added_to_each_source_embedding():
-    model, src, tgt = shaped("model.target_space=true").eval(), np.array([[5, 6, 2]]), np.array([[1, 7]])
+    model = shaped("model.target_space=true").eval()
+    src = np.array([[5, 6, 2]])
+    tgt = np.array([[1, 7]])
     inputs = []
     for values in (model.target_space.weight.data, np.zeros(8)):
         model.target_space.weight.assign(values)
@@ -269,11 +274,13 @@ def test_the_target_space_is_one_learned_vector_added_to_each_source_embedding()
 
 def test_the_decoder_starts_with_a_zero_vector():
     """The first input is only the encoding of position 0, in training, in search and in a packed batch."""
-    model, src = shaped("model.decoder_start=zeros").eval(), np.array([[5, 6, 2], [5, 2, 0]])
+    model = shaped("model.decoder_start=zeros").eval()
+    src = np.array([[5, 6, 2], [5, 2, 0]])
     tgt = np.array([[1, 7], [1, 8]])
-    x, usual = entered(model, "decoder", src, tgt), entered(shaped().eval(), "decoder", src, tgt)
+    x = entered(model, "decoder", src, tgt)
+    expected = entered(shaped().eval(), "decoder", src, tgt)
     first = model.target_positions.table_rows(0, x, x.dtype)[0]
-    assert np.allclose(x[:, 0], first, atol=1e-7) and np.array_equal(x[:, 1:], usual[:, 1:])
+    assert np.allclose(x[:, 0], first, atol=1e-7) and np.array_equal(x[:, 1:], expected[:, 1:])
     start, state = model.start(src)
     assert np.allclose(model.step(start, state), model(src, tgt[:, :1]).data[:, -1], atol=1e-5)
     before = model.loss(src, np.array([[1, 7, 2], [1, 8, 2]])).item()

@@ -23,7 +23,7 @@ from autograd.memory import MemorySample
 from models import Transformer, TransformerConfig
 from models.registry import ARCHITECTURES
 from models.search import ForcedPrefix, beam_search
-from models.search.tree import CUT, FINISHED, KEPT, Candidate, Tree
+from models.search.tree import CUT, FINISHED, KEPT, Candidate, SearchTree
 from tests.laws.test_search import EOS, MarkovModel
 from train.cli import main
 from train.run.checkpoint import load_model
@@ -88,8 +88,8 @@ def test_the_same_input_gives_the_same_bytes_and_names_its_source(tmp_path, unin
 def test_a_png_has_the_same_bytes_and_its_source(tmp_path, uninterrupted):
     png, _ = drawn(tmp_path, uninterrupted, "heads", "--input", SENTENCE, "--kind", "cross", name="a.png")
     assert png == drawn(tmp_path, uninterrupted, "heads", "--input", SENTENCE, "--kind", "cross", name="b.png")[0]
-    with PIL.Image.open(tmp_path / "a.png") as found:
-        assert "SHA-256 of state" in found.info["Source"] and SENTENCE in found.info["Title"]
+    with PIL.Image.open(tmp_path / "a.png") as image:
+        assert "SHA-256 of state" in image.info["Source"] and SENTENCE in image.info["Title"]
 
 
 def test_curves_of_two_runs_tell_them_apart(tmp_path, uninterrupted):
@@ -223,7 +223,7 @@ def test_an_inspection_has_the_engines_numbers(loaded):
     for kind, maps in inspection.maps.items():
         expected = np.stack([layer[0] for layer in model.attention_maps(ids, out, kind)])
         np.testing.assert_array_equal(maps, expected)
-        rows, columns = inspection.edges(kind)
+        rows, columns = inspection.axis_labels(kind)
         assert maps.shape[2:] == (len(rows), len(columns))
     logits = model(ids, out).data[0]
     assert (inspection.log_probabilities.argmax(axis=1) == logits.argmax(axis=1)).all()
@@ -241,15 +241,15 @@ def test_an_ablated_head_contributes_nothing_and_is_restored(seed, norm):
     attention = model.attentions()[head.kind][head.layer]
     other = attention.weights  # while ablated, the head's values must not affect the output
     with ablate_heads(model, [head]):
-        off = model(src, tgt).data.copy()
+        ablated = model(src, tgt).data.copy()
         size = attention.d_v
         values = (attention.query_key_value if head.kind != "cross" else attention.key_value).weight.data
         columns = slice(values.shape[1] - size * (3 - head.head), values.shape[1] - size * (2 - head.head))
         original = values[:, columns].copy()
         values[:, columns] *= 7
-        np.testing.assert_array_equal(model(src, tgt).data, off)
+        np.testing.assert_array_equal(model(src, tgt).data, ablated)
         values[:, columns] = original
-    assert np.abs(before - off).max() > 1e-6 and other == attention.weights
+    assert np.abs(before - ablated).max() > 1e-6 and other == attention.weights
     np.testing.assert_array_equal(model(src, tgt).data, before)
 
 
@@ -277,11 +277,12 @@ def test_labels_show_where_words_begin_and_differ_for_different_tokens(loaded):
 )  # fmt: skip
 @settings(max_examples=40)
 def test_the_leaves_of_a_tree_are_exactly_the_hypotheses(seed, beam, coarse, alpha, end_bias):
-    model, tree = MarkovModel(6, seed, coarse, end_bias), Tree()
+    model = MarkovModel(6, seed, coarse, end_bias)
+    tree = SearchTree()
     src = np.array([[3, 4, EOS]])
-    how = {"beam": beam, "alpha": alpha, "max_extra": 3, "n_best": beam}
-    (best,) = beam_search(model, src, **how, observe=tree)
-    assert beam_search(model, src, **how) == [best]  # observing changes nothing
+    search_options = {"beam": beam, "alpha": alpha, "max_extra": 3, "n_best": beam}
+    (best,) = beam_search(model, src, **search_options, observe=tree)
+    assert beam_search(model, src, **search_options) == [best]  # observing changes nothing
     leaves = {
         (tuple(tree.tokens(i)[:-1] if c.fate == FINISHED else tree.tokens(i)), c.score, c.log_probability)
         for i, c in enumerate(tree.candidates)
@@ -306,11 +307,11 @@ def test_a_forced_prefix_keeps_the_models_log_probability(seed, prefix):
     src = np.array([[3, 4, EOS]])
     (best,) = beam_search(ForcedPrefix(model, [prefix]), src, beam=3, max_extra=6, n_best=3)
     everything = beam_search(model, src, beam=200, max_extra=6, n_best=200)[0]
-    known = {tuple(h.tokens): h.log_probability for h in everything}
+    log_probabilities = {tuple(h.tokens): h.log_probability for h in everything}
     assert all(h.tokens[: len(prefix)] == prefix for h in best)
     for h in best:
-        if tuple(h.tokens) in known and h.finished:
-            assert abs(known[tuple(h.tokens)] - h.log_probability) < 1e-5
+        if tuple(h.tokens) in log_probabilities and h.finished:
+            assert abs(log_probabilities[tuple(h.tokens)] - h.log_probability) < 1e-5
 
 
 def test_peak_memory_agrees_with_tracemalloc():
@@ -321,8 +322,8 @@ def test_peak_memory_agrees_with_tracemalloc():
     task = TASKS["translation"]
     batches = Batches(corpus, 1000, 1)
     batch = batches.batch(batches.epoch(1)[0])
-    how = type("Table", (), {"label_smoothing": 0.1, "smoothing_over": "all", "seed": 1})
-    memory = measure_memory(task, model, batch, how)
+    settings = type("Table", (), {"label_smoothing": 0.1, "smoothing_over": "all", "seed": 1})
+    memory = measure_memory(task, model, batch, settings)
     tracemalloc.start()
     try:
         with npx.keyed(1, 1):
@@ -365,7 +366,8 @@ STEPS = st.lists(st.sampled_from([KEPT, FINISHED, "dropped"]), min_size=1, max_s
 
 @given(fates=st.lists(STEPS, min_size=1, max_size=12), most=st.integers(2, 5))
 def test_a_wrapped_beam_has_every_candidate_and_repeats_the_live_ones(fates, most):
-    tree, steps = Tree(), []
+    tree = SearchTree()
+    steps = []
     for n, step in enumerate(fates):
         steps.append([len(tree.candidates) + i for i in range(len(step))])
         tree.candidates += [Candidate(n + 1, -1, 3, 0.0, 0.0, fate) for fate in step]
@@ -390,7 +392,8 @@ def test_one_point_has_one_tick(tmp_path):
 @pytest.mark.parametrize("length", [1, 2, 3, 9])
 def test_the_labels_of_heads_fit_into_the_picture(tmp_path, monkeypatch, kind, length):
     """Labels fit even for short sentences, whose matrices are smaller than the titles and the color bar."""
-    figures, tokens = [], ["Tom"] * length
+    figures = []
+    tokens = ["Tom"] * length
     monkeypatch.setattr(heads, "write", lambda figure, *_: figures.append(figure))
     maps = {kind: np.full((2, 4, length, length), 1 / length)}
     inspection = Inspection(tokens, tokens, tokens, maps, {kind: None}, None, None, None)

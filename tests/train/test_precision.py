@@ -41,7 +41,9 @@ def dtype(name):
 @pytest.mark.parametrize("low", LOW)
 def test_references_preserve_the_dtype(low):
     """NumPy's matmuls and means of bfloat16 are float32, which fast versions need not imitate."""
-    rng, low, drop = np.random.default_rng(0), dtype(low), npx.DropoutSpec(0.5, npx.Key(1, 1, 1))
+    rng = np.random.default_rng(0)
+    low = dtype(low)
+    drop = npx.DropoutSpec(0.5, npx.Key(1, 1, 1))
     numbers = lambda *shape: rng.normal(size=shape).astype(low)  # noqa: E731
     with npx.kernel_mode("reference"):
         for kernel, args in (
@@ -94,7 +96,8 @@ def test_16_bit_sums_are_accumulated_in_float32():
 
 @pytest.mark.parametrize("low", LOW)
 def test_master_weights_are_float32_with_a_16_bit_copy(low):
-    low, tree = dtype(low), Tree()
+    low = dtype(low)
+    tree = Tree()
     for p in tree.parameters():
         p.data += np.linspace(0, 1e-3, p.size, dtype="float32")
     before = tree.state_dict()
@@ -118,7 +121,8 @@ def test_master_weights_are_float32_with_a_16_bit_copy(low):
 
 @pytest.mark.parametrize("low", LOW)
 def test_gradients_accumulate_in_float32(low):
-    low, tree = dtype(low), Tree()
+    low = dtype(low)
+    tree = Tree()
     flat = FlatParameters(tree, low)
     for _ in range(3):
         (tree.scale * Tensor(np.array([1, 2**-12, 3]).astype(low))).sum().backward()
@@ -129,7 +133,8 @@ def test_gradients_accumulate_in_float32(low):
 
 @pytest.mark.parametrize("low", LOW)
 def test_small_updates_are_not_lost_to_rounding(low):
-    low, tree = dtype(low), Tree()
+    low = dtype(low)
+    tree = Tree()
     flat = FlatParameters(tree, low)
     adam = Adam(flat)
     for _ in range(40):
@@ -271,7 +276,8 @@ def test_training_on_emulated_kernels(text, tmp_path, monkeypatch, precision):
     for expected, entry in zip(host, emulated, strict=True):
         assert entry["loss"] == pytest.approx(expected["loss"], rel=1e-4 if precision == "float32" else 2e-2)
 
-    waits, update = [], Trainer._update
+    waits = []
+    update = Trainer._update
 
     def watched(self):
         CUPY.waits.clear()

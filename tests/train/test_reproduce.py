@@ -69,7 +69,8 @@ def test_table_3_trains_scores_and_writes_rows(tmp_path, texts, capfd):
 @pytest.mark.slow
 def test_an_interrupted_table_continues_to_the_same_results(tmp_path, texts, monkeypatch):
     complete = run(tmp_path / "complete", texts)
-    updates, update = [], Trainer._update
+    updates = []
+    update = Trainer._update
 
     def stopped(self):
         updates.append(1)
@@ -88,7 +89,8 @@ def test_an_interrupted_table_continues_to_the_same_results(tmp_path, texts, mon
 
 
 def test_a_failed_row_is_retried_and_others_are_trained(tmp_path, texts, monkeypatch, capfd):
-    run_row, failing_rows = table3.run_row, ["A-h4"]
+    run_row = table3.run_row
+    failing_rows = ["A-h4"]
 
     def failing(row, *rest):
         if row in failing_rows:
@@ -107,7 +109,8 @@ def test_a_failed_row_is_retried_and_others_are_trained(tmp_path, texts, monkeyp
 
 @pytest.mark.slow
 def test_two_seeds_in_two_processes_are_averaged_and_compared(tmp_path, texts, capfd):
-    rows, two = ("base", "A-h4"), {"seeds": 2}
+    rows = ("base", "A-h4")
+    two = {"seeds": 2}
     run(tmp_path / "one", texts, rows, steps=2)
     alone = run(tmp_path / "one", texts, rows, steps=2, **two)  # only the second seeds are trained
     assert capfd.readouterr().err.count("row ") == 4
@@ -168,7 +171,7 @@ def test_a_claim_is_unclear_within_two_standard_errors(gap, trainings):
         ({"settings": [*SMALL, "train.seed=2"]}, "expected settings = .*train.seed=2.*; try a new --out"),
         ({"texts": {"train_src": "nowhere"}}, "nowhere: expected a text file"),
         ({"texts": {"valid_src": "", "valid_tgt": ""}}, "valid_src: missing validation text"),
-        ({"settings": ["train.sed=2"]}, "got an unknown key; try train.seed"),
+        ({"settings": ["train.sed=2"]}, r"unknown key of \[train\]; try train.seed"),
     ],
 )
 def test_invalid_arguments_raise_before_training(tmp_path, texts, monkeypatch, changes, message):
@@ -317,7 +320,8 @@ def test_table_2_has_the_papers_rows_and_both_costs(trained, texts, tmp_path, ca
 
 
 def test_table_2_translates_again_after_a_change(trained, texts, tmp_path, monkeypatch):
-    calls, translate = [], table2.best_translations
+    calls = []
+    translate = table2.best_translations
 
     def count_and_translate(*args, **options):
         calls.append(1)
@@ -397,5 +401,5 @@ def test_measure_speed_takes_the_fastest_update(texts, monkeypatch):
     tokens_per_second = speed.measure_speed(config.transformer_config(300), config)
     assert tokens_per_second == 3 * 2 * 30 / 0.25  # 3 pairs of 30 tokens per side; the fastest step after the warmup
     language = RunConfig.from_dict({"model": {"architecture": "decoder"}, "data": {"task": "language"}})
-    with pytest.raises(UserError, match="expected a model of the task translation, not language"):
+    with pytest.raises(UserError, match="expected a translation model; got a language model"):
         speed.measure_speed(language.transformer_config(300), language)

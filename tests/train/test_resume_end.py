@@ -22,9 +22,9 @@ def test_a_run_with_no_step_left_stays_unchanged(uninterrupted, tmp_path, capfd,
     before = contents(out)
     assert main(["train", "--resume", "--out", str(out), f"--set=train.max_steps={max_steps}", *options]) == 0
     err = capfd.readouterr().err
-    beyond = f", beyond train.max_steps = {max_steps}" if max_steps < 12 else ""
-    assert err.count("after step 12") == 1, "one line says that the run has ended"
-    assert f"{out}: nothing left to do, because the run ended after step 12{beyond}; " in err
+    position = f"is at step 12, beyond train.max_steps = {max_steps}" if max_steps < 12 else "ended after step 12"
+    assert err.count("step 12") == 1, "one line says that the run has no step left"
+    assert f"{out}: nothing left to do, because the run {position}; " in err
     assert "--set train.max_steps=N with N > 12 continues" in err
     assert contents(out) == before
 
@@ -36,7 +36,8 @@ def test_a_run_with_no_step_left_stays_unchanged(uninterrupted, tmp_path, capfd,
 def test_a_finished_run_keeps_its_checkpoints_and_says_that_no_key_changes(
     text, tmp_path, monkeypatch, capfd, setting, ends_early
 ):
-    out, name = tmp_path / "run", setting.partition("=")[0]
+    out = tmp_path / "run"
+    name = setting.partition("=")[0]
     losses = [5, 4, 3, *range(4, 13)] if ends_early else range(12, 0, -1)
     scripted(monkeypatch, [*map(float, losses)])
     options = {"validate_every": 1, "checkpoint_every": 1, "keep_best": 4, "best_metric": "loss"}
@@ -65,8 +66,8 @@ def test_a_complete_run_gets_the_metric_files_that_it_lacks(uninterrupted, tmp_p
 
 def test_the_summary_of_a_complete_run_is_that_of_the_run(text, tmp_path):
     first = run(text, tmp_path / "run", max_steps=5)
-    again = run(text, tmp_path / "run", resume=True, max_steps=5)
-    assert again == first and first.scores  # step 5 is not a multiple of validate_every
+    resumed = run(text, tmp_path / "run", resume=True, max_steps=5)
+    assert resumed == first and first.scores  # step 5 is not a multiple of validate_every
 
 
 def test_a_final_validation_that_was_lost_is_repeated(text, tmp_path, uninterrupted):
@@ -113,7 +114,8 @@ def test_continuing_after_early_stopping_equals_not_stopping(text, tmp_path, mon
 @pytest.mark.parametrize(("changes", "last"), [({"max_steps": 5}, 5), ({"patience": 1, "validate_every": 2}, 4)])
 def test_the_checkpoint_of_a_finished_run_counts_for_keep_last(text, tmp_path, monkeypatch, changes, last):
     """A continued run removes it once keep_last newer checkpoints exist, not when it writes the next one."""
-    out, names = tmp_path / "run", []
+    out = tmp_path / "run"
+    names = []
     scripted(monkeypatch, [3.0, 4.0, *range(2, -9, -1)])
     assert run(text, out, **changes).step == last
     for max_steps in (7, 10, 12):

@@ -25,6 +25,7 @@ from train.run import checkpoint, storage
 from train.run.checkpoint import load_checkpoint
 from train.run.folder import RunFolder
 from train.run.report import LineFile
+from train.run.state import RunState
 
 
 def in_a_thread(call):
@@ -41,7 +42,9 @@ def in_a_thread(call):
 
 @pytest.mark.parametrize("resume", [False, True])
 def test_a_second_training_in_a_folder_fails_without_disturbing_the_first(text, tmp_path, monkeypatch, resume):
-    out, after, errors = tmp_path / "run", Trainer._after_update, []
+    out = tmp_path / "run"
+    after = Trainer._after_update
+    errors = []
 
     def second(self):
         after(self)
@@ -62,7 +65,9 @@ def test_a_second_training_in_a_folder_fails_without_disturbing_the_first(text, 
 
 def test_of_two_concurrent_starts_one_fails_and_removes_nothing(text, tmp_path, monkeypatch):
     """The second start has already checked the folder when the first one begins."""
-    out, check, checks = tmp_path / "run", RunFolder.check, []
+    out = tmp_path / "run"
+    check = RunFolder.check
+    checks = []
 
     def between(self, resume):
         check(self, resume)
@@ -100,7 +105,8 @@ def test_a_killed_process_holds_no_lock(text, tmp_path, child_holds_it):
 
 def test_a_lock_whose_file_was_just_removed_is_taken_again(tmp_path, monkeypatch):
     """The holder ends and removes the file after this program has opened the file and before it locks it."""
-    try_lock, removed = files.try_lock, []
+    try_lock = files.try_lock
+    removed = []
 
     def end_of_the_holder(descriptor):
         if not removed:
@@ -123,7 +129,8 @@ def test_what_a_killed_process_only_partially_wrote_is_removed(tmp_path, folder)
 
 
 def test_a_moved_run_folder_is_an_error_and_not_recreated(text, tmp_path, monkeypatch):
-    after, out = Trainer._after_update, tmp_path / "run"
+    after = Trainer._after_update
+    out = tmp_path / "run"
 
     def move(self):
         if self.state.step == 7:
@@ -144,7 +151,7 @@ def test_a_lock_of_another_program_is_not_touched(text, tmp_path, content):
     if content == '{"program"':  # a full disk may truncate the text of a lock
         assert run(text, tmp_path, max_steps=1).step == 1
         return
-    with pytest.raises(UserError, match="lock: expected a lock of this program; got another file"):
+    with pytest.raises(UserError, match="lock: expected a lock file that npx-transformer created; got another file"):
         run(text, tmp_path)
     assert (tmp_path / "lock").read_text() == content and os.listdir(tmp_path) == ["lock"]
 
@@ -183,6 +190,13 @@ def test_an_invalid_state_with_a_valid_checksum_is_rejected(text, copied, change
     assert f"run.{[*change][0]}" in one_line(error) or "extra" in str(error.value)
 
 
+def test_the_state_is_read_from_the_keys_that_it_is_written_to():
+    state = RunState(step=7, epoch=2, logged_epoch=2, valid_step=6, best_step=4, stale_validations=1)
+    content = state.to_json()
+    assert (content["in_epoch"], content["validated"], content["worse"]) == (2, 6, 1)  # as in version 0.2
+    assert RunState.read(content, 7) == state
+
+
 @pytest.mark.parametrize("name", ["adam_steps", "loss_scale", "run", "tokenizer_digest"])
 @pytest.mark.parametrize("value", [None, "x", {}, 10**30])
 def test_no_value_in_a_state_causes_a_traceback(text, copied, uninterrupted, name, value):
@@ -214,7 +228,8 @@ def test_invalid_lines_of_metrics_are_skipped(copied, text, uninterrupted):
 
 @pytest.mark.parametrize("number", [errno.ENOSPC, errno.EROFS])
 def test_a_failed_checkpoint_is_retried(text, uninterrupted, tmp_path, monkeypatch, number):
-    sealed_json, tries = storage.sealed_json, []
+    sealed_json = storage.sealed_json
+    tries = []
 
     def full(content):
         tries.append(content["step"])
@@ -223,7 +238,7 @@ def test_a_failed_checkpoint_is_retried(text, uninterrupted, tmp_path, monkeypat
         return sealed_json(content)
 
     monkeypatch.setattr(storage, "sealed_json", full)
-    monkeypatch.setattr(checkpointer, "RETRY", -1)
+    monkeypatch.setattr(checkpointer, "RETRY_SECONDS", -1)
     run(text, tmp_path / "run")
     assert tries == [3, 6, 7, 8, 9, 12]
     log = (tmp_path / "run" / "log.txt").read_text(encoding="utf-8")
@@ -232,13 +247,14 @@ def test_a_failed_checkpoint_is_retried(text, uninterrupted, tmp_path, monkeypat
 
 
 def test_log_lines_are_buffered_while_the_disk_is_full(text, tmp_path, monkeypatch):
-    real, calls = LineFile._write, []
+    write = LineFile._write
+    calls = []
 
     def full(self):
         calls.append(self.path.name)
         if 4 < len(calls) < 9:
             raise WriteError("full")
-        real(self)
+        write(self)
 
     monkeypatch.setattr(LineFile, "_write", full)
     run(text, tmp_path / "run")
@@ -248,9 +264,10 @@ def test_log_lines_are_buffered_while_the_disk_is_full(text, tmp_path, monkeypat
 
 
 def test_max_hours_stops_in_time_and_resume_is_exact(text, uninterrupted, tmp_path, monkeypatch):
-    real, update = time.monotonic, Trainer._update
+    monotonic = time.monotonic
+    update = Trainer._update
     spent = [0.0]
-    monkeypatch.setattr(time, "monotonic", lambda: real() + spent[0])
+    monkeypatch.setattr(time, "monotonic", lambda: monotonic() + spent[0])
 
     def slow(self):
         spent[0] += 1000.0
@@ -266,7 +283,8 @@ def test_max_hours_stops_in_time_and_resume_is_exact(text, uninterrupted, tmp_pa
 
 
 def test_a_kill_before_pruning_leaves_the_same_checkpoints_after_resuming(text, uninterrupted, tmp_path, monkeypatch):
-    out, remove = tmp_path / "run", checkpoint.remove_folder
+    out = tmp_path / "run"
+    remove = checkpoint.remove_folder
 
     def crash(path):
         raise Crash
@@ -352,3 +370,52 @@ def test_a_damaged_sealed_file_is_never_read(tmp_path, content, at, bit):
     assert read_sealed(note) in (None, content)  # whitespace may change
     note.write_bytes(raw[: int(at * len(raw))])
     assert read_sealed(note) in (None, content) and read_sealed(tmp_path / "none") is None
+
+
+# ---- a new folder that the user moves
+
+
+@pytest.mark.parametrize("content", [None, "tokenizer.json"])
+def test_a_new_folder_in_place_of_a_moved_run_is_not_removed(tmp_path, content):
+    """The program ends before the first update, and the user has created another folder under the same name."""
+    out = tmp_path / "run"
+    with pytest.raises(KeyError), RunFolder(out).creating(resume=False):
+        (out / "config.toml").write_text("")
+        out.rename(tmp_path / "moved")
+        out.mkdir()
+        if content:
+            (out / content).write_text("")
+        raise KeyError
+    assert os.listdir(out) == [content] * bool(content) and "config.toml" in os.listdir(tmp_path / "moved")
+
+
+def test_a_new_folder_in_place_of_a_moved_run_that_is_trained_is_not_removed(text, tmp_path, monkeypatch):
+    after = Trainer._after_update
+    out = tmp_path / "run"
+
+    def move(self):
+        if self.state.step == 7:
+            out.rename(tmp_path / "moved")
+            out.mkdir()
+        after(self)
+
+    monkeypatch.setattr(Trainer, "_after_update", move)
+    with pytest.raises(UserError, match="was moved or deleted while"):
+        run(text, out)
+    assert out.is_dir()
+
+
+def test_moved_checkpoints_are_reported(text, tmp_path, monkeypatch, capfd):
+    out = tmp_path / "run"
+    after = Trainer._after_update
+
+    def move(self):
+        if self.state.step == 7:
+            (out / "checkpoints").rename(tmp_path / "moved")
+        after(self)
+
+    monkeypatch.setattr(Trainer, "_after_update", move)
+    run(text, out)
+    message = f"warning: {out / 'checkpoints/step-6'} was moved or removed; training continues with a new checkpoint\n"
+    assert capfd.readouterr().err.count(message) == 1 and message in (out / "log.txt").read_text()
+    assert [path.name for path in RunFolder(out).steps()] == ["step-9", "step-12"]

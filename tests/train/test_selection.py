@@ -3,7 +3,6 @@
 import csv
 import os
 import shutil
-from dataclasses import asdict
 
 import numpy as np
 import pytest
@@ -37,8 +36,8 @@ def scripted(monkeypatch, results):
 
     def measure(self, signals):
         loss, bleu = next(remaining)
-        self.last = {"loss": loss, "perplexity": np.exp(loss), "bleu": bleu, "seconds": 0.0}
-        return self.last
+        self.last_result = {"loss": loss, "perplexity": np.exp(loss), "bleu": bleu, "seconds": 0.0}
+        return self.last_result
 
     monkeypatch.setattr(Validation, "measure", measure)
 
@@ -112,9 +111,10 @@ def test_a_last_validation_that_is_best_but_not_saved_is_reported(text, tmp_path
 
 def test_a_run_without_best_weights_names_the_step_of_the_first_ones(text, tmp_path, capsys):
     """A run without best_metric records the step of its best validation, but saves no best weights."""
-    line = "checkpoints/best is missing; step 4 can be saved next, a multiple of train.validate_every"
+    line = "; try a smaller train.validate_every, or --resume until step 4\n"
     run(text, tmp_path / "new", max_steps=1, validate_every=4, best_metric="loss")
-    assert line in capsys.readouterr().err
+    reason = "checkpoints/best is missing, because only validations at multiples of train.validate_every = 4 count"
+    assert reason + line in capsys.readouterr().err
     out = tmp_path / "resumed"
     run(text, out, max_steps=2, validate_every=2)
     assert "best" not in capsys.readouterr().err
@@ -151,7 +151,8 @@ def test_the_best_checkpoints_are_averaged(text, tmp_path, monkeypatch, capsys, 
 
 @pytest.mark.parametrize("version", ["this", "an earlier one"])
 def test_a_resumed_run_has_the_validation_text_of_its_ranking(text, tmp_path, version):
-    out, data = tmp_path / "run", shutil.copytree(text, tmp_path / "text")
+    out = tmp_path / "run"
+    data = shutil.copytree(text, tmp_path / "text")
     options = {"best_metric": "loss", "keep_best": 2, "validate_every": 2}
     run(data, out, max_steps=4, **options)
     if version != "this":  # its checkpoints lack the hash
@@ -202,21 +203,35 @@ def test_the_name_of_a_best_checkpoint_is_its_step(text, tmp_path, monkeypatch, 
         with pytest.raises(UserError, match=f"expected the state of best-{min(set(copy) & set('35'))}; got the state"):
             average_checkpoints(out, best=True)
         shutil.rmtree(folder / copy)
-    (folder / "best").rename(folder / ".best.replaced")
-    shutil.rmtree(folder / ".best-2.replaced")  # the best one
-    assert load_checkpoint(average_checkpoints(out, best=True)).state["averaged_steps"] == [2, 4]
 
 
-def test_an_average_of_the_best_has_the_one_from_before_more_were_kept(text, tmp_path, monkeypatch, capsys):
-    scripted(monkeypatch, [(5.0, 40.0), (4.0, 20.0), (3.0, 30.0), (3.0, 35.0)])
+def test_more_best_checkpoints_include_the_one_from_before(text, tmp_path, monkeypatch, capsys):
+    """checkpoints/best is copied to best-1 before a better validation can replace it."""
+    scripted(monkeypatch, [(5.0, 30.0), (4.0, 20.0), (3.0, 10.0), (3.0, 40.0)])
     out = tmp_path / "run"
     run(text, out, validate_every=1, max_steps=1, best_metric="bleu")
+    weights = load_checkpoint(RunFolder(out).best).model
     run(text, out, resume=True, max_steps=3, validate_every=1, best_metric="bleu", keep_best=2)
     assert main(["average", str(out), "--best"]) == 0
-    assert load_checkpoint(RunFolder(out).averaged).state["averaged_steps"] == [1, 2, 3]
+    assert load_checkpoint(RunFolder(out).averaged).state["averaged_steps"] == [1, 2]
     run(text, out, resume=True, max_steps=4, validate_every=1, best_metric="bleu", keep_best=2)
+    copied = load_checkpoint(RunFolder(out).best_step(1)).model
+    assert all(copied[name].tobytes() == weights[name].tobytes() for name in weights)
+    capsys.readouterr()
     with pytest.warns(UserWarning, match="the loaded .*averaged is older than best-4; try"):
         load_model(out)
+    assert main(["average", str(out), "--best"]) == 0
+    assert "averaged the weights after steps 1, 4\n" in capsys.readouterr().err
+
+
+def test_a_damaged_best_checkpoint_does_not_stop_a_resumed_run(text, tmp_path, capsys):
+    out = tmp_path / "run"
+    run(text, out, validate_every=1, max_steps=1, best_metric="loss")
+    file = RunFolder(out).best / "model.safetensors"
+    file.write_bytes(file.read_bytes()[:-1])
+    run(text, out, resume=True, validate_every=1, max_steps=2, best_metric="loss", keep_best=2)
+    assert "; training continues; best-1 is not saved\n" in capsys.readouterr().err
+    assert [path.name for path in RunFolder(out).best_steps()] == ["best-2"]
 
 
 def test_every_validation_measures_bleu_and_chrf_and_either_selects(text, uninterrupted, tmp_path, capfd):
@@ -240,7 +255,8 @@ def test_every_validation_measures_bleu_and_chrf_and_either_selects(text, uninte
 @pytest.mark.parametrize("is_earlier_version", [False, True])
 def test_a_resumed_run_may_select_by_another_metric(text, tmp_path, monkeypatch, is_earlier_version):
     """The best weights are kept until a validation is better by the new metric, even in a run of an earlier version."""
-    out, keys = tmp_path / "run", {"validate_every": 1, "keep_best": 2, "patience": 2}
+    out = tmp_path / "run"
+    keys = {"validate_every": 1, "keep_best": 2, "patience": 2}
     scripted(monkeypatch, [(5.0, 10.0), (4.0, 30.0), (3.0, 20.0), (3.5, 25.0), (3.2, 5.0), (2.5, 1.0)])
     assert run(text, out, **keys, max_steps=6, best_metric="bleu").step == 4  # early stopping
     if is_earlier_version:
@@ -259,17 +275,26 @@ def test_a_resumed_run_may_select_by_another_metric(text, tmp_path, monkeypatch,
 
 
 def test_of_two_scores_of_zero_the_lower_loss_is_better():
-    state, better = RunState(), []
+    state = RunState()
+    better = []
     for loss, score in ((6.0, 0.0), (5.9, 0.0), (5.9, 0.0), (5.8, 0.1), (5.7, 0.1)):
         state.step += 1
         better.append(state.add_validation(loss, score))
     assert better == [True, True, False, True, False] and state.best_step == 4
 
 
+def test_scores_of_zero_are_ranked_by_loss(text, tmp_path, monkeypatch):
+    scripted(monkeypatch, [(6.7, 0.0), (6.6, 0.0), (6.5, 0.0)])
+    run(text, tmp_path / "run", validate_every=1, max_steps=3, best_metric="bleu", keep_best=2)
+    assert [path.name for path in RunFolder(tmp_path / "run").best_steps()] == ["best-2", "best-3"]
+
+
 def test_averaging_the_best_needs_two(uninterrupted):
     with pytest.raises(UserError) as error:
         average_checkpoints(uninterrupted, best=True)
-    assert "got 0; try more validations with train.best_metric and train.keep_best" in one_line(error)
+    assert one_line(error).startswith("average: expected at least 2 checkpoints best-N in ")
+    advice = "--resume with train.best_metric, train.keep_best of 2 or more, and more validations"
+    assert one_line(error).endswith(f"; got 0; try {advice}")
 
 
 @pytest.mark.parametrize(
@@ -313,20 +338,46 @@ def test_a_missing_validation_text_is_named_by_the_option_of_the_task():
             check_best_metric(config, TASKS[task], {"train": ()})
 
 
-@given(st.lists(st.sampled_from([1.0, 2.0, 3.0]), max_size=9), st.integers(1, 4), st.booleans())
-def test_the_ranking_holds_the_best_values_and_prefers_earlier_ones(values, keep, lowest_first):
+@given(
+    st.lists(st.tuples(st.sampled_from([1.0, 2.0, 3.0]), st.sampled_from([0.0, 1.0, 2.0])), max_size=9),
+    st.integers(1, 4),
+    st.booleans(),
+)
+def test_the_ranking_and_the_best_checkpoint_follow_one_comparison(values, keep, by_loss):
+    """The ranking is what repeated selection of the best validation gives, so its first entry is checkpoints/best."""
     state = RunState()
+    values = [(loss, None if by_loss else score) for loss, score in values]
     for state.step, value in enumerate(values, 1):
-        is_ranked = state.rank(value, lowest_first, keep)
+        is_ranked = state.rank(*value, keep)
         assert is_ranked == (str(state.step) in state.ranking)
-    order = sorted(enumerate(values, 1), key=lambda item: (item[1] if lowest_first else -item[1], item[0]))
-    assert list(state.ranking.items()) == [(str(step), value) for step, value in order[:keep]]
+    remaining = dict(enumerate(values, 1))
+    order = {}
+    while remaining and len(order) < keep:
+        best = RunState()
+        for best.step, value in remaining.items():
+            best.add_validation(*value)
+        order[str(best.best_step)] = [*remaining.pop(best.best_step)]
+    assert [*state.ranking.items()] == [*order.items()]
 
 
-@pytest.mark.parametrize("ranking", [[], {"x": 1.0}, {"5": 1.0}, {"3": "1"}, {"-1": 1.0}])
+@pytest.mark.parametrize("by_loss", [False, True])
+def test_a_ranking_of_an_earlier_version_is_continued(by_loss):
+    """It has one number for each step, the score or the loss."""
+    content = RunState(step=4, valid_step=4).to_json() | {"ranking": {"2": 1.0, "1": 3.0} if by_loss else {"1": 3.0}}
+    state = RunState.read(content, 4)
+    state.step = 5
+    assert state.rank(2.0, None if by_loss else 2.0, 2) and [*state.ranking] == (["2", "5"] if by_loss else ["1", "5"])
+    assert RunState.read(state.to_json() | {"validated": 5}, 5).ranking == state.ranking
+
+
+@pytest.mark.parametrize(
+    "ranking",
+    [[], {"x": 1.0}, {"5": 1.0}, {"3": "1"}, {"-1": 1.0}, {"4": []}, {"4": [1.0]}, {"4": [None, 1.0]}, {"4": [1, 1]}],
+)
 def test_an_invalid_ranking_is_rejected(ranking):
-    content = asdict(RunState(step=4, validated=4))
-    assert RunState.read(content | {"ranking": {"4": 1.0}}, 4).ranking == {"4": 1.0}
+    content = RunState(step=4, valid_step=4).to_json()
+    for valid in ([1.0, 2.0], [1.0, None]):
+        assert RunState.read(content | {"ranking": {"4": valid}}, 4).ranking == {"4": valid}
     with pytest.raises(ValueError, match="run.ranking: expected"):
         RunState.read(content | {"ranking": ranking}, 4)
 
@@ -340,7 +391,8 @@ DECAY = 0.6
 @pytest.fixture(scope="module")
 def averaged(text, tmp_path_factory):
     """A run with a moving average, and the weights after each of its updates."""
-    out, history = tmp_path_factory.mktemp("averaged") / "run", []
+    out = tmp_path_factory.mktemp("averaged") / "run"
+    history = []
     apply = Update.apply
 
     def recorded(self, lr, norm):
@@ -393,7 +445,8 @@ def test_the_average_replaces_the_weights_of_computations_for_a_while(precision)
     for step in range(1, 4):
         update.flat.grad[...] = step % 2 - 0.5
         update.apply(0.1, 1.0)
-    flat, average = update.flat, update.average.values.copy()
+    flat = update.flat
+    average = update.average.values.copy()
     before = flat.data.copy(), [p.data.copy() for p in flat.parameters]
     with update.averaged_weights():
         assert flat.data.tobytes() == average.tobytes() != before[0].tobytes()
@@ -420,4 +473,7 @@ def test_info_counts_the_memory_of_the_average(averaged, uninterrupted, capsys):
     for out in (averaged[0], uninterrupted):
         assert main(["info", str(out)]) == 0
         lines += [line for line in capsys.readouterr().out.splitlines() if line.startswith("memory")]
-    assert lines[0] == lines[1].replace("; ", ", moving average 0; ")
+    n = load_model(uninterrupted)[0].n_parameters() * 4 / 2**10
+    for line, copies, rest in zip(lines, (5, 4), (f", moving average {n:,.0f}", ""), strict=True):
+        parts = f"parameters {n:,.0f}, gradients {n:,.0f}, Adam {2 * n:,.0f}{rest}"
+        assert line == f"memory       {copies * n:,.0f} KiB: {parts}; activations not included"

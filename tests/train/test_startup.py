@@ -9,7 +9,7 @@ import typer
 from tests import ROOT
 from tests.helpers.command_line import run, texts  # noqa: F401, fixtures
 from train import load_model
-from train.cli.app import COMMANDS, app, convert_plainly
+from train.cli.app import COMMANDS, app, bypass_typer_converters
 from train.cli.main import load_commands
 
 SLOW = ("pydantic", "numpy.ma", "numpy.random", "rich", "train.formats", "train.cli.train")
@@ -59,7 +59,7 @@ def test_options_have_the_values_that_typer_gives_them(name):
     load_commands(name)
     plain, typers = (typer.main.get_command(app).commands[name] for _ in range(2))
     ctx = typer.Context(plain)
-    convert_plainly(plain, ctx)
+    bypass_typer_converters(plain, ctx)
     for option, expected in zip(plain.get_params(ctx), typers.get_params(ctx), strict=True):
         values = ["a b", "7", "cpu", "", None, option.default]
         if option.multiple or option.nargs != 1:

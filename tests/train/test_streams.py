@@ -56,7 +56,8 @@ def translated(model, lines, capfd):
 
 
 def test_output_is_flushed_when_the_input_pauses(model):
-    (source, writer), (reader, target) = os.pipe(), os.pipe()
+    source, writer = os.pipe()
+    reader, target = os.pipe()
     fork = Fork(lambda: os.close(writer) or main(["translate", "--model", str(model)]), {0: source, 1: target})
     os.close(target)
     with open(reader, "rb") as out:
@@ -77,6 +78,11 @@ def test_input_from_a_file_a_pipe_or_stdin_is_equivalent(model, capfd):
     translate = "translate", "--quiet", "--model", model
     assert run_command(*translate, stdin=lines) == (0, expected, "")
     assert run_command(*translate, "--input", "-", stdin=lines) == (0, expected, "")
+    (reference := model.parent / "reference").write_bytes(lines)
+    score = ["score", "--quiet", "--metric", "chrf"]
+    status, table, _ = run_command(*score, "--ref", reference, "--hyp", "-", stdin=lines)
+    assert status == 0 and "100.00" in table
+    assert run_command(*score, "--ref", "-", "--hyp", reference, stdin=lines) == (0, table, "")
     reader = pipe_with(lines)
     assert run_command(*translate, "--input", f"/proc/self/fd/{reader}") == (0, expected, "")
     assert run_command(*translate, "--input", "/dev/null") == (0, "", "") == run_command(*translate)
@@ -168,8 +174,8 @@ def test_every_command_that_loads_an_outdated_average_says_so(model, text, tmp_p
     log = (run / "log.txt").read_text(encoding="utf-8")
     assert f"until `average` runs again or {averaged} is deleted" in log
     warning = (
-        f"the loaded {averaged} is older than step-13; try `npx-transformer average` again, {newest} instead of "
-        f"{run}, or deleting {averaged}\n"
+        f"the loaded {averaged} is older than step-13; try `npx-transformer average {run} --last 2`, {newest} instead "
+        f"of {run}, or deleting {averaged}\n"
     )
     new = tmp_path / "new"
     for command in (
@@ -183,6 +189,17 @@ def test_every_command_that_loads_an_outdated_average_says_so(model, text, tmp_p
     ):
         assert main([*map(str, command)]) == 0
         assert capfd.readouterr().err.count(warning) == 1, command
+    for command, expected in (
+        (["generate", "--model", run], "expected a language model; got"),
+        (
+            ["embed", "--model", run, "--input", source],
+            "expected a masked language model or a classifier or a tagger; got",
+        ),
+        (["parse", "--model", run, "--input", source], "expected a parser; got"),
+    ):
+        assert main([*map(str, command)]) == 2
+        shown = capfd.readouterr().err
+        assert expected in shown and "older than" not in shown
     assert main(["translate", "--model", str(newest), "--input", str(source)]) == 0
     assert "older than" not in capfd.readouterr().err
     assert warning.strip() in (new / "log.txt").read_text(encoding="utf-8")
@@ -200,7 +217,8 @@ def test_ctrl_c_in_a_finalizer_is_not_lost(monkeypatch, slow):
         def __del__(self):
             raise KeyboardInterrupt
 
-    start, before = threading.Thread.start, sys.unraisablehook
+    start = threading.Thread.start
+    before = sys.unraisablehook
     monkeypatch.setattr(threading.Thread, "start", lambda thread: (start(thread), time.sleep(slow)))
     with pytest.raises(KeyboardInterrupt), reraise_lost_interrupts():
         Cleared()

@@ -78,7 +78,8 @@ def test_any_other_error_ends_in_one_line(
 
 @pytest.mark.parametrize("folder", ["", "checkpoints"])
 def test_an_unreadable_run_is_named_instead_of_the_output(text, copied, tmp_path, monkeypatch, capsys, folder):
-    original, closed = Path.stat, copied / folder
+    original = Path.stat
+    closed = copied / folder
 
     def stat_outside(path, **options):
         if closed in path.parents:

@@ -24,7 +24,7 @@ def test_a_task_declares_its_keys_files_and_models(name):
     declared = TASKS[name]
     keys = {f.name: f for f in fields(declared.keys)}
     assert declared.name == name and declared.keys.__doc__ and declared.tokenizers
-    assert any(kind.examples == declared.examples for kind in ARCHITECTURES.values())
+    assert any(kind.data_kind == declared.data_kind for kind in ARCHITECTURES.values())
     assert {"train", "valid"} == declared.files.keys()
     assert {n for names in declared.files.values() for n in names} <= keys.keys()
     assert all(len(f.metadata["help"]) > 15 and option(n) in f.metadata["help"] for n, f in keys.items())
@@ -98,17 +98,19 @@ class CopyBatches:
 class Copying(Task):
     """A task with one side, as a user would add it."""
 
-    name, keys, examples = "copying", CopyKeys, "pairs"
+    name = "copying"
+    keys = CopyKeys
+    data_kind = "pairs"
     files = {"train": ("copied",), "valid": ("valid_copied",)}
     scores = {"lines": "lines"}
 
-    def prepare(self, files, tokenizer, out_dir, max_length, progress):
+    def prepare(self, files, tokenizer, out_dir, max_length, on_progress):
         return CopyCorpus(tokenizer.encode(line) for chunk in read_lines(*files) for line in chunk)
 
-    def training_batches(self, corpus, config, tokenizer, order):
+    def training_batches(self, corpus, config, tokenizer, order_version):
         return CopyBatches(corpus)
 
-    def in_order(self, corpus, batch_tokens):
+    def validation_batches(self, corpus, batch_tokens):
         batches = CopyBatches(corpus)
         return ((indices, batches.batch(indices)) for indices in batches.epoch(0))
 
@@ -150,7 +152,7 @@ def test_a_user_defined_task_is_trained_saved_and_loaded(tmp_path, monkeypatch, 
     state = load_checkpoint(summary.checkpoint).state
     assert state["task"] == "copying" and state["text_sha256"] is None
     assert load_model(tmp_path / "run", "copying")[2] == config
-    with pytest.raises(UserError, match="expected a model of the task translation; got a model of the task copying"):
+    with pytest.raises(UserError, match="expected a translation model; got a model of the task copying"):
         load_model(tmp_path / "run", "translation")
     assert main(["info", str(tmp_path / "run")]) == 0
     assert "120 text tokens" in (out := capsys.readouterr().out) and "perplexity  lines" in out
@@ -171,7 +173,8 @@ def test_an_architecture_that_does_not_fit_the_task_is_rejected(tmp_path, monkey
 def test_the_text_is_read_only_for_tokenizer_arrays_and_shared_sources(tmp_path, monkeypatch):
     write_pairs(tmp_path, "train", 40, seed=1)
     write_pairs(tmp_path, "valid", 5, seed=2)
-    opened, real = [], os.open
+    opened = []
+    real = os.open
 
     def watched(path, *how, **named):
         opened.append(os.path.basename(path))

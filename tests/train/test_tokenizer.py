@@ -155,7 +155,8 @@ def test_subwords_do_not_mix_letters_digits_and_symbols(tokenizers):
 
 @pytest.mark.parametrize("key", BOTH)
 def test_save_and_load_round_trip_even_in_the_library(tmp_path, tokenizers, key):
-    tokenizer, path = tokenizers[key], tmp_path / "tokenizer.json"
+    tokenizer = tokenizers[key]
+    path = tmp_path / "tokenizer.json"
     tokenizer.save(path)
     loaded = Tokenizer.load(path)
     loaded.save(tmp_path / "loaded.json")

@@ -42,14 +42,14 @@ class Names:
 def traced(request):
     sizes = {"vocab_size": 12, "n_layers": 2, "n_heads": 2, "d_model": 8, "d_ff": 16, "d_k": 4, "dropout": 0.1}
     model = TransformerConfig(**{**sizes, **MODELS[request.param]}).build(seed=1).eval()
-    ids = PAIR[1:] if model.examples == "text" else PAIR
+    ids = PAIR[1:] if model.data_kind == "text" else PAIR
     return model, ids, Trace(model, ids)
 
 
 def read(model, ids):
     """Return the tokens (1, T) that each stack reads: a text to its end, a target without its last token."""
     *sources, last = (np.array([row]) for row in ids)
-    return [*sources, last if model.examples == "text" else last[:, :-1]]
+    return [*sources, last if model.data_kind == "text" else last[:, :-1]]
 
 
 def values(matrix, name="values"):
@@ -81,7 +81,7 @@ def test_every_parameter_belongs_to_a_block_and_every_operation_too(traced):
     names = {name for name, _ in model.named_parameters()}
     assert {name for block in blocks(model) for name in block.parameters} == names
     assert all(trace.members[name] for name in trace.blocks)
-    assert {*trace.owner_of} == {*trace.operations}
+    assert {*trace.block_of} == {*trace.operations}
 
 
 def test_the_gradients_that_leave_blocks_arrive(traced):
@@ -92,15 +92,16 @@ def test_the_gradients_that_leave_blocks_arrive(traced):
     _, _, trace = traced
     for name in trace.blocks:
         if name != OUTPUT:
-            left = [trace.leaving(reader).get(name) for reader in trace.blocks if f"{reader}_residual" != name]
-            total = sum(g for g in left if g is not None)
+            readers = [reader for reader in trace.blocks if f"{reader}_residual" != name]
+            passed_back = [trace.outgoing_gradients(reader).get(name) for reader in readers]
+            total = sum(g for g in passed_back if g is not None)
             np.testing.assert_allclose(total, trace.output(name)[1], atol=1e-6)
 
 
 def test_a_head_is_the_models_own(traced):
     model, ids, trace = traced
     stacks = {"encoder": "encoder", "decoder": "decoder", "cross": ""}
-    kinds = {"text": "layers"} if model.examples == "text" else stacks
+    kinds = {"text": "layers"} if model.data_kind == "text" else stacks
     for kind in kinds:
         inputs = read(model, ids)
         maps = model.attention_maps(*inputs, *([] if kind == "text" else [kind]))
@@ -119,23 +120,23 @@ def test_a_head_is_the_models_own(traced):
 def test_the_gradients_of_all_heads_make_up_that_of_the_block(traced):
     """The heads' gradients of q, k and v, passed through W^Q, W^K and W^V, give the gradient that leaves the block."""
     model, _, trace = traced
-    name = "layers.1.attention" if model.examples == "text" else "encoder.1.attention"
+    name = "layers.1.attention" if model.data_kind == "text" else "encoder.1.attention"
     parts = {"queries": [], "keys": [], "values": []}
     for head in range(2):
         block = show_block(trace, name, head, Names())
         for part, gradients in parts.items():
             gradients.append(values(named(block, part), "gradient"))
     merged = np.concatenate([g for gradients in parts.values() for g in gradients], axis=1)
-    layer = (model.layers if model.examples == "text" else model.encoder)[1]
+    layer = (model.layers if model.data_kind == "text" else model.encoder)[1]
     expected = merged @ npx.to_host(layer.attention.query_key_value.weight.data).T
-    (left,) = trace.leaving(name).values()
+    (left,) = trace.outgoing_gradients(name).values()
     np.testing.assert_allclose(expected, left, atol=1e-6)
 
 
 @pytest.mark.parametrize("change", [{"d_v": 1}, {"rotary_base": 3.0}], ids=["inputs", "option"])
 def test_a_head_that_cannot_be_recomputed_is_not_shown(traced, monkeypatch, change):
     model, _, trace = traced
-    stack = "layers" if model.examples == "text" else "decoder"
+    stack = "layers" if model.data_kind == "text" else "decoder"
     for name, value in change.items():
         monkeypatch.setattr(getattr(model, stack)[0].attention, name, value)
     block = show_block(trace, f"{stack}.0.attention", 0, Names())
@@ -173,7 +174,7 @@ def test_each_output_shown_is_that_of_the_engine(options):
     random = np.random.default_rng(2)
     for p in model.parameters():
         p.data += 0.3 * random.standard_normal(p.shape).astype("float32")  # no norm and no bias is trivial
-    is_text = model.examples == "text"
+    is_text = model.data_kind == "text"
     trace = Trace(model, [[1, 8, 9, 5, 6, 7, 2]] if is_text else [[5, 6, 7, 9, 2], [1, 8, 9, 5, 6, 2]])
     is_window = "attention_window" in options
     for name, block in trace.blocks.items():
@@ -187,14 +188,14 @@ def test_each_output_shown_is_that_of_the_engine(options):
                 assert ("heads" in shown) != is_separate
             if "heads" in shown:
                 d = model.config.d_model // model.config.n_heads
-                operation = trace.find(name, "attention")
+                operation = trace.find_operation(name, "attention")
                 close(values(named(shown, "head output")), operation.y[:, head * d : (head + 1) * d])
                 close(values(named(shown, "weights")) @ values(named(shown, "values v")), values(named(shown, "head")))
                 assert ("window" in shown["note"]) == (is_window and "cross" not in name)
         if block.kind == "residual":
             residual = module_of(model, name)
             x, f = (values(named(shown, start)) for start in ("x, the", "f("))
-            if residual.post:
+            if residual.is_post_norm:
                 total = residual.alpha * x + f
                 close(values(named(shown, "x + f" if residual.alpha == 1 else "α x + f")), total)
                 close(on_host(residual.norm(Tensor(npx.asarray(total))).data), trace.output(name)[0])
@@ -209,8 +210,8 @@ def test_each_output_shown_is_that_of_the_engine(options):
             close(values(named(shown, "positions P")), on_host(positions(zeros).data))
 
 
-def close(found, expected):
-    np.testing.assert_allclose(found, expected, rtol=1e-4, atol=1e-5)
+def close(actual, expected):
+    np.testing.assert_allclose(actual, expected, rtol=1e-4, atol=1e-5)
 
 
 def test_the_output_block_has_the_models_probabilities(traced):
@@ -228,7 +229,7 @@ def test_the_output_block_has_the_models_probabilities(traced):
 
 def test_embedding_and_feed_forward_blocks_have_the_shapes_of_the_model(traced):
     model, ids, trace = traced
-    side, stack = ("text", "layers") if model.examples == "text" else ("target", "decoder")
+    side, stack = ("text", "layers") if model.data_kind == "text" else ("target", "decoder")
     block = show_block(trace, f"{side}_embedding", 0, Names())
     scaled, positions, total = (values(matrix) for matrix in block["matrices"])  # the target has no target space
     np.testing.assert_allclose(scaled + positions, total, atol=1e-5)
@@ -240,9 +241,9 @@ def test_embedding_and_feed_forward_blocks_have_the_shapes_of_the_model(traced):
 
 def test_answers_are_strict_json_with_every_block(traced):
     model, _, trace = traced
-    seen = show_overview(trace)
-    assert [*seen["blocks"]] == [block["name"] for block in structure(model)]
-    json.dumps(seen, allow_nan=False)
+    overview = show_overview(trace)
+    assert [*overview["blocks"]] == [block["name"] for block in structure(model)]
+    json.dumps(overview, allow_nan=False)
     for name in trace.blocks:
         json.dumps(show_block(trace, name, 0, Names()), allow_nan=False)
 
@@ -250,11 +251,11 @@ def test_answers_are_strict_json_with_every_block(traced):
 def test_a_trace_leaves_no_gradients_and_sees_ablated_heads(traced):
     model, ids, trace = traced
     assert all(p.grad is None for p in model.parameters())
-    kind = "text" if model.examples == "text" else "encoder"
-    off = Head(kind, 0, 1)
-    with ablate_heads(model, [off]):
+    kind = "text" if model.data_kind == "text" else "encoder"
+    head = Head(kind, 0, 1)
+    with ablate_heads(model, [head]):
         expected = Trace(model, ids).loss
-    ablated = Trace(model, ids, [off])
+    ablated = Trace(model, ids, [head])
     assert ablated.loss == expected != trace.loss and Trace(model, ids).loss == trace.loss
     for name, block in ablated.blocks.items():
         if block.kind == "attention":
@@ -268,9 +269,9 @@ def test_vendored_files_are_those_of_their_packages():
     folder = Path("train/viewer/page/vendor")
     packages = json.loads((folder / "versions.json").read_text("utf-8"))
     recorded = {name: file["sha256"] for package in packages.values() for name, file in package["files"].items()}
-    found = {path.name: hashlib.sha256(path.read_bytes()).hexdigest() for path in folder.iterdir()}
-    found.pop("versions.json")
-    assert found == recorded
+    digests = {path.name: hashlib.sha256(path.read_bytes()).hexdigest() for path in folder.iterdir()}
+    digests.pop("versions.json")
+    assert digests == recorded
     for name, package in packages.items():
         assert package["integrity"].startswith("sha512-") and package["version"] in package["tarball"]
         assert f"v{package['version']}" in (folder / f"{name}.js").read_text("utf-8")[:400]

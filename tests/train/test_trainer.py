@@ -66,21 +66,35 @@ def test_a_crash_at_any_step_resumes_to_the_same_bits(text, uninterrupted, tmp_p
     assert outcome(tmp_path / "run") == outcome(uninterrupted)
 
 
-def test_extending_a_finished_run_equals_a_longer_run(text, tmp_path, uninterrupted):
+def test_a_finished_run_has_logged_and_validated_its_last_step(text, tmp_path):
     out = tmp_path / "run"
     summary = run(text, out, max_steps=7)
     assert (summary.step, summary.stopped) == (7, "max_steps")
-    metrics_before = metrics(out)
-    assert metrics_before[-1]["kind"] == "valid" and metrics_before[-1]["step"] == 7  # the last step is validated
+    last_entry = metrics(out)[-1]
+    assert last_entry["kind"] == "valid" and last_entry["step"] == 7
     folder = RunFolder(out)
-    last, state = last_update(folder, folder.metrics()), load_checkpoint(summary.checkpoint).state["run"]
-    assert (last["step"], last["tokens"]) == (7, summary.tokens)  # what `info` shows, not the log line of step 5
-    assert last["loss"] == state["window_loss"] / state["window_targets"]
+    shown = last_update(folder, folder.metrics())  # by `info`: step 7, although only every fifth step is logged
+    state = load_checkpoint(summary.checkpoint).state["run"]
+    assert (shown["step"], shown["tokens"]) == (7, summary.tokens)
+    assert shown["loss"] == state["window_loss"] / state["window_targets"]
+
+
+def test_resuming_a_finished_run_changes_nothing(text, tmp_path):
+    out = tmp_path / "run"
+    summary = run(text, out, max_steps=7)
+    metrics_before = metrics(out)
     resumed = run(text, out, resume=True, max_steps=7)
     assert resumed.valid_loss == summary.valid_loss and metrics(out) == metrics_before
+
+
+def test_extending_a_finished_run_equals_a_longer_run(text, tmp_path, uninterrupted):
+    out = tmp_path / "run"
+    run(text, out, max_steps=7)
+    of_step_7 = [entry for entry in metrics(out) if entry["step"] == 7]
+    assert [entry["kind"] for entry in of_step_7] == ["train", "valid"]
     run(text, out, resume=True)
     assert outcome(out, 7) == outcome(uninterrupted)
-    assert metrics(out)[2:4] == metrics_before[2:]  # the log line and the validation of the last step stay
+    assert [entry for entry in metrics(out) if entry["step"] == 7] == of_step_7
     run(text, out, resume=True)
     assert [entry["step"] for entry in metrics(out)] == [4, 5, 7, 7, 8, 10, 12, 12]
 
@@ -100,7 +114,8 @@ def test_recompute_can_be_toggled_between_resumes_without_changing_a_bit(text, t
 def test_ctrl_c_writes_a_checkpoint_and_resumes_to_the_same_bits(
     text, uninterrupted, tmp_path, monkeypatch, capfd, number, step
 ):
-    update, before = Trainer._update, signal.getsignal(number)
+    update = Trainer._update
+    before = signal.getsignal(number)
 
     def interrupted(self):
         if self.state.step + 1 == step:
@@ -200,7 +215,8 @@ def test_micro_batches_are_one_batch_of_their_union(text, cuts, smoothing, seed)
 
 @pytest.mark.parametrize("accumulate", [1, 3])
 def test_the_schedule_advances_once_per_update(text, tmp_path, monkeypatch, accumulate):
-    rates, step = [], Adam.step
+    rates = []
+    step = Adam.step
     monkeypatch.setattr(Adam, "step", lambda self, lr, scale: (rates.append(lr), step(self, lr, scale))[1])
     run(text, tmp_path / "run", accumulate=accumulate, lr_scale=0.5)
     schedule = NoamSchedule(8, 6, 0.5)
@@ -215,7 +231,8 @@ def test_float64_stays_float64(text, tmp_path):
 
 
 def test_every_pair_is_trained_on_once_per_epoch(text, tmp_path, monkeypatch):
-    seen, batch = [], Batches.batch
+    seen = []
+    batch = Batches.batch
 
     def watched(self, indices):
         if self.seed == 7:  # the batches of the training run, not of the validation
@@ -270,8 +287,8 @@ def scripted(monkeypatch, losses):
     values = iter(losses)
 
     def measure(self, signals):
-        self.last = {"loss": next(values), "perplexity": 1.0, "seconds": 0.0}
-        return self.last
+        self.last_result = {"loss": next(values), "perplexity": 1.0, "seconds": 0.0}
+        return self.last_result
 
     monkeypatch.setattr(Validation, "measure", measure)
 
@@ -329,7 +346,8 @@ def test_metrics_and_log_record_the_run(text, uninterrupted):
 
 
 def test_the_logged_loss_is_the_mean_over_the_target_tokens_since_the_last_line(text, tmp_path, monkeypatch):
-    gradient, updates = Update.gradient, []
+    gradient = Update.gradient
+    updates = []
 
     def watched(self, micro, step, share):
         result = gradient(self, micro, step, share)
@@ -373,3 +391,24 @@ def test_a_loss_far_above_that_of_uniform_probabilities_is_reported_once(text, t
     assert [log.count("times that of uniform probabilities") for log in logs] == [1, 0]
     assert "; try train.peak_lr=0.0056, a larger train.warmup_steps" in logs[0]
     assert "times that of uniform probabilities (5.67); try" in capfd.readouterr().err  # even without progress
+
+
+def test_a_start_reports_dropped_pairs_and_a_smaller_vocabulary(text, tmp_path, capsys):
+    changed = tables(text, max_steps=1)
+    changed["data"] |= {"vocab_size": 5000, "valid_src": changed["data"]["train_src"]}
+    changed["data"] |= {"valid_tgt": changed["data"]["train_tgt"]}
+    for max_length in (2, 3, 9):
+        changed["data"]["max_length"] = max_length
+        out = tmp_path / str(max_length)
+        train(RunConfig.from_dict(changed), out, progress=False)
+        kept = Corpus.open(out / "data" / "train")
+        assert kept.meta["pairs"]["read"] == 40 and (len(kept) < 20) == (max_length == 2)
+        log = (out / "log.txt").read_text(encoding="utf-8")
+        size = f"{load_model(out)[1].vocab_size:,} subwords"
+        assert f"{size} (data.vocab_size = 5,000, but the training text yields no more)" in log
+        assert "training text yields" not in capsys.readouterr().err
+        warning = (
+            f"{text}/train.en, {text}/train.de: {40 - len(kept)} of 40 examples are left out, because they are longer "
+            "than data.max_length = 2 tokens; try a larger data.max_length"
+        )
+        assert log.count(warning) == (2 if max_length == 2 else 0)

@@ -16,11 +16,14 @@ from train.run.folder import RunFolder
 
 @pytest.mark.parametrize("quantity", ["loss nan", "loss inf", "gradient", "validation"])
 def test_a_nonfinite_loss_stops_training_and_is_never_saved(text, tmp_path, monkeypatch, quantity):
-    out, loss, objects = tmp_path / "run", Transformer.loss, {}
+    out = tmp_path / "run"
+    loss = Transformer.loss
+    objects = {}
 
     def bad(self, *args, **kwargs):
         value = loss(self, *args, **kwargs)
-        objects["model"], steps = self, self.flat_steps()
+        objects["model"] = self
+        steps = self.flat_steps()
         if quantity == "validation" and not self.training and steps == 8:
             return value * math.nan
         if self.training and steps == 7:  # within update 8

@@ -1,5 +1,6 @@
 """Translation of text (train/tasks/translation.py): order, alignment, windows, limits."""
 
+from functools import partial
 from types import SimpleNamespace
 
 import numpy as np
@@ -7,10 +8,15 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from models import TransformerConfig
+from train import load_model
 from train.tasks.pairs import format_hypotheses, length_batches, pad_sources
-from train.tasks.translation import translate_lines, translate_stream
+from train.tasks.translation import best_translations, translate_lines, translate_stream
 
-PAD, BOS, EOS, FIRST = 0, 1, 2, 4
+PAD = 0
+BOS = 1
+EOS = 2
+FIRST = 4
 LETTERS = "abcdefgh\n"
 
 
@@ -156,6 +162,27 @@ def test_n_best_lists_have_the_format_of_moses():
     first, second = format_hypotheses(translations, 7, 2).split("\n")
     assert first == f"7 ||| ab ||| {translations[0][1]:.4f}"
     assert second.startswith("7 ||| ")
+
+
+def test_a_wrong_argument_is_answered_with_the_right_one():
+    for lines, option, message in (
+        (["a"], {"n_bests": 2}, "n_bests: unknown argument; try n_best$"),
+        (
+            ["a"],
+            {"num_beams": 2},
+            "unknown argument; expected one of .*prefixes.* batch_tokens.* beam, alpha",
+        ),
+        ("I am Tom.", {}, "lines: expected a list of sentences; got a string; try \\['I am Tom.'\\]$"),
+    ):
+        with pytest.raises(TypeError, match=message):
+            best_translations(None, None, lines, **option)
+    with pytest.raises(TypeError, match="^device: unknown argument; expected one of path, task, on_warning$"):
+        load_model("run", device="cuda")
+    with pytest.raises(TypeError, match="missing 1 required positional argument: 'path'"):
+        load_model()
+    for configuration in (TransformerConfig, partial(TransformerConfig.preset, "tiny")):
+        with pytest.raises(TypeError, match="^num_layers: unknown argument; try n_layers$"):
+            configuration(vocab_size=300, num_layers=3)
 
 
 def test_invalid_options_raise_before_any_line_is_read():

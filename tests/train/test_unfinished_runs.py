@@ -15,7 +15,7 @@ from train.learn import checkpointer, training
 from train.run import checkpoint, folder, storage
 from train.run.checkpoint import find_checkpoint, load_checkpoint
 from train.run.config import END
-from train.run.folder import MARK, RunFolder, edit_config
+from train.run.folder import RUN_HEADER, RunFolder, edit_config
 from train.run.replace import original_name, remove_partial
 
 
@@ -82,7 +82,7 @@ def test_resuming_keeps_the_comments_in_the_configuration(text, copied):
     assert file.read_text() == commented.replace("max_steps = 12 ", "max_steps = 13 ")
     same = re.sub("(?m)^batch_tokens = .*", "batch_tokens = 1024", file.read_text())  # in [train] and in [search]
     file.write_text(same)
-    stored = RunFolder(copied).load_config().dump(MARK)
+    stored = RunFolder(copied).load_config().dump(RUN_HEADER)
     head, search = stored.split("[search]")
     edited = edit_config(file, stored, f"{head}[search]{search.replace('batch_tokens = 1024', 'batch_tokens = 512')}")
     assert edited.count("batch_tokens = 512") == 1 and "# enough" in edited
@@ -105,7 +105,8 @@ EDITS = {
 @pytest.mark.parametrize("edit", EDITS)
 def test_a_run_killed_before_its_first_checkpoint_continues_beside_other_files(text, uninterrupted, tmp_path, edit):
     """Its config.toml keeps the user's comments, and files of others are not touched."""
-    out, others = tmp_path / "run", {".nfs0001": "", "slurm.out": "log", "notes.txt": "mine"}
+    out = tmp_path / "run"
+    others = {".nfs0001": "", "slurm.out": "log", "notes.txt": "mine"}
     run(text, out)
     for name in ("checkpoints", "metrics.jsonl"):
         (shutil.rmtree if name == "checkpoints" else os.unlink)(out / name)
@@ -155,7 +156,8 @@ def test_what_a_resumed_run_reads_is_not_replaced(text, tmp_path):
 @pytest.mark.parametrize("at", range(1, 5))
 def test_a_second_interrupt_leaves_a_run_that_continues(text, uninterrupted, tmp_path, monkeypatch, at):
     """The second interrupt comes while the first one is removing what the run has written."""
-    out, removed = tmp_path / "run", []
+    out = tmp_path / "run"
+    removed = []
 
     def remove(path):
         removed.append(path)
@@ -177,7 +179,9 @@ def test_a_second_interrupt_leaves_a_run_that_continues(text, uninterrupted, tmp
 @pytest.mark.parametrize("name", ["checkpoints/step-12", "checkpoints/step-12/model.safetensors", "checkpoints"])
 def test_an_unreadable_checkpoint_does_not_count_as_damaged(text, copied, monkeypatch, name):
     """The newest checkpoint may be intact, so training neither continues from an older one nor starts over."""
-    before, open_, iterdir = files_of(copied), os.open, Path.iterdir
+    before = files_of(copied)
+    open_ = os.open
+    iterdir = Path.iterdir
 
     def refuse(path):
         if str(path).startswith(str(copied / name)):

@@ -36,7 +36,9 @@ def foreign(text, tmp_path_factory):
 
 def test_a_training_whose_lock_was_removed_stops_without_writing(text, tmp_path, monkeypatch):
     """The second training run reaches the same result; the first one ends with a one-line error."""
-    out, after, second = tmp_path / "run", Trainer._after_update, threading.Event()
+    out = tmp_path / "run"
+    after = Trainer._after_update
+    second = threading.Event()
     errors = []
 
     def remove_lock(self):
@@ -86,7 +88,8 @@ def test_a_run_folder_that_vanishes_during_a_save_gives_one_line(copied, text, e
 
 
 def test_removed_log_files_are_reported_once_and_written_again(text, tmp_path, monkeypatch, capfd):
-    out, after = tmp_path / "run", Trainer._after_update
+    out = tmp_path / "run"
+    after = Trainer._after_update
 
     def remove(self):
         if self.state.step == 5:
@@ -221,7 +224,7 @@ def test_a_clock_that_is_set_back_leaves_a_state_that_can_be_read():
     state.add_time(-863_998.0, -1.0)
     state.add_time(2.0, 1.0)
     assert (state.seconds, state.network, state.window_seconds) == (2.0, 1.0, 2.0)
-    assert RunState.read(json.loads(json.dumps(vars(state))), 1) == state
+    assert RunState.read(json.loads(json.dumps(state.to_json())), 1) == state
 
 
 def test_a_training_continues_after_its_clock_was_set_back(text, uninterrupted, tmp_path, monkeypatch):
@@ -251,9 +254,9 @@ def test_a_command_on_a_full_disk_names_the_file(copied, text, command, monkeypa
 
     monkeypatch.setattr(os, "fsync", full)
     picture, out = copied.parent / "curves.svg", copied.parent / "out"
-    own = ["data", "own", "--quiet", "--out", str(out), f"--train-src={text}/train.en", f"--train-tgt={text}/train.de"]
+    data = ["data", "own", "--quiet", "--out", str(out), f"--train-src={text}/train.en", f"--train-tgt={text}/train.de"]
     draw = ["draw", str(copied), "curves", "--out", str(picture)]
-    assert main(draw if command == "draw" else own) == 2
+    assert main(draw if command == "draw" else data) == 2
     err = capfd.readouterr().err
     name = picture if command == "draw" else out
     assert err.count("\n") == 1 and f"npx-transformer: {name}" in err and "space on the disk" in err
@@ -263,7 +266,8 @@ def test_a_command_on_a_full_disk_names_the_file(copied, text, command, monkeypa
 def test_a_demo_on_a_full_disk_names_the_file_and_can_be_repeated(tmp_path, monkeypatch, capfd, name):
     pytest.importorskip("num2words")
     pytest.importorskip("matplotlib")
-    out, replace = tmp_path / "demo", os.replace
+    out = tmp_path / "demo"
+    replace = os.replace
 
     def full(source, target):
         if Path(target) == out / name:

@@ -17,8 +17,9 @@ from typer.core import TyperGroup
 from npx.ranges import Range
 from train.cli.options import checked_option, warn
 from train.cli.streams import GuardedStream, raise_broken_output, stream_lines
-from train.errors import UserError
-from train.files import REPLACES, atomic_write, open_for_reading
+from train.errors import UserError, quote
+from train.files import WOULD_REPLACE_A_FILE, atomic_write, open_for_reading
+from train.json_files import check_outside_run
 from train.run.config import suggest_setting
 from train.run.key_names import resolve_name
 from train.text.lines import MAX_LINE_BYTES, count_lines
@@ -42,10 +43,12 @@ OTHER_OPTIONS = {  # maps our options to those of fairseq, sacreBLEU, OpenNMT, M
     "--train-src F --train-tgt F": "--trainpref --train-file",
     "--valid-src F --valid-tgt F": "--validpref",
     "--vocab-size": "--bpe-size --bpe-operations --nwordssrc --nwordstgt",
-    "--metric": "-m --metrics --tokenize",
+    "--metric": "-m --metrics",
+    "--metric bleu_intl, or a BLEU with another tokenization": "-tok --tokenize",
     "--model": "-m --path --checkpoint --ckpt --models --model-path",
     "--input": "--src --source -i --text",
     "--input F alone; the output has no subwords": "--detokenize --remove-bpe --post-process",
+    "--input F alone; subwords spell unknown words": "--replace-unk --replace-unknown",
     "--output": "-o --out --output-file --results-path",
     "--hyp": "-i --input --hypothesis --hypotheses --sys --predictions",
     "--ref": "--reference --references --refs --tgt --target",
@@ -53,6 +56,7 @@ OTHER_OPTIONS = {  # maps our options to those of fairseq, sacreBLEU, OpenNMT, M
     "--bootstrap": "--confidence --confidence-n --paired-bs-n",
     "--baseline": "--paired-bs",
     "--beam": "--beam-size --beams --num-beams -b",
+    "--alignments": "--print-alignment --alignment --report-align",
     "--alpha": "--lenpen --length-penalty --normalize",
     "--n-best": "--nbest --num-return-sequences",
     "--samples": "--sampling --sample --do-sample",
@@ -75,16 +79,16 @@ class Commands(TyperGroup):
     """The commands of the application. The name of an option is never accepted as the value of another option."""
 
     def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
-        convert_plainly(self, ctx)
+        bypass_typer_converters(self, ctx)
         return super().parse_args(ctx, args)
 
     def resolve_command(self, ctx: Any, args: list[str]) -> tuple[Any, Any, list[str]]:
         if args and (synonym := COMMAND_SYNONYMS.get(args[0].lower())):
-            raise UserError(f"{args[0]}: expected a command; got an unknown command; try `npx-transformer {synonym}`")
+            raise UserError(f"{args[0]}: unknown command; did you mean `npx-transformer {synonym}`?")
         name, command, rest = super().resolve_command(ctx, args)
         if command:
             check_values(command.get_params(ctx), rest)
-            convert_plainly(command, ctx)
+            bypass_typer_converters(command, ctx)
         return name, command, rest
 
 
@@ -118,9 +122,14 @@ def check_values(params: Sequence[Any], args: Sequence[str]) -> None:
         path = value or next(iter(args[i + 1 : i + 2]), "")
         if option in ("--output", "--svg") and path.endswith("/"):  # Path would remove the slash
             raise UserError(f"{path}: expected a file to write; got the name of a folder; try another path")
+        parts = re.split("[,:]", path)
+        if len(parts) > 1 and options[option].multiple and not os.path.exists(path) and all(map(os.path.exists, parts)):
+            attempt = " ".join(f"{option} {quote(part)}" for part in parts)
+            raise UserError(f"{option}: expected one path; got {path}; try {attempt}")
         if name not in options or options[name].is_flag:
             continue
-        n, following = options[name].nargs, [*args[i + 1 :]]
+        n = options[name].nargs
+        following = [*args[i + 1 :]]
         end = next((k for k, value in enumerate(following[:n]) if value in options), min(n, len(following)))
         if end < n:
             metavar = options[name].metavar or "a value"
@@ -131,35 +140,35 @@ def check_values(params: Sequence[Any], args: Sequence[str]) -> None:
 
 def reject_unknown(option: str, value: str, options: Container[str]) -> None:
     """Raise UserError for an unknown option that has a counterpart; click rejects the others."""
-    if option == "--set":  # of `train`
+    if option == "--set":  # an option of `train`
         name, _, text = value.removeprefix("search.").partition("=")
-        own = f"--{name.replace('_', '-')}"
-        attempt = f"{own} {text}" if own in options else ""
+        key_option = f"--{name.replace('_', '-')}"
+        attempt = f"{key_option} {text}" if key_option in options else ""
     else:
         key = resolve_name(option[2:]) if option.startswith("--") and "--set" in options else None
-        own = f"--{key.partition('.')[2].replace('_', '-')}" if key else ""
-        attempt = known_option(option, options) or (own if own in options else "")
+        key_option = f"--{key.partition('.')[2].replace('_', '-')}" if key else ""
+        attempt = own_option(option, options) or (key_option if key_option in options else "")
         if key and not attempt:
             attempt = suggest_setting(option[2:], value, key)
-            raise UserError(f"{option}: expected an option of this command; got a configuration key; try {attempt}")
+            raise UserError(f"{option}: this is a configuration key, not an option of this command; try {attempt}")
     if attempt:
-        raise UserError(f"{option}: expected an option of this command; got an unknown option; try {attempt}")
+        raise UserError(f"{option}: unknown option; try {attempt}")
 
 
-def known_option(name: str, options: Container[str]) -> str:
+def own_option(name: str, options: Container[str]) -> str:
     """Return the option among `options` that is called `name` in another program, or ""."""
     ours = (our for our, names in OTHER_OPTIONS.items() if name in names.split())
     return next((our for our in ours if re.split("[, ]", our)[0] in options), "")
 
 
-def convert_plainly(command: Any, ctx: Any) -> None:
+def bypass_typer_converters(command: Any, ctx: Any) -> None:
     """Convert paths and text, and accept defaults, without typer's converters.
 
     The converters import pydantic, which alone takes a fifth of the time that a command needs to start.
     """
     parameters = inspect.signature(command.callback).parameters
     for option in command.get_params(ctx):
-        annotation = get_args(getattr(parameters.get(option.name), "annotation", None))[:1]  # of Annotated[...]
+        annotation = get_args(getattr(parameters.get(option.name), "annotation", None))[:1]  # T of Annotated[T, ...]
         kind = next(
             (kind for kind in (Path, str, list[Path], list[str]) if annotation in ((kind,), (kind | None,))), None
         )
@@ -260,17 +269,16 @@ def open_output(path: Path | None, *others: Path | None, models: Sequence[Path] 
 
 
 def check_output(path: Path, *others: Path | None, models: Sequence[Path] = ()) -> None:
-    """Raise UserError if `path` cannot be written, is inside the run of one of `models`, or would replace standard
-    input or another input or output of the command (`others`)."""
-    from train.run.folder import is_inside_run
-
+    """Raise UserError if `path` cannot be written, is inside a run or the run of one of `models`, or would replace
+    standard input or another input or output of the command (`others`)."""
     for other in filter(None, (Path("/dev/stdin"), *others)):
         is_same_new_file = not path.exists() and os.path.realpath(path) == os.path.realpath(other)
         if is_same_new_file or path.is_file() and other.exists() and path.samefile(other):
-            raise UserError(f"{path}: {REPLACES}")
-    for model in models:
-        if is_inside_run(path, model):
-            raise UserError(f"{path}: expected a file outside the run; got a file in {model}; try another path")
+            raise UserError(f"{path}: {WOULD_REPLACE_A_FILE}")
+    check_outside_run(path, "file", "another path", models)
     if path.is_dir() or not path.parent.is_dir():
         got = "a folder" if path.is_dir() else f"a path in {path.parent}, which is not a folder"
         raise UserError(f"{path}: expected a file to write; got {got}; try another path")
+    if path.suffix.lower() in (".gz", ".bz2", ".xz", ".zst"):
+        got = f"the name of a compressed file; try {quote(path.with_suffix(''))}, which other programs can compress"
+        raise UserError(f"{path}: expected the name of a file without compression; got {got}")

@@ -1,4 +1,4 @@
-"""`average`: the mean of the last checkpoints."""
+"""`average`: average the weights of the last or best checkpoints."""
 
 import sys
 from typing import Annotated

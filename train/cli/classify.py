@@ -1,6 +1,7 @@
-"""`classify`: labels of texts by a trained classifier, or tags of words by a trained tagger."""
+"""`classify`: label texts with a trained classifier, or tag words with a trained tagger."""
 
 import json
+import sys
 from collections.abc import Iterator
 from contextlib import AbstractContextManager, nullcontext
 from pathlib import Path
@@ -8,7 +9,7 @@ from typing import Annotated, Any
 
 import typer
 
-from train.cli.app import Device, Quiet, app, line_progress, open_input, open_output, use_device
+from train.cli.app import STDIO, Device, Quiet, app, line_progress, open_input, open_output, use_device
 from train.cli.options import Model, Output, check_single_input, number_option, warn
 from train.errors import UserError
 
@@ -28,7 +29,9 @@ def classify(
     gold: Annotated[
         Path | None,
         typer.Option(
-            metavar="F", help="Label the texts of this labeled file and report accuracy and F1 per label on stderr."
+            metavar="F",
+            help="Label the texts of this labeled file and print accuracy and F1 per label, on stderr unless"
+            " --output is given.",
         ),
     ] = None,
     gold_tags: Annotated[
@@ -54,16 +57,16 @@ def classify(
     device: Device = "cpu",
 ) -> None:
     """Print the label of each line of text with its probability, or the tags of its words."""
-    from train.run.checkpoint import find_checkpoint, load_with_origin, read_state, task_of
+    from train.run.checkpoint import load_with_origin, read_chosen, read_state, task_of
     from train.tasks.line_predictions import label_lines, score_labels, text_of
     from train.tasks.task import TaskError
     from train.text.labeled_text import check_tag_lines, label_names
 
     use_device(device)
     check_single_input(input, gold)
-    task: Any = task_of(read_state(find_checkpoint(model)))
+    task: Any = task_of(read_chosen(model, read_state)[1])
     if task.name not in TASKS:
-        raise TaskError(model, " or ".join(TASKS), task)
+        raise TaskError(model, TASKS, task)
     if top is not None and task.name == "tagging":
         raise UserError("--top applies only to classifiers; for a tagger, try --json, which prints probabilities")
     if gold_tags is not None and task.name != "tagging":
@@ -90,7 +93,7 @@ def classify(
                     predicted.append(result.labels)
     if gold is not None:
         for line in score_labels(examples, predicted).table():
-            warn(line)
+            print(line, file=sys.stderr if output in (None, STDIO) else sys.stdout)
     elif not quiet:
         warn(f"labeled {work.result()}, with {origin.path}")
 

@@ -75,7 +75,7 @@ def data(
     from train.text.download.prepare import Settings, prepare_dataset
     from train.text.tokenizer import KINDS
 
-    check_choice("data", name, (*NAMES, OWN))
+    check_choice("data", name, (*NAMES, OWN), otherwise="own --train-src F --train-tgt F for your own text")
     if tokenizer is not None:
         check_choice("--tokenizer", tokenizer, KINDS)
     files = train_src, train_tgt, valid_src, valid_tgt
@@ -107,7 +107,8 @@ def data(
     except KeyboardInterrupt:
         warn("interrupted; run the same command again to continue")
         raise
-    pairs, clean = manifest["pairs"], manifest["texts"]["train"]["counts"]["kept"]
+    pairs = manifest["pairs"]
+    clean = manifest["texts"]["train"]["counts"]["kept"]
     held_out = f" ({pairs['held_out']:,} of them held out)" if pairs["held_out"] else ""
     print(f"{plural(pairs['read'], 'pair')} read, {clean:,} kept{held_out}; removed: {describe_removed(pairs)}")
     for part, array in manifest["arrays"].items():
@@ -117,7 +118,8 @@ def data(
         line = f"{part}: {plural(array['kept'], 'pair')}, {src:,} source and {tgt:,} target tokens"
         print(f"{line}; left out: {left_out}" if left_out else line)
     if "valid" in manifest["arrays"]:
-        n, total = manifest["shared_sources"], manifest["texts"]["valid"]["lines"]
+        n = manifest["shared_sources"]
+        total = manifest["texts"]["valid"]["lines"]
         attempt = ""
         if n and not hold_out:
             attempt = ", so validation scores will overestimate the quality on new text; try --hold-out"

@@ -1,4 +1,4 @@
-"""`draw`: a picture of a run as PNG or SVG, with its alternative text in a second file."""
+"""`draw`: draw a picture of a run as PNG or SVG, and write its alternative text to a second file."""
 
 from dataclasses import asdict
 from pathlib import Path
@@ -19,10 +19,7 @@ PICTURE_SYNONYMS = {  # other names for the pictures
     **dict.fromkeys(("errors", "matrix"), "confusion"),
 }  # fmt: skip
 DEFAULT_SENTENCES = 100
-MODEL_DESCRIPTIONS = {
-    "text": "a language model",
-    "labels": "an encoder",
-}  # maps `model.examples` to a description of the model
+MODEL_DESCRIPTIONS = {"text": "a language model", "labels": "an encoder"}  # maps `model.data_kind` to words
 
 
 @app.command(
@@ -75,7 +72,7 @@ def draw(
         named = PICTURE_SYNONYMS.get(what.lower()) or nearest(what, PICTURES)
         attempt = f"`draw {what} {run}`" if str(run) in PICTURES else named
         raise UserError(f"draw: expected RUN and one of {', '.join(PICTURES)}; got '{what}'; try {attempt}")
-    picture.check(out)
+    picture.check_picture(out)
     picture.check_alt_text(out)
     for path in (out, picture.alt_text_path(out)):
         check_output(path, models=[run, *(also or ())])
@@ -134,11 +131,12 @@ def draw_heads_of(run: Path, out: Path, sentence: str, kind: str, overrides: dic
     if kind:
         check_choice("--kind", kind, [*AXES])
     model, tokenizer, origin, search = load_for_search(run, overrides)
-    if model.examples != "pairs":
+    if model.data_kind != "pairs":
         if kind or overrides:
-            name, got = "kind" if kind else next(iter(overrides)), MODEL_DESCRIPTIONS[model.examples]
+            name = "kind" if kind else next(iter(overrides))
+            got = MODEL_DESCRIPTIONS[model.data_kind]
             raise UserError(f"--{name}: expected an encoder-decoder model; got {got}; omit --{name}")
-        inspect_one = inspect_text if model.examples == "text" else inspect_encoder
+        inspect_one = inspect_text if model.data_kind == "text" else inspect_encoder
         draw_heads(inspect_one(model, tokenizer, sentence), sentence, out, origin, ["text"])
         return
     kinds = [kind] if kind else [name for name in AXES if model.attentions()[name]] or ["cross"]
@@ -152,15 +150,16 @@ def draw_heads_of(run: Path, out: Path, sentence: str, kind: str, overrides: dic
 
 def draw_beam_of(run: Path, out: Path, sentence: str, overrides: dict[str, Any]) -> None:
     """Translate or parse a sentence and draw its search tree."""
-    from models.search.tree import Tree
+    from models.search.tree import SearchTree
     from train.viewer.beams import draw_beam
     from train.viewer.inspection import constrained_model, output_text, source_ids, translate
 
     model, tokenizer, origin, search = load_for_search(run, overrides)
-    if model.examples != "pairs":
-        got = MODEL_DESCRIPTIONS[model.examples]
+    if model.data_kind != "pairs":
+        got = MODEL_DESCRIPTIONS[model.data_kind]
         raise UserError(f"{run}: expected a model that translates or parses; got {got}; try `draw RUN heads`")
-    src, tree = source_ids(model, tokenizer, sentence), Tree()
+    src = source_ids(model, tokenizer, sentence)
+    tree = SearchTree()
     hypotheses = translate(constrained_model(model, tokenizer, sentence), src, search, observe=tree)
     print(output_text(tokenizer, sentence, hypotheses[0].tokens))
     draw_beam(tree, hypotheses, tokenizer, sentence, out, origin)
@@ -170,10 +169,10 @@ def draw_curves_of(runs: list[Path], out: Path) -> None:
     """Draw the metrics of runs over the steps."""
     from train.run.checkpoint import is_imported
     from train.run.folder import RunFolder, not_a_run_error
-    from train.viewer.curves import by_name, draw_curves, series
+    from train.viewer.curves import draw_curves, runs_by_name, series
 
     curves = {}
-    for name, run in by_name(runs).items():
+    for name, run in runs_by_name(runs).items():
         folder = RunFolder(run)
         curves[name] = series([entry for _, entry in folder.metric_lines()] if folder.metrics_file.exists() else [])
         if not curves[name]:
@@ -198,12 +197,13 @@ def open_corpus(run: Path, part: str, config: Any, tokenizer: Any) -> Any:
 
 
 def pairs_task(run: Path, config: Any) -> Any:
-    """Return the task of a run. Raises UserError if it was not trained on pairs."""
+    """Return the task of a run. Raises UserError unless it is translation or parsing."""
     from train.tasks import TASKS
+    from train.tasks.task import describe_model
 
     task = TASKS[config.data.task]
-    if task.examples != "pairs":
-        raise UserError(f"{run}: expected a run trained on pairs; got a run for the task {task.name}")
+    if task.data_kind != "pairs":
+        raise UserError(f"{run}: expected a translation or parsing run; got {describe_model(task.name)}")
     return task
 
 
@@ -225,15 +225,18 @@ def draw_confusion_of(run: Path, out: Path) -> None:
     from train.run.checkpoint import load_with_origin
     from train.tasks import TASKS
     from train.tasks.encoder_tasks import LabeledTask, LabelEvaluation
-    from train.text.labeled_text import LabeledText, label_names
+    from train.tasks.task import describe_model
+    from train.text.labeled_text import LabeledText
     from train.viewer.confusion import draw_confusion
 
     model, tokenizer, config, origin = load_with_origin(run, "", warn)
     task = TASKS[config.data.task]
     if not isinstance(task, LabeledTask):
-        raise UserError(f"{run}: expected a classifier or a tagger; got a run for the task {task.name}")
-    text, evaluation = open_corpus(run, "valid", config, tokenizer), LabelEvaluation(label_names(tokenizer))
-    for examples, batch in task.in_order(LabeledText(text, task.one_label_per_text), config.train.batch_tokens):
+        raise UserError(f"{run}: expected a classifier or a tagger; got {describe_model(task.name)}")
+    text = open_corpus(run, "valid", config, tokenizer)
+    labeled = LabeledText(text, task.one_label_per_text)
+    evaluation = LabelEvaluation(tokenizer, labeled)
+    for examples, batch in task.validation_batches(labeled, config.train.batch_tokens):
         evaluation.add(model, examples, batch)
     draw_confusion(evaluation.scores(), out, origin.caption)
 
@@ -250,7 +253,9 @@ def draw_roles_of(run: Path, out: Path, sentences: int, work: Any) -> None:
     text = EvaluationText(task, open_corpus(run, "valid", config, tokenizer), config, tokenizer, sentences)
 
     def report(n_done: int, n_heads: int) -> None:
-        work.unit, work.total, work.done = "heads", n_heads, n_done + 1
+        work.unit = "heads"
+        work.total = n_heads
+        work.done = n_done + 1
 
     full_model, head_roles = measure_roles(model, text, report)
     draw_roles(full_model, head_roles, text, out, origin.caption)

@@ -1,4 +1,4 @@
-"""`embed`: a vector for each line of text, computed by the encoder of a run."""
+"""`embed`: print a vector for each line of text, computed by the encoder of a run."""
 
 from pathlib import Path
 from types import SimpleNamespace
@@ -42,16 +42,18 @@ def embed(
     device: Device = "cpu",
 ) -> None:
     """Print a vector for each line of text, computed by a masked language model, classifier or tagger."""
-    from train.run.checkpoint import load_with_origin
+    from train.run.checkpoint import find_checkpoint, load_with_origin, read_state, task_of
     from train.tasks.line_predictions import embed_lines
+    from train.tasks.task import TaskError
 
     if output is not None and output.suffix.lower() in OTHER_FORMATS:
         expected = "a name that ends in .npy, or the name of a text file"
         raise UserError(f"{output}: expected {expected}; got {output.suffix}; try {output.with_suffix('.npy')}")
     use_device(device)
+    task = task_of(read_state(find_checkpoint(model)))
+    if task.data_kind != "labels":
+        raise TaskError(model, ("masking", "classification", "tagging"), task)
     network, tokenizer, _, origin = load_with_origin(model, "", warn)
-    if network.examples != "labels":
-        raise UserError(f"{model}: expected a model of the architecture encoder; got {network.config.architecture}")
     as_array = output is not None and output.suffix.lower() == ".npy"
     with (
         open_input(input) as lines,

@@ -1,4 +1,4 @@
-"""`info`: size and cost of a model compared with the paper's, and the progress of a run."""
+"""`info`: print the size and cost of a model, compared with the paper's, and the progress of a run."""
 
 from collections.abc import Iterator, Sequence
 from contextlib import suppress
@@ -73,25 +73,25 @@ def print_info(
     device: str,
 ) -> None:
     """Print the information about one model; the arguments are those of the command."""
-    from train.run.checkpoint import check_tokenizer, find_checkpoint, read_state, task_of, warn_of_old_average
+    from train.run.checkpoint import check_tokenizer, read_chosen, read_state, task_of, warn_of_old_average
 
-    run, run_config, shape = resolve_model(what, vocab_size, settings, data)
+    run, run_config, model_config = resolve_model(what, vocab_size, settings, data)
     loaded: Path | None = None
     if run:
         if settings or data:
             option = "--set" if settings else "--data"
             raise UserError(f"{option} applies only to presets and configuration files; {what} is a run; omit {option}")
         with suppress(NoCheckpoint):
-            loaded = find_checkpoint(what)
+            loaded, state = read_chosen(what, read_state)
     if run and loaded:
-        state = read_state(loaded)
         warn_of_old_average(what, loaded, state, warn)
         if run.tokenizer_file.is_file():
             check_tokenizer(task_of(state).load_tokenizer(run.tokenizer_file), state, run.tokenizer_file)
     if config:
         print(run_config.dump(), end="")
         return
-    origin, activations = "as given", None
+    origin = "as given"
+    activations = None
     if measure:
         from train.experiments.speed import measure_activations, measure_speed
         from train.progress import Display
@@ -99,10 +99,11 @@ def print_info(
         use_device(device)
         with Display() as display, display.work("measuring the speed of a few updates"):
             display.write("measuring the speed of a few updates")
-            tokens_per_second, origin = measure_speed(shape, run_config), "measured here"
-            activations = measure_activations(shape, run_config)
+            tokens_per_second = measure_speed(model_config, run_config)
+            origin = "measured here"
+            activations = measure_activations(model_config, run_config)
     last = last_update(run, run.metrics()) if run else None
-    lines = describe(shape, run_config, last["step"] if last else None, activations)
+    lines = describe(model_config, run_config, last["step"] if last else None, activations)
     for line in chain(lines, describe_run(run, run_config, loaded) if run else ()):
         print(line)
     if tokens_per_second:
@@ -120,39 +121,45 @@ def describe_time(hours: float) -> str:
     return f"{hours:,.1f} hours" + (f" ({hours / 24:,.1f} days)" if hours >= 48 else "")
 
 
-def describe(shape: Any, config: Any, updates: int | None = None, activations: float | None = None) -> Iterator[str]:
+def describe(
+    model_config: Any, config: Any, updates: int | None = None, activations: float | None = None
+) -> Iterator[str]:
     """Yield lines about a model's parameters, FLOPs and memory, with the paper's figures for its unchanged presets.
 
     `updates` is the number of updates that a run has made; None stands for train.max_steps. `activations` is the
     additional memory that an update takes, in bytes, if it has been measured.
     """
     import npx
-    from train.experiments.paper import FIGURES, TESTED
+    from train.experiments.paper import FIGURES, TABLE2_ROWS
     from train.learn.memory import count_trained, training_memory
     from train.tasks import TASKS
 
     preset, t, task = config.model.preset, config.train, TASKS[config.data.task]
     sides = task.sides
-    is_changed = shape != type(shape).preset(preset, shape.vocab_size)
+    is_changed = model_config != type(model_config).preset(preset, model_config.vocab_size)
     paper = {} if is_changed else FIGURES.get(preset, {})
-    pairs, tested = ((), {}) if is_changed else TESTED.get(preset, ((), {}))
-    n, tokens = shape.n_parameters(), t.batch_tokens * t.accumulate
-    is_read = "source" in sides or shape.architecture == "encoder"
-    update = shape.training_flops(tokens if is_read else 0, task.n_predictions(tokens, config))
+    pairs, tested = ((), {}) if is_changed else TABLE2_ROWS.get(preset, ((), {}))
+    n = model_config.n_parameters()
+    tokens = t.batch_tokens * t.accumulate
+    is_read = "source" in sides or model_config.architecture == "encoder"
+    update = model_config.training_flops(tokens if is_read else 0, task.n_predictions(tokens, config))
     precision = npx.precision_named(t.precision)
-    n_trained = count_trained(shape, t.freeze)
+    n_trained = count_trained(model_config, t.freeze)
     memory = training_memory(n, n_trained, precision, bool(t.ema_decay))
-    parts = ", ".join(f"{name} {size / 2**20:,.0f}" for name, size in memory.items())
+    total = sum(memory.values())
+    unit, unit_size = memory_unit(total)
+    parts = ", ".join(f"{name} {size / unit_size:,.0f}" for name, size in memory.items())
     frozen = f", {n - n_trained:,} of them frozen" if n_trained < n else ""
-    sizes = f"N {shape.n_layers}, d_model {shape.d_model}, d_ff {shape.d_ff}, heads {shape.n_heads}, "
-    sizes += f"d_k {shape.key_size}, d_v {shape.value_size}, dropout {shape.dropout}"
+    c = model_config
+    sizes = f"N {c.n_layers}, d_model {c.d_model}, d_ff {c.d_ff}, heads {c.n_heads}, "
+    sizes += f"d_k {c.key_size}, d_v {c.value_size}, dropout {c.dropout}"
     paper_size = f"   (the paper: {paper['params_millions']:g} million)" if paper else ""
     paper_cost = f"   (the paper: {float(tested[f'{pairs[0]} FLOPs']):.1e})" if pairs else ""
     yield f"model        {preset}{' with changes' if is_changed else ''}: {sizes}"
-    has_attention = shape.architecture in ("encoder_decoder", "decoder", "encoder")
-    details = f", norm {shape.norm}, positions {shape.positions}" if has_attention else ""
-    yield f"architecture {shape.architecture}{details}, for {task.name}"
-    yield f"vocabulary   {describe_vocabulary(shape, sides)}"
+    has_attention = c.architecture in ("encoder_decoder", "decoder", "encoder")
+    details = f", norm {c.norm}, positions {c.positions}" if has_attention else ""
+    yield f"architecture {c.architecture}{details}, for the task {task.name}"
+    yield f"vocabulary   {describe_vocabulary(model_config, sides)}"
     yield f"parameters   {n:,}{frozen}{paper_size}"
     yield f"operations   {update / tokens / len(sides):.3g} FLOPs per training token"
     yield f"update       {update:.3g} FLOPs for {' and '.join(f'{tokens:,} {side}' for side in sides)} tokens"
@@ -160,10 +167,11 @@ def describe(shape: Any, config: Any, updates: int | None = None, activations: f
     all_updates = plural(t.max_steps, "update")
     in_updates = f"{done:,} of {all_updates}" if done < t.max_steps else plural(done, "update")
     yield f"training     {update * done:.2g} FLOPs in {in_updates}{paper_cost}"
-    yield f"memory       {sum(memory.values()) / 2**20:,.0f} MiB: {parts}; activations not included"
+    yield f"memory       {total / unit_size:,.0f} {unit}: {parts}; activations not included"
     if activations is not None:
         batch = " and ".join(f"{t.batch_tokens:,} {side}" for side in sides)
-        yield f"activations  about {activations / 2**20:,.0f} MiB for a batch of {batch} tokens"
+        unit, unit_size = memory_unit(activations)
+        yield f"activations  about {activations / unit_size:,.0f} {unit} for a batch of {batch} tokens"
     if paper:
         yield (f"quality      the paper on newstest2013 English-German: perplexity {paper['ppl']:.2f},"
                f" BLEU {paper['bleu']:.1f}")  # fmt: skip
@@ -171,16 +179,21 @@ def describe(shape: Any, config: Any, updates: int | None = None, activations: f
         yield f"quality      the paper on newstest2014 {LANGUAGES[pair]}: BLEU {tested[pair]}"
 
 
-def describe_vocabulary(shape: Any, sides: tuple[str, ...]) -> str:
+def memory_unit(n_bytes: float) -> tuple[str, int]:
+    """Return the unit for this much memory, MiB from 10 MiB on and otherwise KiB, and its number of bytes."""
+    return ("MiB", 2**20) if n_bytes >= 10 * 2**20 else ("KiB", 2**10)
+
+
+def describe_vocabulary(model_config: Any, sides: tuple[str, ...]) -> str:
     """Describe the sizes of the vocabularies, and which embeddings and projections share a matrix."""
-    sizes = f"{shape.vocab_size:,} tokens"
-    if shape.architecture == "encoder" and shape.src_vocab_size is not None:
-        return f"{shape.src_vocab_size:,} tokens of the text, {shape.vocab_size - N_SPECIAL:,} labels"
-    if shape.src_vocab_size is not None:
-        sizes = f"{shape.src_vocab_size:,} source and {shape.vocab_size:,} target tokens"
-    if shape.shares_source or (len(sides) == 1 and shape.tying != "none"):
+    sizes = f"{model_config.vocab_size:,} tokens"
+    if model_config.architecture == "encoder" and model_config.src_vocab_size is not None:
+        return f"{model_config.src_vocab_size:,} tokens of the text, {model_config.vocab_size - N_SPECIAL:,} labels"
+    if model_config.src_vocab_size is not None:
+        sizes = f"{model_config.src_vocab_size:,} source and {model_config.vocab_size:,} target tokens"
+    if model_config.shares_source or (len(sides) == 1 and model_config.tying != "none"):
         return f"{sizes}, one matrix for {', '.join(sides)} and output"
-    if shape.tying == "none":
+    if model_config.tying == "none":
         return f"{sizes}, {len(sides) + 1} matrices for {', '.join(sides)} and output"
     return f"{sizes}, one matrix for target and output, another for source"
 
@@ -196,10 +209,10 @@ def last_update(run: Any, entries: list[dict[str, Any]]) -> dict[str, Any] | Non
     The speed is in tokens per second, over all updates. If training stops between two log lines, only the checkpoint
     includes the last updates.
     """
-    from train.run.checkpoint import newest_totals
+    from train.run.checkpoint import newest_state
 
     logged = [entry for entry in entries if has_metrics(entry, "train", "tokens", "loss", "seconds")]
-    totals = newest_totals(run)
+    totals = newest_state(run)
     if totals and totals.window_tokens and totals.step > (logged[-1]["step"] if logged else 0):
         last = {"step": totals.step, "tokens": totals.tokens, "loss": totals.loss, "seconds": totals.seconds}
     elif logged:
@@ -212,7 +225,7 @@ def last_update(run: Any, entries: list[dict[str, Any]]) -> dict[str, Any] | Non
 def describe_run(run: Any, config: Any, loaded: Path | None) -> Iterator[str]:
     """Yield lines about a run's checkpoints, the one that commands load, tokenizer, progress and validation curve."""
     from train.progress import format_figure
-    from train.run.checkpoint import read_state
+    from train.run.checkpoint import read_chosen, read_state
     from train.run.folder import step_of
     from train.run.replace import original_name
     from train.tasks import TASKS
@@ -229,11 +242,12 @@ def describe_run(run: Any, config: Any, loaded: Path | None) -> Iterator[str]:
         yield f"tokenizer    {size}, digest {tokenizer.digest[:12]}"
     entries = run.metrics()
     if last := last_update(run, entries):
-        updates, speed = plural(last["step"], "update"), f"{last['tokens_per_second']:,.0f} tokens/s"
+        updates = plural(last["step"], "update")
+        speed = f"{last['tokens_per_second']:,.0f} tokens/s"
         yield f"trained      {updates}, {last['tokens']:,} tokens, loss {last['loss']:.4f}, {speed}"
     if not (curve := [entry for entry in entries if has_metrics(entry, "valid", "loss", "perplexity")]):
         return
-    best_step = read_state(run.best)["step"] if run.best.is_dir() else None
+    best_step = read_chosen(run.best, read_state)[1]["step"] if run.best.is_dir() else None
     measured = {name: title for name, title in task.scores.items() if any(name in entry for entry in curve)}
     widths = {name: max(7, len(title) + 2) for name, title in measured.items()}
     titles = "".join(f"{title:>{widths[name]}}" for name, title in measured.items())

@@ -16,6 +16,7 @@ import sys
 import time
 import traceback
 from collections.abc import Sequence
+from itertools import pairwise
 from typing import Annotated, Any
 
 import typer
@@ -32,6 +33,9 @@ OUT_OF_MEMORY = "out of memory; try shorter lines, or a smaller train.batch_toke
 # runs out.
 ALLOCATION_FAILED = (
     "without exception set", "without setting an exception", "failed to map segment", "ThreadPoolBuildError",
+)  # fmt: skip
+OPTIONS_OF_FILES = (  # for files without an option, in this order
+    ("--train-src", "--train-tgt", "--valid-src", "--valid-tgt"), ("--ref", "--hyp"), ("--input",), ("--prompt",),
 )  # fmt: skip
 CLICK_ERROR: Any = typer.BadParameter.__mro__[2]  # click's ClickException, or its copy in newer versions of typer
 
@@ -69,7 +73,8 @@ def run_command(argv: Sequence[str] | None) -> int:
     except UserError as error:
         return report_user_error(str(error))
     except CLICK_ERROR as error:  # unknown option or value of the wrong type; click's text has several lines
-        name, similar = getattr(error, "option_name", ""), getattr(error, "possibilities", None) or ()
+        name = getattr(error, "option_name", "")
+        similar = getattr(error, "possibilities", None) or ()
         error.possibilities = misspelled(name, similar)  # click also lists less similar ones
         details: Any = getattr(error.__cause__, "errors", list)()  # exists if typer uses pydantic
         got = f"; got {str(details[0]['input'])[:60]!r}" if details else ""
@@ -91,7 +96,7 @@ def run_command(argv: Sequence[str] | None) -> int:
         expected, remedy = CANNOT_WRITE.get(error.errno, ("a readable or writable file", "another path"))
         return report_user_error(f"{path}: expected {expected}; got '{error.strerror}'; try {remedy}")
     except BaseException as error:
-        if any(words in str(error) for words in ALLOCATION_FAILED):
+        if any(fragment in str(error) for fragment in ALLOCATION_FAILED):
             return report_user_error(OUT_OF_MEMORY)
         if isinstance(error, Exception) or type(error).__name__ == "PanicException":
             return report_internal_error()
@@ -103,30 +108,48 @@ def suggest_usage(error: Any, words: Sequence[str]) -> str:
     context = getattr(error, "ctx", None)
     params = getattr(getattr(context, "command", None), "params", ())
     usage = f"{getattr(context, 'command_path', 'npx-transformer')} --help"
+    # words that are neither options nor, probably, their values
+    positional = [word for before, word in pairwise(words) if not (before.startswith("--") or word.startswith("-"))]
+    files = [word for word in positional if os.path.isfile(word) and not word.endswith(".toml")]
     if type(error).__name__ == "MissingParameter" and error.param.param_type_name == "option":
-        runs = [quote(word) for word in words if os.path.isfile(f"{word}/config.toml")]
+        runs = [word for word in words if os.path.isfile(f"{word}/config.toml")]
         if "--resume" in words and "--out" in error.param.opts and runs:
-            return "--resume --out " + runs[0]
+            return "--resume --out " + quote(runs[0])
+        if "--model" in error.param.opts and positional[:1] == runs[:1] != []:
+            return f"--model {quote(runs[0])} {name_options(files, words, params)}".rstrip()
         return f"{error.param.opts[0]} {error.param.metavar}, or {usage}"
     if not (match := re.search(r"unexpected extra argument\S* \((.*)\)", error.format_message())):
         return usage
     extra = next((word for word in words if f"{match[1]} ".startswith(f"{word} ")), match[1])
-    at, quoted = words.index(extra) if extra in words else 0, shlex.quote(extra)
-    option, value = words[at - 2 : at] if at > 1 else ("", "")
+    position = words.index(extra) if extra in words else 0
+    quoted = shlex.quote(extra)
+    option, value = words[position - 2 : position] if position > 1 else ("", "")
     if option == "--set" and "=" not in value:
         return f"--set {shlex.quote(f'{value}={extra}')}"
-    is_file, is_folder = os.path.isfile(extra), os.path.isdir(extra)
-    meant = ["--data"] * (is_folder and not os.path.isfile(f"{extra}/config.toml"))
-    meant += [] if is_folder or "=" in extra else ["--hyp", "--input", "--prompt", *["--train-src"] * is_file]
-    for name in meant:
-        if name not in words and any(name in param.opts for param in params):
-            return f"{name} {quoted}"
+    if os.path.isdir(extra):
+        is_run = os.path.isfile(f"{extra}/config.toml")
+        if not is_run and "--data" not in words and any("--data" in param.opts for param in params):
+            return f"--data {quote(extra)}"
+    elif "=" not in extra and (options := name_options(files or [extra], words, params)):
+        first = {"data": "own ", "train": "tiny "}.get(words[0], "") if files == positional else ""
+        return first + options
     if option == "--set" and "=" not in extra:
         return f"{option} {shlex.quote(f'{value} {extra}')}, because a value with a space needs quotes"
     if option.startswith("--"):
         is_multiple = any(option in param.opts and param.multiple for param in params)
         return f"{option} {quoted}" if is_multiple else f"{option} with one value, or {usage}"
     return next((f"a single {p.metavar}, or {usage}" for p in params if p.param_type_name == "argument"), usage)
+
+
+def name_options(files: Sequence[str], words: Sequence[str], params: Sequence[Any]) -> str:
+    """Return the unused options of a command for files that were given without an option, or ""."""
+    unused = {name for param in params for name in param.opts} - {*words}
+    for names in OPTIONS_OF_FILES:
+        free = [name for name in names if name in unused]
+        if free and files and ("--train-src" not in names or os.path.isfile(files[0])):
+            values = ["F", "F"] if free == ["--ref", "--hyp"] else map(quote, files)  # either order is common
+            return " ".join(f"{name} {value}" for name, value in zip(free, values, strict=False))
+    return ""
 
 
 def report_user_error(message: str) -> int:
@@ -145,7 +168,8 @@ def report_exit(status: int, line: str, details: str = "") -> int:
     If all ranks fail with the same error, only rank 0 prints it. If one rank fails alone, it adds its name to the line
     and aborts the others.
     """
-    world, (rank, size) = npx.distributed.world(), npx.distributed.rank_and_size()
+    world = npx.distributed.world()
+    rank, size = npx.distributed.rank_and_size()
     name = f"rank {rank} of {size}: " if rank and world.size == 1 else ""
     if name:  # this rank has not joined the others yet; if rank 0 fails too, mpirun kills this process
         time.sleep(2)

@@ -1,4 +1,4 @@
-"""Loads the models, runs, configuration files and presets that commands name."""
+"""Load the models, runs, configuration files and presets that the user names on the command line."""
 
 import difflib
 from collections.abc import Callable, Mapping, Sequence
@@ -44,7 +44,7 @@ def resolve_model(
     """
     from models import PRESETS
     from train.cli.train import load_config, use_data_folder
-    from train.run.checkpoint import find_checkpoint
+    from train.run.checkpoint import read_chosen
     from train.run.config import to_toml
     from train.run.folder import RunFolder, not_a_run_error
     from train.run.storage import model_config, read_state
@@ -58,9 +58,9 @@ def resolve_model(
             )
         config = run.load_config(settings)
         try:
-            return run, config, model_config(read_state(find_checkpoint(what)))
+            return run, config, model_config(read_chosen(what, read_state)[1])
         except NoCheckpoint:
-            return run, config, planned_shape(config, run.tokenizer_file)
+            return run, config, planned_model_config(config, run.tokenizer_file)
     if run.path.is_dir():
         raise not_a_run_error(run.path, "a run folder", "a folder without config.toml")
     if what not in PRESETS and not run.path.is_file():
@@ -75,10 +75,10 @@ def resolve_model(
         return load_config(what, [*(f"data.{name}={to_toml(value)}" for name, value in folder_keys.items()), *changes])
 
     config = read({}) if data is None else use_data_folder(data, read, {}, None)[0]
-    return None, config, planned_shape(config)
+    return None, config, planned_model_config(config)
 
 
-def planned_shape(config: Any, tokenizer_file: Path | None = None) -> Any:
+def planned_model_config(config: Any, tokenizer_file: Path | None = None) -> Any:
     """Return the configuration of the model that `train` would build.
 
     Without the file of the tokenizer, the vocabulary has data.vocab_size tokens.
@@ -86,7 +86,8 @@ def planned_shape(config: Any, tokenizer_file: Path | None = None) -> Any:
     from train.learn.training import tokenizer_fields
     from train.tasks import TASKS
 
-    task, size = TASKS[config.data.task], config.data.vocab_size
+    task = TASKS[config.data.task]
+    size = config.data.vocab_size
     if tokenizer_file and tokenizer_file.is_file():
         tokenizer = task.load_tokenizer(tokenizer_file)
         return config.transformer_config(tokenizer.vocab_size, **tokenizer_fields(tokenizer, config))

@@ -17,7 +17,7 @@ from typing import Annotated, Any
 import typer
 
 from npx.ranges import NUMBERS, Range
-from train.errors import UserError, quote
+from train.errors import TO_UTF8, UserError, quote
 from train.run.value_names import suggest_value
 
 SEEDS, VOCABULARY = "[0, 4294967295]", "[5, 16777216]"
@@ -61,10 +61,10 @@ def checked_option(allowed: Range, example: str = "", **settings: Any) -> Any:
             default = str(parameter.default).removesuffix(".0")
             if parameter.default is None:
                 default = example or f"leaving {name} out"
-            number = "" if choices else allowed.plain_number(value) or default
+            number = "" if choices else allowed.normalize_number(value) or default
             attempt = suggest_value(name[2:], value, choices) or number
             got = f"{str(value)[:60]}{attempt and f'; try {attempt}'}"
-            raise UserError(f"{name}: expected {allowed.words()}; got {got}")
+            raise UserError(f"{name}: expected {allowed.describe()}; got {got}")
         return value
 
     if allowed.kind in NUMBERS:
@@ -80,7 +80,7 @@ def text_option(*names: str, is_sentence: bool = False, **settings: Any) -> Any:
 
     def check(parameter: typer.CallbackParam, value: str) -> str:
         if any("\ud800" <= c <= "\udfff" for c in value or ""):
-            raise UserError(f"{parameter.opts[0]}: expected UTF-8; got invalid bytes; try `iconv -t UTF-8`")
+            raise UserError(f"{parameter.opts[0]}: expected UTF-8; got invalid bytes; try {TO_UTF8}")
         if is_sentence and value and os.path.isfile(value):
             attempt = f'{parameter.opts[0]} "$(head -n 1 {quote(value)})"'
             raise UserError(f"{parameter.opts[0]}: expected a sentence; got the path of a file, {value}; try {attempt}")

@@ -1,4 +1,4 @@
-"""`parse`: constituency trees of sentences, predicted by a trained parser."""
+"""`parse`: parse sentences into constituency trees with a trained parser."""
 
 from collections.abc import Iterator
 from contextlib import AbstractContextManager, nullcontext
@@ -66,14 +66,14 @@ def parse(
     from train.tasks.parsing.lexicon import Lexicon
     from train.tasks.parsing.pictures import attention_over_words, draw_tree
     from train.tasks.parsing.task import parse_gold, parse_stream, read_clean_trees
-    from train.viewer.picture import check_path
+    from train.viewer.picture import check_suffix
 
     use_device(device)
     check_single_input(input, gold)
     if lexicon is not None and free:
         raise UserError("--lexicon constrains the search, but --free removes the constraints; try only one of them")
     if svg is not None:
-        check_path(svg, (".svg",))
+        check_suffix(svg, (".svg",))
         others = (input, gold, lexicon, Path("/dev/stdout") if output in (None, STDIO) else output)
         check_output(svg, *others, models=[model])
     trees = list(read_clean_trees(gold)) if gold is not None else []
@@ -81,7 +81,7 @@ def parse(
     source: AbstractContextManager[Iterator[str | None]] = nullcontext(iter(())) if gold else open_input(input)
     with source as lines, open_output(output, input, gold, lexicon, models=[model]) as file:
         network, tokenizer, config, origin = load_with_origin(model, "parsing", warn)
-        if tags and not tokenizer.tags:
+        if tags and not tokenizer.with_tags:
             raise UserError(
                 f"--lexicon: expected a parser that writes tags; got {model}, which writes XX; omit --lexicon"
             )

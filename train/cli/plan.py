@@ -76,7 +76,7 @@ def plan(
     for setting in settings or ():
         if not setting.strip().startswith("train."):
             raise UserError(f"--set: expected a key of [train]; got {setting[:60]}; try --set train.shard=true")
-    run, config, shape = resolve_model(what, vocab_size, settings or ())
+    run, config, model_config = resolve_model(what, vocab_size, settings or ())
     updates = [entry for entry in run.metrics() if has_metrics(entry, "train", "tokens_per_second")] if run else []
     if tokens_per_second is None and updates:
         tokens_per_second = updates[-1]["tokens_per_second"]
@@ -89,7 +89,7 @@ def plan(
         bandwidth=nominal.bandwidth if bandwidth is None else bandwidth * 1e9,
         latency=nominal.latency if latency is None else latency * 1e-6,
     )
-    t, n = config.train, shape.n_parameters()
+    t, n = config.train, model_config.n_parameters()
     precision = precision_named(t.precision)
     weight_bytes = precision.weight_dtype.itemsize
     gradient_bytes = weight_bytes * n  # sums have the weights' dtype
@@ -98,7 +98,7 @@ def plan(
         "gathered": t.shard * n * (2 if precision.is_mixed else weight_bytes),
     }
     tokens = t.batch_tokens * len(TASKS[config.data.task].sides)  # tokens of a micro-batch
-    last_ready_fraction = shape.vocab_size * shape.d_model / n
+    last_ready_fraction = model_config.vocab_size * model_config.d_model / n
     seconds = tokens / tokens_per_second
     plans = [
         estimate_step(

@@ -140,15 +140,17 @@ def table2(
     device: Device = "cpu",
 ) -> None:
     """Translate and score the test sets and compute the training cost; write table2.md and table2.json."""
-    from train.experiments.paper import SUSTAINED
+    from train.experiments.paper import SUSTAINED_TFLOPS
     from train.experiments.table2 import TrainedRun, run_table2
 
     try:
-        sustained = 1e12 * float(SUSTAINED.get(tflops, tflops))
+        sustained = 1e12 * float(SUSTAINED_TFLOPS.get(tflops, tflops))
     except ValueError:
         sustained = -1.0
     if not 0 <= sustained < 1e30:
-        raise UserError(f"--tflops: expected a number, or one of {', '.join(SUSTAINED)}; got '{tflops}'; try P100")
+        raise UserError(
+            f"--tflops: expected a number, or one of {', '.join(SUSTAINED_TFLOPS)}; got '{tflops}'; try P100"
+        )
     given = {"en-de": (en_de, en_de_src, en_de_ref), "en-fr": (en_fr, en_fr_src, en_fr_ref)}
     runs = {}
     for pair, (run, src, ref) in given.items():
@@ -237,9 +239,9 @@ def figures(
     from train.run.checkpoint import load_with_origin
     from train.viewer.heads import draw_figures
     from train.viewer.inspection import check_heads, inspect, source_ids
-    from train.viewer.picture import check
+    from train.viewer.picture import check_picture
 
-    check(out.parent / "figure3.svg")
+    check_picture(out.parent / "figure3.svg")
     use_device(device)
     network, tokenizer, _, origin = load_with_origin(model, "translation", warn)
     check_heads(network, ("encoder",))

@@ -1,4 +1,4 @@
-"""`score`: BLEU variants, chrF and TER of a translation, confidence intervals and a model's perplexity.
+"""`score`: score a translation with BLEU variants, chrF and TER, and print a model's perplexity.
 
 With --pairs, it prints the log-probability of each pair of two texts; with --text, the loss of a language model.
 """
@@ -74,7 +74,7 @@ def score(
 ) -> None:
     """Score a translation with BLEU, chrF and TER; --pairs and --text score with a model instead."""
     from train.metrics.bleu import SCORES, SHORT_NAMES, WITHOUT_TER, print_report, score_report
-    from train.metrics.limits import check_lengths
+    from train.metrics.limits import reason_to_skip_ter
     from train.progress import Display
     from train.text.lines import read_all_lines
 
@@ -122,7 +122,9 @@ def score(
         raise UserError("--bootstrap: expected 0, or at least 2 resamples; got 1; try 1000")
     hypotheses, *references = (read_all_lines(path, allow_pipe=True) for path in (hyp, *ref))
     baseline_lines = None if baseline is None else read_all_lines(baseline, allow_pipe=True)
-    reason = check_lengths(hypotheses, *references) or check_lengths(baseline_lines or hypotheses, *references)
+    reason = reason_to_skip_ter(hypotheses, *references)
+    if baseline_lines and not reason:
+        reason = reason_to_skip_ter(baseline_lines, *references)
     wanted = metric or SCORES
     metrics = [key for key in wanted if key in WITHOUT_TER or not reason]
     if not metrics:
@@ -176,7 +178,9 @@ def score_given_pairs(runs: list[Path], pairs: tuple[Path, Path], as_json: bool,
             print(" ||| ".join([t.text, *decoding.format_fields(t, tokenizer, scores=True, alignments=False)]))
         n_empty += not (t.source_ids and t.hypothesis.tokens)
         terms = t.hypothesis.token_log_probabilities
-        total, n_tokens, n_pairs = total + sum(terms), n_tokens + len(terms), n_pairs + 1
+        total += sum(terms)
+        n_tokens += len(terms)
+        n_pairs += 1
     if n_empty:
         warn(f"{plural(n_empty, 'pair')} with an empty side; training skips such pairs")
     if quiet:
@@ -204,7 +208,7 @@ def score_text(run: Path, text: Path, as_json: bool, quiet: bool) -> None:
 
 @contextmanager
 def name_scoring_option() -> Iterator[None]:
-    """Name, in the error for a model of another task, the option that scores with such a model."""
+    """Add to the error for a model of another task the option that scores with such a model."""
     from train.tasks.task import TaskError
 
     options = {"translation": "--pairs SRC TGT", "language": "--text F"}

@@ -1,4 +1,4 @@
-"""`serve`: a local web page that steps through a backward pass and inspects a trained model."""
+"""`serve`: serve a local web page that steps through a backward pass and inspects a trained model."""
 
 import importlib.util
 import sys
@@ -40,7 +40,7 @@ def serve(
     import uvicorn
 
     from train.viewer.connections import server_config
-    from train.viewer.curves import by_name
+    from train.viewer.curves import runs_by_name
     from train.viewer.server import Page, application
 
     with socket.socket() as listener:
@@ -51,7 +51,7 @@ def serve(
         except OSError as error:
             raise UserError(f"--port: expected a free port; got {port} ('{error.strerror}'); try --port 0") from None
         use_device(device)
-        page = load_page([run, *(also or ())]) if run else Page(by_name(also or ()))
+        page = load_page([run, *(also or ())]) if run else Page(runs_by_name(also or ()))
         port = listener.getsockname()[1]
         guarded = application(page, port)
         print(f"http://{HOST}:{port}/?token={guarded.token}")
@@ -72,7 +72,7 @@ def load_page(runs: list[Path]) -> Any:
     """Return the page for the first run's model; if the model cannot be loaded, a page with curves and the reason."""
     from train.run.checkpoint import load_with_origin
     from train.run.folder import RunFolder
-    from train.viewer.curves import by_name
+    from train.viewer.curves import runs_by_name
     from train.viewer.examples import validation_sentences
     from train.viewer.inspection import check_heads
     from train.viewer.server import Page
@@ -82,17 +82,17 @@ def load_page(runs: list[Path]) -> Any:
         if config.data.task == "masking":
             raise UserError(
                 f"{runs[0]}: expected a translation model, a language model, a parser, a classifier or a tagger; got "
-                "a model for the task masking"
+                "a masked language model"
             )
-        if model.examples == "pairs":
+        if model.data_kind == "pairs":
             check_heads(model)
         examples = validation_sentences(runs[0], tokenizer, config)
-        page = Page(by_name(runs), model, tokenizer, config, origin.caption, examples)
+        page = Page(runs_by_name(runs), model, tokenizer, config, origin.caption, examples)
         page.warm_up()
         return page
     except UserError as error:
         if not RunFolder(runs[0]).metrics_file.is_file():
             raise
-        page = Page(by_name(runs))
+        page = Page(runs_by_name(runs))
         page.unavailable_reason = one_line(error)
         return page

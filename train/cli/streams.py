@@ -74,7 +74,8 @@ def guard_standard_streams() -> Iterator[None]:
     for stream in (stdout, stderr):  # characters that the terminal cannot encode become escapes such as \\xfc
         if isinstance(stream, io.TextIOWrapper):
             stream.reconfigure(errors="backslashreplace")
-    sys.stdout, sys.stderr = GuardedStream(stdout, raise_broken_output), GuardedStream(stderr, lambda error: None)
+    sys.stdout = GuardedStream(stdout, raise_broken_output)
+    sys.stderr = GuardedStream(stderr, lambda error: None)
     try:
         yield
         sys.stdout.flush()
@@ -89,7 +90,10 @@ def stream_lines(file: BinaryIO, name: str, max_line_bytes: int) -> Iterator[str
     Yields None when the input pauses after a line. Raises UserError, with the line number, for invalid UTF-8 and for a
     line longer than `max_line_bytes`.
     """
-    pending, size, number, descriptor = [b""], 0, 0, file.fileno()
+    pending = [b""]
+    size = 0
+    number = 0
+    descriptor = file.fileno()
     while True:
         with suppress(OSError, ValueError):  # select fails for regular files on some systems
             if number and not select.select([descriptor], [], [], PAUSE_SECONDS)[0]:
@@ -107,7 +111,8 @@ def stream_lines(file: BinaryIO, name: str, max_line_bytes: int) -> Iterator[str
             for line in lines:
                 number += 1
                 yield decode_line(line, name, number)
-            pending, size = [rest], len(rest)
+            pending = [rest]
+            size = len(rest)
         else:
             pending.append(block)
         if size > max_line_bytes:

@@ -149,7 +149,7 @@ def check_task_options(names: Iterable[str], config: Any) -> None:
         if name not in {f.name for f in fields(task.keys)}:
             owner = next(other for other in TASKS.values() if name in {f.name for f in fields(other.keys)})
             attempt = f"--set data.task={owner.name}"
-            architectures = [name for name, model in ARCHITECTURES.items() if model.examples == owner.examples]
+            architectures = [name for name, model in ARCHITECTURES.items() if model.data_kind == owner.data_kind]
             if config.transformer_config(config.data.vocab_size).architecture not in architectures:
                 attempt += f" --set model.architecture={architectures[0]}"
             raise UserError(
@@ -208,7 +208,8 @@ def use_data_folder(
         if name in keys:
             raise UserError(f"--data {folder} cannot be combined with {option(name)}; try only one of them")
     base = read({})
-    original, defaults = base.data, preset_values(base.model.preset)["data"]
+    original = base.data
+    defaults = preset_values(base.model.preset)["data"]
     if original.task != "translation":
         raise UserError(f"--data applies only to the task translation, not to {original.task}; omit --data")
     unused: set[str] = set()
@@ -262,7 +263,8 @@ def read_config(config: str | None, changes: list[str], out: Path, resume: bool,
         tokenizer = f"data.tokenizer={to_toml(str(tokenizer_file))}"
         if config is None:
             # This run must not write to the token arrays of `init`, and copies all its weights.
-            config, changes = str(config_file), ["data.prepared=", "train.init_only=", tokenizer, *changes]
+            config = str(config_file)
+            changes = ["data.prepared=", "train.init_only=", tokenizer, *changes]
         elif "data.tokenizer" not in changed:
             base = load_config(config, ())
             if base.data.tokenizer in TASKS[base.data.task].tokenizers:
@@ -286,7 +288,8 @@ def load_config(config: str, changes: Iterable[str], complete: bool = False) -> 
     if config in PRESETS and not Path(config).exists():
         return RunConfig.from_dict({"model": {"preset": config}}, changes, source=config)
     if os.path.isdir(config):
-        folder, attempt = Path(config), "the path of a file inside it"
+        folder = Path(config)
+        attempt = "the path of a file inside it"
         if (folder / "manifest.json").is_file():
             attempt = f"a preset, such as tiny, with --data {quote(config)}"
         elif (folder / "config.toml").is_file():

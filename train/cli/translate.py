@@ -104,7 +104,8 @@ def translate(
     with ExitStack() as stack:
         stack.enter_context(name_option("prefixes", f"--constrain {constrain}"))
         lines: Iterator[str | None] = iter(())
-        file, on_warning = None, ignore_warning
+        file = None
+        on_warning = ignore_warning
         prefixes = None if constrain is None else read_all_lines(constrain)
         with world.rank_zero_first():
             if world.rank == 0:  # only rank 0 reads, writes and warns

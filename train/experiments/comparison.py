@@ -137,13 +137,13 @@ def count_agreements(
     different = [(a, b) for a, b in pairs if measured[a][measure] != measured[b][measure]]
     clear = [(a, b) for a, b in different if is_better(measured[a], measured[b], measure, pooled) is not None]
 
-    def alike(some: list[tuple[str, str]]) -> int:
+    def count_alike(row_pairs: list[tuple[str, str]]) -> int:
         return sum(
-            (ROWS[a][measure] < ROWS[b][measure]) == (measured[a][measure] < measured[b][measure]) for a, b in some
+            (ROWS[a][measure] < ROWS[b][measure]) == (measured[a][measure] < measured[b][measure]) for a, b in row_pairs
         )
 
-    counts = {"pairs": len(pairs), "alike": alike(different), "ties": len(pairs) - len(different)}
-    return counts | ({"clear": len(clear), "clear_alike": alike(clear)} if pooled else {})
+    counts = {"pairs": len(pairs), "alike": count_alike(different), "ties": len(pairs) - len(different)}
+    return counts | ({"clear": len(clear), "clear_alike": count_alike(clear)} if pooled else {})
 
 
 def write_comparison(
@@ -179,7 +179,8 @@ def markdown(comparison: Mapping[str, Any], size: tuple[int, int], has_picture: 
         paper, ours, difference = entry["paper"], entry["ours"], entry["difference"]
         cells = [entry["row"], f"{paper['ppl']:.2f}", f"{paper['bleu']:.1f}", f"{paper['params_millions']:g}"]
         if ours:
-            averaged, millions = ours["averaged"], ours["parameters"] / 1e6
+            averaged = ours["averaged"]
+            millions = ours["parameters"] / 1e6
             ppl, bleu = f"{ours['perplexity']:.2f}", f"{ours['bleu']:.2f}"
             if deviation := ours.get("deviation"):
                 ppl += f" ± {ours['perplexity'] * deviation['nats']:.2f}"  # d exp(nats) = exp(nats) d nats

@@ -17,6 +17,7 @@ from typing import Any
 from train.errors import UserError, pip_install, quote
 from train.experiments.plot import import_pyplot
 from train.files import atomic_write, describe_path, make_folder, write_text
+from train.json_files import check_outside_run
 from train.run.replace import remove_partial
 
 LIMIT = 1_000_000
@@ -82,7 +83,8 @@ def sample_numbers(seed: int, n_train: int) -> dict[str, list[int]]:
     rng.shuffle(small)
     large = [n for n in rng.sample(range(1000, LIMIT), 1350 + len(PICTURED)) if n not in PICTURED]
     parts = {"test": small[:100] + large[:900], "valid": small[100:150] + large[900:1350]}
-    held_out, train = {*PICTURED, *parts["test"], *parts["valid"]}, set(small[150:])
+    held_out = {*PICTURED, *parts["test"], *parts["valid"]}
+    train = set(small[150:])
     while len(train) < n_train:
         round_number = int("".join(rng.choice("000000000123456789") for _ in range(6)))
         train |= {round_number, rng.randrange(LIMIT)} - held_out
@@ -110,6 +112,7 @@ def run_demo(out: Path, seed: int = 1, n_train: int = 20_000, settings: Sequence
             raise UserError(f"demo: {name} is not installed; try {pip_install('demo')}")
     if out.exists() and (not out.is_dir() or any(out.iterdir())):
         raise UserError(f"{out}: expected a new folder; got {describe_path(out)}; try another --out")
+    check_outside_run(out)
     from train.learn.training import train
     from train.metrics.bleu import Variant, bleu
     from train.progress import Display
@@ -119,7 +122,8 @@ def run_demo(out: Path, seed: int = 1, n_train: int = 20_000, settings: Sequence
     from train.tasks.translation import best_translations
 
     numbers = sample_numbers(seed, n_train)
-    texts, changes = {}, [f"train.seed={seed}", *settings]
+    texts = {}
+    changes = [f"train.seed={seed}", *settings]
     make_folder(out)
     files = []
     try:
@@ -157,7 +161,7 @@ def run_demo(out: Path, seed: int = 1, n_train: int = 20_000, settings: Sequence
         print(f"{number:>7,}  {english(number)}\n{'':9}{line}{wrong}")
     seconds = time.perf_counter() - started
     print(f"\n{exact:.1f}% of 1,000 test numbers translated correctly, {seconds:.0f} s in total")
-    print(f"BLEU of characters {score['score']:.2f} ({score['signature']})")
+    print(f"character-level BLEU {score['score']:.2f} ({score['signature']})")
     print(f"{out / 'attention.png'} shows the decoder's attention: it looks at the units before the tens")
     print(f"try: echo 'six hundred and seventy-eight' | npx-transformer translate --model {quote(out / 'run')}")
     return {"exact": exact, "bleu": score["score"], "seconds": seconds}

@@ -9,24 +9,24 @@ from train.errors import UserError
 from train.files import write_text
 from train.json_files import open_own_folder, write_json
 
-SHOWN = ("scale", "steps", "settings")  # settings whose values a message shows; the others are hashes of files
+SHOWN_SETTINGS = ("scale", "steps", "settings")  # settings whose values a message shows; the others are hashes of files
 
 
-def open_table_folder(out: Path, settings: Mapping[str, Any], mark: str = "settings.json") -> None:
+def open_table_folder(out: Path, settings: Mapping[str, Any], settings_file: str = "settings.json") -> None:
     """Create the folder, or check that it belongs to this command and has the same settings.
 
-    The file `mark` holds the settings that all rows share; settings that it lacks are added. Raises UserError for a
-    folder of another command and for different settings.
+    The file `settings_file` holds the settings that all rows share; settings that it lacks are added. Raises UserError
+    for a folder of another command and for different settings.
     """
-    stored = open_own_folder(out, mark) or {}
+    stored = open_own_folder(out, settings_file) or {}
     for name, value in settings.items():
         if stored.get(name, value) != value:
-            expected, got = (
-                (f"{name} = {stored[name]}", value) if name in SHOWN else (f"the same {name}", "different ones")
-            )
+            expected, got = f"the same {name}", "different ones"
+            if name in SHOWN_SETTINGS:
+                expected, got = f"{name} = {stored[name]}", value
             raise UserError(f"{out}: expected {expected}, as in the finished rows; got {got}; try a new --out")
     out.mkdir(parents=True, exist_ok=True)
-    write_json(out / mark, {**stored, **settings})
+    write_json(out / settings_file, {**stored, **settings})
 
 
 def write_table(out: Path, name: str, table: Mapping[str, Any], lines: Iterable[str]) -> None:

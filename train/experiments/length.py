@@ -27,7 +27,7 @@ from train.learn.optimizer import Adam
 from train.progress import Display
 
 POSITIONS = ("sinusoidal", "learned", "rotary", "alibi", "t5", "shaw")
-TRAINED = 20  # maximum source length in training
+MAX_TRAINED_LENGTH = 20  # maximum source length in training
 LENGTHS = (5, 10, 15, 20, 25, 30, 40, 60, 80, 100, 150, 200)  # source lengths in the test
 N_TESTED = 50  # number of test sequences of each length
 BATCH = 64  # number of sequences per update
@@ -66,8 +66,8 @@ def number_words(rng: np.random.Generator, length: int) -> Pair:
         if source:
             source.append(COMMA)
             target.append(COMMA)
-        left = length - len(source)
-        n_digits = left if left <= 2 else 1 if left == 3 else int(rng.integers(1, 3))
+        remaining = length - len(source)
+        n_digits = remaining if remaining <= 2 else 1 if remaining == 3 else int(rng.integers(1, 3))
         number = int(rng.integers(0, 10) if n_digits == 1 else rng.integers(10, 100))
         source += [FIRST + int(digit) for digit in str(number)]
         target += spell(number)
@@ -157,9 +157,11 @@ def train_model(
     on_update: Callable[[], object],
 ) -> None:
     """Train on new sequences of random lengths; the learning rate rises for a tenth of the updates, then falls."""
-    adam, rng, warmup = Adam(model), np.random.default_rng((seed, 1)), max(1, steps // 10)
+    adam = Adam(model)
+    rng = np.random.default_rng((seed, 1))
+    warmup = max(1, steps // 10)
     for step in range(1, steps + 1):
-        src, tgt = batch([task(rng, int(n)) for n in rng.integers(1, TRAINED + 1, BATCH)])
+        src, tgt = batch([task(rng, int(n)) for n in rng.integers(1, MAX_TRAINED_LENGTH + 1, BATCH)])
         adam.flat.zero_grad()
         with npx.keyed(seed, step):
             model.loss(src, tgt, label_smoothing=0.0).backward()
@@ -198,7 +200,7 @@ def describe_verdict(table: Mapping[str, Mapping[str, Any]]) -> str:
     }
     if not reached:
         return "No row with sinusoidal positions is finished."
-    beyond = [task for task, length in reached.items() if length > TRAINED]
+    beyond = [task for task, length in reached.items() if length > MAX_TRAINED_LENGTH]
     verdict = {0: "is not confirmed", len(reached): "is confirmed"}.get(len(beyond), "is partly confirmed")
     details = ", ".join(f"{length or 'no length'} for {task}" for task, length in reached.items())
     return (
@@ -210,7 +212,7 @@ def describe_verdict(table: Mapping[str, Mapping[str, Any]]) -> str:
 def write_length(out: Path, steps: int) -> dict[str, Any]:
     """Write length.json, length.md and, if matplotlib is installed, length.png; return the content of the JSON."""
     finished = results(out)
-    table = {"steps": steps, "trained": TRAINED, "answer": describe_verdict(finished), "rows": finished}
+    table = {"steps": steps, "trained": MAX_TRAINED_LENGTH, "answer": describe_verdict(finished), "rows": finished}
     write_table(out, "length", table, markdown(table, draw(finished, out / "length.png")))
     return table
 
@@ -246,7 +248,7 @@ def draw(table: Mapping[str, Mapping[str, Any]], path: Path) -> bool:
             if result["task"] == task:
                 exact = [scores["exact"] for scores in result["lengths"].values()]
                 axis.plot(LENGTHS, exact, marker=".", label=result["positions"])
-        axis.axvline(TRAINED, color="grey", linewidth=0.8)
+        axis.axvline(MAX_TRAINED_LENGTH, color="grey", linewidth=0.8)
         axis.set(title=task, xlabel="source length", xscale="log")
         axis.set_xticks([5, 10, 20, 50, 100, 200], ["5", "10", "20", "50", "100", "200"])
         axis.minorticks_off()

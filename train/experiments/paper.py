@@ -60,9 +60,9 @@ TABLE2: list[dict[str, str]] = [
     {"model": "Transformer (base)", "en-de": "27.3", "en-fr": "38.1", "en-de FLOPs": "3.3e18", "en-fr FLOPs": "3.3e18"},
     {"model": "Transformer (big)", "en-de": "28.4", "en-fr": "41.8", "en-de FLOPs": "2.3e19", "en-fr FLOPs": "2.3e19"},
 ]  # fmt: skip
-TESTED = {  # maps a preset to its language pairs and row in Table 2
+TABLE2_ROWS = {  # maps a preset to its language pairs and row in Table 2
     "base": (("en-de", "en-fr"), TABLE2[-2]),
     "big": (("en-de",), TABLE2[-1]),
     "big-enfr": (("en-fr",), TABLE2[-1]),
 }
-SUSTAINED = {"K80": 2.8, "K40": 3.7, "M40": 6.0, "P100": 9.5}  # TFLOP/s in single precision, footnote 5
+SUSTAINED_TFLOPS = {"K80": 2.8, "K40": 3.7, "M40": 6.0, "P100": 9.5}  # TFLOP/s in single precision, footnote 5

@@ -76,15 +76,15 @@ def all_reduce_seconds(size: float, gpus: int, link: Link) -> float:
 
 
 def estimate_step(
-    size: float, late: float, micro: float, accumulate: int, gpus: int, link: Link, backward: float = BACKWARD,
-    wire_fraction: float = 1.0, gathered: float = 0.0,
+    size: float, late_fraction: float, micro_seconds: float, accumulate: int, gpus: int, link: Link,
+    backward: float = BACKWARD, wire_fraction: float = 1.0, gathered: float = 0.0,
 ) -> StepEstimate:  # fmt: skip
     """Estimate a training step.
 
     Args:
         size: bytes of the gradient.
-        late: fraction of the gradient that is ready only at the end of the backward pass (the embedding).
-        micro: compute seconds of a micro-batch.
+        late_fraction: fraction of the gradient that is ready only at the end of the backward pass (the embedding).
+        micro_seconds: compute seconds of a micro-batch.
         accumulate: micro-batches per step.
         gpus: number of GPUs.
         link: link between them.
@@ -95,16 +95,16 @@ def estimate_step(
     """
     n_buckets = math.ceil(size / BUCKET)
     first = size - (n_buckets - 1) * BUCKET  # the flat buffer begins with the embedding; its first bucket is sent last
-    n_late = 1 + max(0, math.ceil((late * size - first) / BUCKET))
+    n_late = 1 + max(0, math.ceil((late_fraction * size - first) / BUCKET))
     directions = 1 if gathered else 2
     total = directions * buckets_seconds(wire_fraction * size, n_buckets, gpus, link)
     end = directions * buckets_seconds(wire_fraction * (first + (n_late - 1) * BUCKET), n_late, gpus, link)
-    overlap = backward * micro * (1 - 1 / (n_buckets - n_late)) if n_buckets > n_late else 0.0
+    overlap = backward * micro_seconds * (1 - 1 / (n_buckets - n_late)) if n_buckets > n_late else 0.0
     gather = buckets_seconds(gathered, n_buckets, gpus, link) if gathered else 0.0
     exchange = 2 * link.latency if gpus > 1 else 0.0
     exposed = max(total - overlap, end if overlap else total) + gather + exchange
     all_reduce = all_reduce_seconds(wire_fraction * size, gpus, link)
-    return StepEstimate(gpus, accumulate * micro, total + gather, exposed, all_reduce)
+    return StepEstimate(gpus, accumulate * micro_seconds, total + gather, exposed, all_reduce)
 
 
 def table(estimates: list[StepEstimate], tokens: float) -> Iterator[str]:

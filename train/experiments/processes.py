@@ -43,11 +43,11 @@ def run_tasks(tasks: Tasks, jobs: int) -> Iterator[tuple[str, str]]:
                     arguments = task, threads, npx.device(), sender
                     process: Any = context.Process(target=run_in_process, args=arguments, name=name, daemon=True)
                     process.start()
-                    sender.close()  # the pipe must end when the process ends
+                    sender.close()  # so that the receiver sees the end of the pipe when the process ends
                     running[receiver] = process
                 for connection in wait([*running], timeout=0.5):
                     process = running.pop(connection)
-                    yield process.name, received(connection, process)
+                    yield process.name, received_error(connection, process)
     finally:
         for process in running.values():
             process.terminate()
@@ -85,7 +85,7 @@ def run_in_process(task: Callable[[], object], threads: int, device: str, sender
         sender.send(error)
 
 
-def received(connection: Any, process: Any) -> str:
+def received_error(connection: Any, process: Any) -> str:
     """Return the error that a process has sent or, if it ended without sending one, how it ended."""
     try:
         error = connection.recv()

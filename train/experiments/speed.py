@@ -1,4 +1,4 @@
-"""Measures the speed and the memory of training on this machine with a few updates on random sentences."""
+"""Measure the speed and the memory of training on this machine with a few updates on random sentences."""
 
 import time
 from dataclasses import replace
@@ -14,6 +14,7 @@ from train.run.config import RunConfig
 from train.run.folder import RunFolder
 from train.run.report import SilentReport
 from train.tasks import TASKS
+from train.tasks.task import describe_model
 from train.text.batches import Batch, Batches, Stream
 from train.text.corpus import Corpus
 
@@ -21,13 +22,14 @@ SENTENCE_LENGTH = 30  # length of a random sentence in tokens, including EOS
 MAX_BATCH_TOKENS = 2048  # tokens per side; larger micro-batches take about the same time per token
 
 
-def measure_speed(shape: TransformerConfig, config: RunConfig, updates: int = 3) -> float:
+def measure_speed(model_config: TransformerConfig, config: RunConfig, updates: int = 3) -> float:
     """Return the source + target tokens per second of the fastest of `updates` updates, after a warmup update.
 
     An update has one micro-batch of at most MAX_BATCH_TOKENS tokens per side. Raises UserError for a task other than
     translation.
     """
-    (update, batch), seconds = first_update(shape, config), []
+    update, batch = first_update(model_config, config)
+    seconds = []
     for step in range(1, updates + 2):
         started = time.perf_counter()
         update.gradient([batch], step)
@@ -36,7 +38,7 @@ def measure_speed(shape: TransformerConfig, config: RunConfig, updates: int = 3)
     return batch.n_tokens / min(seconds[1:])
 
 
-def measure_activations(shape: TransformerConfig, config: RunConfig) -> float:
+def measure_activations(model_config: TransformerConfig, config: RunConfig) -> float:
     """Return an estimate of the memory in bytes that an update takes in addition to weights, gradients and moments.
 
     This is the peak during a micro-batch of `measure_speed`. For a larger train.batch_tokens, it is extrapolated from
@@ -44,14 +46,15 @@ def measure_activations(shape: TransformerConfig, config: RunConfig) -> float:
     true peak may be lower, because a large batch recomputes more intermediates. The memory that a kernel needs while it
     runs is not included. Raises UserError for a task other than translation.
     """
-    update, batch = first_update(shape, config)
+    update, batch = first_update(model_config, config)
 
     def peak(batch: Batch) -> int:
         with observing(MemoryProfiler()) as memory:
             update.gradient([batch], 1)
         return memory.peak.live
 
-    measured, half = peak(batch), batch.halves()[0]
+    measured = peak(batch)
+    half = batch.halves()[0]
     if (
         missing := 2 * config.train.batch_tokens - batch.n_tokens
     ) < 2 * SENTENCE_LENGTH or half.n_tokens == batch.n_tokens:
@@ -59,18 +62,21 @@ def measure_activations(shape: TransformerConfig, config: RunConfig) -> float:
     return measured + missing * (measured - peak(half)) / (batch.n_tokens - half.n_tokens)
 
 
-def first_update(shape: TransformerConfig, config: RunConfig) -> tuple[Update, Batch]:
+def first_update(model_config: TransformerConfig, config: RunConfig) -> tuple[Update, Batch]:
     """Return a new model's update, and a micro-batch of random sentences for it."""
     task = TASKS["translation"]
     if config.data.task != task.name:
-        raise UserError(f"--measure: expected a model of the task translation, not {config.data.task}; try a preset")
+        raise UserError(
+            f"--measure: expected a translation model; got {describe_model(config.data.task)}; try a preset"
+        )
     settings = replace(
         config.train, batch_tokens=max(SENTENCE_LENGTH, min(config.train.batch_tokens, MAX_BATCH_TOKENS)), accumulate=1
     )
-    rng, pairs = np.random.default_rng(0), settings.batch_tokens // SENTENCE_LENGTH
-    ids = rng.integers(4, shape.vocab_size, (2, pairs, SENTENCE_LENGTH - 1)).tolist()
+    rng = np.random.default_rng(0)
+    pairs = settings.batch_tokens // SENTENCE_LENGTH
+    ids = rng.integers(4, model_config.vocab_size, (2, pairs, SENTENCE_LENGTH - 1)).tolist()
     stream = Stream(Batches(Corpus.from_pairs(zip(*ids, strict=True)), settings.batch_tokens, 0))
-    model = shape.build(0, npx.use_precision(settings.precision).weight_dtype)
+    model = model_config.build(0, npx.use_precision(settings.precision).weight_dtype)
     model.train()
     return Update(task, model, settings, SilentReport(RunFolder(""), 1)), stream.batch((0, 0))
 

@@ -96,8 +96,8 @@ def heads(d: int) -> int:
     return max(1, d // HEAD)
 
 
-def of_layer(make: Callable[[int], Module]) -> Callable[[int], Mixing]:
-    """Return a factory of `Mixing` modules for a layer of which all parts are measured."""
+def mixing_of_layer(make: Callable[[int], Module]) -> Callable[[int], Mixing]:
+    """Return a factory of `Mixing` modules that measure a complete layer."""
 
     def mixing(d: int) -> Mixing:
         layer = make(d)
@@ -126,14 +126,14 @@ KINDS = {
         "O(n^2 d)", (2, 1), "O(1)", "O(1)",
     ),
     "recurrent (LSTM)": Kind(
-        lstm_layer, of_layer(lstm_layer), lambda n, d: 8 * n * d * d, "O(n d^2)", (1, 2), "O(n)", "O(n)"
+        lstm_layer, mixing_of_layer(lstm_layer), lambda n, d: 8 * n * d * d, "O(n d^2)", (1, 2), "O(n)", "O(n)"
     ),
     "convolutional": Kind(
-        convolution_layer, of_layer(convolution_layer), lambda n, d: WIDTH * n * d * d,
+        convolution_layer, mixing_of_layer(convolution_layer), lambda n, d: WIDTH * n * d * d,
         "O(k n d^2)", (1, 2), "O(1)", "O(n/k), O(log_k n) if dilated",
     ),
     "separable convolutional": Kind(
-        separable_layer, of_layer(separable_layer), lambda n, d: WIDTH * n * d + n * d * d,
+        separable_layer, mixing_of_layer(separable_layer), lambda n, d: WIDTH * n * d + n * d * d,
         "O(k n d + n d^2)", (1, 2), "O(1)", "as convolutional",
     ),
     "restricted self-attention": Kind(
@@ -197,7 +197,7 @@ def measure_kind(kind: Kind, scale: Scale, report: Callable[[str], object]) -> d
     }  # fmt: skip
 
 
-def make(function: Callable[[int], Any], d: int) -> Any:
+def build_initialized(function: Callable[[int], Any], d: int) -> Any:
     """Return function(d) with initialized parameters."""
     with npx.keyed(1, 0):
         return function(d)
@@ -205,7 +205,7 @@ def make(function: Callable[[int], Any], d: int) -> Any:
 
 def measure_cell(kind: Kind, n: int, d: int) -> dict[str, Any]:
     """Return seconds (the minimum over repetitions), peak bytes and FLOPs of forward and backward."""
-    module: Mixing = make(kind.mixing, d)
+    module: Mixing = build_initialized(kind.mixing, d)
     data = npx.random.normal(npx.Key(1, 1, 0), (1, n, module.inputs * d))
     g = npx.random.normal(npx.Key(1, 2, 0), (1, n, d))
 
@@ -232,9 +232,12 @@ def measure_cell(kind: Kind, n: int, d: int) -> dict[str, Any]:
 
 
 def graph_depth(kind: Kind, n: int) -> int:
-    """Return the number of operations on the longest path through a layer's graph, in which no recurrence is fused."""
+    """Return the number of operations on the longest path through a layer's graph.
+
+    The recurrence of an LSTM is composed of elementary operations here, so each of its steps counts.
+    """
     x = Tensor(npx.ones((1, n, 4)), requires_grad=True)
-    layer = make(kind.layer, 4)
+    layer = build_initialized(kind.layer, 4)
     y = composed_lstm(layer.input(x), layer.weight) if isinstance(layer, LSTM) else layer(x)
     depths: dict[Any, int] = {}
     stack = [y.node]
@@ -268,7 +271,7 @@ def input_gradient(layers: list[Module], n: int, d: int) -> Any:
 def gradient_by_distance(kind: Kind, distances: tuple[int, ...]) -> dict[str, float]:
     """Return, for each distance, the norm of a layer output's gradient with respect to the input that far before it."""
     n = max(distances) + 1
-    norms = input_gradient([make(kind.layer, HEAD)], n, HEAD)
+    norms = input_gradient([build_initialized(kind.layer, HEAD)], n, HEAD)
     return {str(distance): float(norms[n - 1 - distance]) for distance in distances}
 
 
@@ -276,7 +279,7 @@ def layers_to_reach(kind: Kind, distance: int) -> int:
     """Return the smallest number of layers for which an output depends on the input at that distance."""
     layers: list[Module] = []
     while True:
-        layers.append(make(kind.layer, 4))
+        layers.append(build_initialized(kind.layer, 4))
         if input_gradient(layers, distance + 1, 4)[0] > 0:
             return len(layers)
 
@@ -292,12 +295,11 @@ class Copier(Module):
     """Predicts the token `distance` positions earlier; it has one layer of a kind, in a residual connection."""
 
     def __init__(self, kind: Kind) -> None:
-        self.embedding, self.positions = Embedding(VOCABULARY, COPY_WIDTH), Sinusoids(COPY_WIDTH)
-        self.norm, self.layer, self.output = (
-            LayerNorm(COPY_WIDTH),
-            kind.layer(COPY_WIDTH),
-            Linear(COPY_WIDTH, VOCABULARY),
-        )
+        self.embedding = Embedding(VOCABULARY, COPY_WIDTH)
+        self.positions = Sinusoids(COPY_WIDTH)
+        self.norm = LayerNorm(COPY_WIDTH)
+        self.layer = kind.layer(COPY_WIDTH)
+        self.output = Linear(COPY_WIDTH, VOCABULARY)
 
     def forward(self, ids: Any) -> Tensor:
         x = self.positions(self.embedding(ids))
@@ -308,10 +310,12 @@ def steps_to_copy(kind: Kind, distance: int, longest: int, limit: int) -> int | 
     """Return the updates until COPY_ACCURACY of tokens are copied from that distance; None beyond `limit`."""
     with npx.keyed(1, 0):
         model = Copier(kind)
-    adam, rng = Adam(model), np.random.default_rng(1)
+    adam = Adam(model)
+    rng = np.random.default_rng(1)
     for step in range(1, limit + 1):
         ids = npx.from_host(rng.integers(1, VOCABULARY, (COPY_BATCH, longest + 8)))  # 0 is padding
-        logits, targets = model(ids)[:, distance:], ids[:, :-distance]
+        logits = model(ids)[:, distance:]
+        targets = ids[:, :-distance]
         correct = float((logits.data.argmax(axis=-1) == targets).mean())
         if correct >= COPY_ACCURACY:
             return step

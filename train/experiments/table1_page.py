@@ -55,7 +55,8 @@ def markdown(table: Mapping[str, Any], has_picture: bool) -> Iterator[str]:
         "|---|---|---|---|---|---|---|",
     )
     for name, kind in kinds.items():
-        fits, depth = kind["fits"], ", ".join(str(kind["depth"][n]) for n in ("8", "16", "32"))
+        fits = kind["fits"]
+        depth = ", ".join(str(kind["depth"][n]) for n in ("8", "16", "32"))
         cells = [name, kind["paper"]["complexity"], *(powers(fits[q]) for q in ("flops", "seconds", "peak_bytes"))]
         yield "| " + " | ".join([*cells, depth, kind["paper"]["sequential"]]) + " |"
     for title, name, text in (

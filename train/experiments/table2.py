@@ -19,14 +19,14 @@ from train.experiments.paper import TABLE2
 from train.files import digest, write_text
 from train.json_files import read_json, read_sealed, write_json
 from train.metrics.bleu import BLEUS, score_report
-from train.run.checkpoint import find_checkpoint, load_model, newest_totals
+from train.run.checkpoint import find_checkpoint, load_model, newest_state
 from train.run.folder import RunFolder
 from train.run.storage import model_config, read_state
 from train.tasks.translation import best_translations
 from train.text.lines import check_parallel, read_all_lines
 
 PAIRS = ("en-de", "en-fr")
-QUOTED = {"en-de": "bleu_compound_13a", "en-fr": "bleu_13a"}  # the plain-text variants closest to the paper's
+QUOTED_BLEU = {"en-de": "bleu_compound_13a", "en-fr": "bleu_13a"}  # the plain-text variants closest to the paper's
 
 
 @dataclass(frozen=True)
@@ -58,14 +58,15 @@ def run_table2(out: Path, runs: Mapping[str, TrainedRun]) -> dict[str, Any]:
 
 def score_run(out: Path, pair: str, run: TrainedRun) -> dict[str, Any]:
     """Return the BLEU scores and the training cost of one run."""
-    hypotheses, references = translate_test(out / f"{pair}.translated", run), read_all_lines(run.ref)
+    hypotheses = translate_test(out / f"{pair}.translated", run)
+    references = read_all_lines(run.ref)
     scores = score_report(hypotheses, references, metrics=BLEUS)["scores"]
     cost = training_cost(run.run)
     seconds = cost["seconds"] * run.devices
     return {
         "run": str(run.run), "checkpoint": find_checkpoint(run.run).name, **cost,
         "devices": run.devices, "sustained": run.sustained, "by_time": seconds * run.sustained or None,
-        "quoted": QUOTED[pair],
+        "quoted": QUOTED_BLEU[pair],
         "bleu": {key: {name: scores[key][name] for name in ("name", "score", "signature")} for key in BLEUS},
     }  # fmt: skip
 
@@ -77,20 +78,21 @@ def training_cost(path: Path) -> dict[str, Any]:
     spent in updates counts.
     """
     run = RunFolder(path)
-    if (totals := newest_totals(run)) is None:
+    if (totals := newest_state(run)) is None:
         expected = "a run with a step-N checkpoint, which records the number of tokens"
         raise UserError(f"{path}: expected {expected}; got a run with averaged weights only")
     config = run.load_config()
-    shape = model_config(read_state(find_checkpoint(path)))
-    meta, source_fraction = run.data("train", config.data.prepared) / "meta.json", 0.5
+    saved_config = model_config(read_state(find_checkpoint(path)))
+    meta = run.data("train", config.data.prepared) / "meta.json"
+    source_fraction = 0.5
     if meta.is_file():
         tokens, pairs = (read_json(meta, "prepared text")[key] for key in ("tokens", "pairs"))
         source, target = (tokens[side] + pairs["kept"] for side in ("src", "tgt"))  # end tokens included
         source_fraction = source / (source + target)
     source, target = round(totals.tokens * source_fraction), round(totals.tokens * (1 - source_fraction))
-    counted = shape.training_flops(source, target)
+    counted = saved_config.training_flops(source, target)
     progress = {"step": totals.step, "tokens": totals.tokens, "seconds": totals.seconds}
-    return progress | {"preset": config.model.preset, "parameters": shape.n_parameters(), "counted": counted}
+    return progress | {"preset": config.model.preset, "parameters": saved_config.n_parameters(), "counted": counted}
 
 
 def translate_test(file: Path, run: TrainedRun) -> list[str]:
@@ -117,7 +119,8 @@ def markdown(table: Mapping[str, Any]) -> Iterator[str]:
         cells = [row.get(name, "-") for name in (*PAIRS, *(f"{pair} FLOPs" for pair in PAIRS))]
         yield f"| {row['model']} | {' | '.join(cells)} |"
     for pair, run in table["ours"].items():
-        bleu, by_time = run["bleu"][run["quoted"]]["score"], describe_time_cost(run["by_time"])
+        bleu = run["bleu"][run["quoted"]]["score"]
+        by_time = describe_time_cost(run["by_time"])
         ours = {pair: f"**{bleu:.2f}**", f"{pair} FLOPs": f"{scientific(run['counted'])} counted, {by_time}"}
         columns = [ours.get(name, "") for name in (*PAIRS, *(f"{p} FLOPs" for p in PAIRS))]
         yield f"| ours, {run['preset']}, {run['step']:,} updates | {' | '.join(columns)} |"

@@ -175,13 +175,13 @@ def run_row(row: str, run: RunFolder, config: RunConfig, progress: bool, title: 
     summary = train(config, run.path, resume=bool(run.steps()), progress=progress)
     assert summary.checkpoint is not None
     average_checkpoints(run.path, min(5, len(run.steps())))
-    last, averaged = score_checkpoint(summary.checkpoint, config), score_checkpoint(find_checkpoint(run.path), config)
+    last = score_checkpoint(summary.checkpoint, config)
+    averaged = score_checkpoint(find_checkpoint(run.path), config)
     (run.path / "valid.translated").write_text("".join(f"{line}\n" for line in last.pop("translated")), "utf-8")
     del averaged["translated"]
     curve = [{key: e[key] for key in ("step", "perplexity")} for e in run.metrics() if e["kind"] == "valid"]
-    tokens, seconds = summary.tokens, round(summary.seconds, 1)
-    result = {"row": row, "steps": summary.step, "tokens": tokens, "seconds": seconds, **last, "averaged": averaged}
-    write_json(run.path / RESULT, result | {"curve": curve})
+    result = {"row": row, "steps": summary.step, "tokens": summary.tokens, "seconds": round(summary.seconds, 1)}
+    write_json(run.path / RESULT, result | last | {"averaged": averaged, "curve": curve})
     for folder in run.steps()[:-1]:  # five checkpoints of twenty rows, with optimizer states, would fill the disk
         shutil.rmtree(folder)
 
@@ -189,7 +189,8 @@ def run_row(row: str, run: RunFolder, config: RunConfig, progress: bool, title: 
 def score_checkpoint(checkpoint: Path, config: RunConfig) -> dict[str, Any]:
     """Return the parameters, perplexity per token, BLEU and translations of a checkpoint on the validation text."""
     model, tokenizer, _ = load_model(checkpoint)
-    data, files = config.data, TASK.texts(config.data)["valid"]
+    data = config.data
+    files = TASK.texts(config.data)["valid"]
     corpus = TASK.prepare(files, tokenizer, Path(data.prepared) / "valid", data.max_length)
     validation = Validation(TASK, model, tokenizer, corpus, config).measure(Signals())
     assert validation is not None

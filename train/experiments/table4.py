@@ -41,8 +41,12 @@ SMALL: dict[str, dict[str, Any]] = {
     "model": {"preset": "parsing-small"},
     "data": {"tokenizer": "affixes", "vocab_size": 8000, "leaves": "tags", "max_length": 200},
     "train": {
-        **{"batch_tokens": 3072, "warmup_steps": 1000, "lr_scale": 0.8, "validate_every": 1000},
-        **{"checkpoint_every": 250, "keep_last": 10},
+        "batch_tokens": 3072,
+        "warmup_steps": 1000,
+        "lr_scale": 0.8,
+        "validate_every": 1000,
+        "checkpoint_every": 250,
+        "keep_last": 10,
     },
     "search": {"beam": 16, "alpha": 0.3, "max_extra": 300},
 }
@@ -159,7 +163,7 @@ def test_run(
     valid_f1: dict[str, float] = {}
     for name, folder in candidates.items():
         model, tokenizer, _ = load_model(folder, "parsing")
-        if tokenizer.tags and not tokenizer.lexicon and "lexicon" not in search:
+        if tokenizer.with_tags and not tokenizer.lexicon and "lexicon" not in search:
             search = search | {"lexicon": Lexicon.from_trees(read_clean_trees(train_trees))}
         valid_f1[name] = parse_gold(model, tokenizer, gold["valid"], **search)[1].total.f1
     best = max(valid_f1, key=valid_f1.__getitem__)

@@ -15,8 +15,16 @@ from tokenizers import decoders, normalizers, pre_tokenizers
 
 from models import TransformerConfig
 from train.errors import UserError
-from train.formats.huggingface import CONFIG, READERS, TOKENIZER, TOKENIZER_CONFIG, Imported, make_shape, read_object
-from train.formats.marian import Mapped, linear, norm
+from train.formats.huggingface import (
+    CONFIG,
+    READERS,
+    TOKENIZER,
+    TOKENIZER_CONFIG,
+    Imported,
+    make_model_config,
+    read_object,
+)
+from train.formats.marian import ParameterMapping, linear, norm
 from train.formats.settings import UNSUPPORTED, check_settings, check_vocab_size, read_activation, read_value
 from train.formats.weights import Tensors, read_weights
 from train.json_files import read_json
@@ -48,10 +56,10 @@ BUFFER = "embeddings.position_ids"
 OLDER_NAMES = {".weight": ".gamma", ".bias": ".beta"}  # norm parameters in checkpoints from 2018
 
 
-def parameters(c: TransformerConfig) -> Iterator[Mapped]:
+def parameters(c: TransformerConfig) -> Iterator[ParameterMapping]:
     """Yield all parameters except those with one row per token of the vocabulary."""
-    yield Mapped("text_positions.weight", ("embeddings.position_embeddings.weight",), False)
-    yield Mapped("token_types.weight", ("embeddings.token_type_embeddings.weight",), False)
+    yield ParameterMapping("text_positions.weight", ("embeddings.position_embeddings.weight",), False)
+    yield ParameterMapping("token_types.weight", ("embeddings.token_type_embeddings.weight",), False)
     yield from norm("embedding_norm", "embeddings.LayerNorm")
     for i in range(c.n_layers):
         ours, theirs = f"layers.{i}", f"encoder.layer.{i}"
@@ -97,18 +105,18 @@ def read_bert(
     }  # fmt: skip
     if keys["token_types"] < 1:
         raise UserError(f"{path}: type_vocab_size: expected at least 1; got {keys['token_types']}; {UNSUPPORTED}")
-    tokenizer, order = read_wordpiece_tokenizer(folder)
-    check_vocab_size(folder, "vocab_size", config.get("vocab_size"), len(order))
-    shape = make_shape(path, tokenizer, keys, {}, NAMES)
+    tokenizer, bert_ids = read_wordpiece_tokenizer(folder)
+    check_vocab_size(folder, "vocab_size", config.get("vocab_size"), len(bert_ids))
+    model_config = make_model_config(path, tokenizer, keys, {}, NAMES)
     tables = {"model": keys, "data": {"task": "masking", "max_length": keys["max_positions"]}}
-    return Imported(shape, tables, tokenizer, from_bert(weights, shape, order, str(folder)))
+    return Imported(model_config, tables, tokenizer, from_bert(weights, model_config, bert_ids, str(folder)))
 
 
-def from_bert(weights: Mapping[str, Any], c: TransformerConfig, order: Any, name: str) -> dict[str, Any]:
+def from_bert(weights: Mapping[str, Any], c: TransformerConfig, bert_ids: Any, name: str) -> dict[str, Any]:
     """Return our parameters in float32.
 
     Args:
-        order: BERT's id for each of our ids.
+        bert_ids: BERT's id for each of our ids.
 
     Raises UserError, naming the tensor and the file `name`, for a tensor that does not fit.
     """
@@ -117,7 +125,7 @@ def from_bert(weights: Mapping[str, Any], c: TransformerConfig, order: Any, name
     rows: dict[str, tuple[str, ...]] = {"embedding.weight": (EMBEDDING,)}
     rows |= {"output_bias": OUTPUT_BIAS} if c.output_bias else {}
     rows |= {"projection": (OUTPUT,)} if c.tying == "none" else {}
-    result = {ours: tensors.take(theirs, shapes[ours])[order] for ours, theirs in rows.items()}
+    result = {ours: tensors.take(theirs, shapes[ours])[bert_ids] for ours, theirs in rows.items()}
     for ours, parts, is_matrix in parameters(c):
         shape = shapes[ours]
         size = (shape[-1] // len(parts), *shape[:-1]) if is_matrix or len(parts) > 1 else shape
@@ -147,14 +155,14 @@ def read_wordpiece_tokenizer(folder: Path) -> tuple[AffixTokenizer, Any]:
                 f"{folder}: expected a vocabulary with {token}; this token is missing; try the files of a BERT model"
             )
     special = [vocabulary[token] for token in SPECIALS.values()]
-    order = np.array([*special, *(i for i in range(len(vocabulary)) if i not in {*special})])
+    bert_ids = np.array([*special, *(i for i in range(len(vocabulary)) if i not in {*special})])
     names = sorted(vocabulary, key=vocabulary.__getitem__)
     if [vocabulary[token] for token in names] != [*range(len(names))]:
         raise UserError(f"{folder}: expected each id of the vocabulary once; got missing or repeated ids; try {REMEDY}")
-    numbers = {names[i]: number for number, i in enumerate(order.tolist())}
-    added = [{**token, "id": numbers[token["content"]]} for token in spec["added_tokens"]]
-    content = {**spec, "model": {**spec["model"], "vocab": numbers}, "added_tokens": added, "post_processor": None}
-    return AffixTokenizer({**content, SPECIAL_IDS: [0, 1, 2, 3]}, str(folder)), order
+    our_ids = {names[i]: our_id for our_id, i in enumerate(bert_ids.tolist())}
+    added = [{**token, "id": our_ids[token["content"]]} for token in spec["added_tokens"]]
+    content = {**spec, "model": {**spec["model"], "vocab": our_ids}, "added_tokens": added, "post_processor": None}
+    return AffixTokenizer({**content, SPECIAL_IDS: [0, 1, 2, 3]}, str(folder)), bert_ids
 
 
 def read_wordpiece_spec(folder: Path) -> dict[str, Any]:

@@ -16,10 +16,11 @@ from models.layers.positions import resolve_rates
 from npx.registry import Registry
 from train.errors import UserError
 from train.files import MISSING, describe_path, disk_errors
+from train.json_files import check_outside_run
 from train.run.checkpoint import load_model
 from train.run.config import RunConfig
-from train.run.folder import is_inside_run
 from train.run.replace import new_folder
+from train.tasks.task import describe_model
 
 # maps a target to a function that writes (model, tokenizer, run's configuration, dtype) to files in a folder
 Writer = Callable[[Any, Any, RunConfig, Path, str], None]
@@ -51,15 +52,14 @@ def export_run(run: Path, target: str, out: Path, dtype: str, on_warning: Callab
 
     Raises UserError for a folder that exists, and for a model or dtype that the format does not support.
     """
-    got = "a link" if os.path.islink(out) else describe_path(out)
+    got = "a symbolic link" if os.path.islink(out) else describe_path(out)
     if got not in (MISSING, "an empty folder"):
         raise UserError(f"{out}: expected a new folder; got {got}; try another --out")
     model, tokenizer, config = load_model(run, "", on_warning)
-    if is_inside_run(out, run):
-        raise UserError(f"{out}: expected a folder outside the run; got a folder in {run}; try another --out")
+    check_outside_run(out, models=[run])
     if (task := config.data.task) not in (tasks := TARGET_TASKS.get(target, (task,))):
-        got = f"a model of the task {task}; try --to safetensors"
-        raise UserError(f"{run}: expected a model of the task {' or '.join(tasks)} for --to {target}; got {got}")
+        got = f"{describe_model(task)}; try --to safetensors"
+        raise UserError(f"{run}: expected {describe_model(*tasks)} for --to {target}; got {got}")
     if target == "ctranslate2" and model.config.suppressed_ids:
         on_warning(f"{out}: forbidden tokens are not part of CTranslate2's format; try its option suppress_sequences")
     out = Path(os.path.abspath(out))

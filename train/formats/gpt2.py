@@ -22,7 +22,7 @@ from train.formats.huggingface import (
     TOKENIZER,
     VOCABULARY,
     Imported,
-    make_shape,
+    make_model_config,
     read_object,
     warn_of_settings,
 )
@@ -93,12 +93,12 @@ def read_gpt2(
     }  # fmt: skip
     tokenizer = read_byte_level_tokenizer(folder, config)
     check_vocab_size(folder, "vocab_size", config.get("vocab_size"), tokenizer.vocab_size)
-    shape = make_shape(path, tokenizer, keys, settings, NAMES)
+    model_config = make_model_config(path, tokenizer, keys, settings, NAMES)
     if (rate := value("embd_pdrop", float, 0.1)) != keys["dropout"]:
         on_warning(f"{path}: embd_pdrop = {rate} is not imported; resid_pdrop = {keys['dropout']} replaces it")
     warn_of_settings(settings, folder / GENERATION, on_warning)
     tables = {"model": keys, "data": {"task": "language", "max_length": keys["max_positions"]}}
-    return Imported(shape, tables, tokenizer, from_gpt2(read_weights(folder), shape, str(folder)))
+    return Imported(model_config, tables, tokenizer, from_gpt2(read_weights(folder), model_config, str(folder)))
 
 
 def from_gpt2(weights: Mapping[str, Any], c: TransformerConfig, name: str) -> dict[str, Any]:
@@ -125,7 +125,8 @@ def read_byte_level_tokenizer(folder: Path, config: Mapping[str, Any]) -> PlainT
     spec = read_byte_level_spec(folder)
     names = {token["content"] for token in spec["added_tokens"]}
     if not names.issuperset(SPECIALS):
-        vocabulary, eos = spec["model"]["vocab"], config.get("eos_token_id")
+        vocabulary = spec["model"]["vocab"]
+        eos = config.get("eos_token_id")
         ids = [vocabulary.get(byte) for byte in UNUSED_BYTES]
         if type(eos) is not int:
             raise UserError(f"{folder / CONFIG}: eos_token_id: expected a whole number; got {eos!r}; {UNSUPPORTED}")
@@ -224,8 +225,8 @@ def write_gpt2(model: Any, tokenizer: Any, max_length: int, folder: Path, dtype:
         "resid_pdrop": c.dropout, "embd_pdrop": c.dropout, "attn_pdrop": c.attention_dropout,
         "tie_word_embeddings": is_tied(c), **special,
     })  # fmt: skip
-    never = [[i] for i in sorted({c.pad_id, c.bos_id, *c.suppressed_ids})]
-    write_json(folder / "generation_config.json", {**special, "bad_words_ids": never, "max_length": n_positions})
+    suppressed = [[i] for i in sorted({c.pad_id, c.bos_id, *c.suppressed_ids})]
+    write_json(folder / "generation_config.json", {**special, "bad_words_ids": suppressed, "max_length": n_positions})
     spec = tokenizer.spec
     write_json(folder / TOKENIZER, {name: value for name, value in spec.items() if name != SPECIAL_IDS})
     names = dict(zip(("pad_token", "bos_token", "eos_token", "unk_token"), SPECIALS, strict=True))

@@ -36,7 +36,7 @@ UNSUPPORTED_SETTINGS: Mapping[str, Any] = {
 class Imported(NamedTuple):
     """An imported model: the keys of [model], [data] and [search] for its run, the tokenizer and the parameters."""
 
-    shape: TransformerConfig
+    model_config: TransformerConfig
     tables: dict[str, dict[str, Any]]
     tokenizer: Any
     parameters: Mapping[str, Any]
@@ -47,7 +47,7 @@ Reader = Callable[[Path, Mapping[str, Any], Mapping[str, Any], Callable[[str], o
 READERS: Registry[Reader] = Registry("model_type")
 
 
-def make_shape(
+def make_model_config(
     path: Path,
     tokenizer: TextTokenizer,
     keys: Mapping[str, Any],
@@ -81,23 +81,23 @@ def read_marian(
     weights = read_weights(folder)
     keys |= marian.read_positions(weights) | {"decoder_start": "pad"}
     keys = {name: value for name, value in keys.items() if value is not None}
-    shape = make_shape(folder / CONFIG, tokenizer, keys, settings, marian.NAMES)
-    vocabularies = "shared" if shape.src_vocab_size is None else "separate"
+    model_config = make_model_config(folder / CONFIG, tokenizer, keys, settings, marian.NAMES)
+    vocabularies = "shared" if model_config.src_vocab_size is None else "separate"
     search = search_settings(settings, folder / GENERATION, on_warning)
     tables = {"model": keys, "data": {"vocabularies": vocabularies}, "search": search}
-    return Imported(shape, tables, tokenizer, marian.from_marian(weights, shape, str(folder)))
+    return Imported(model_config, tables, tokenizer, marian.from_marian(weights, model_config, str(folder)))
 
 
 def write_run(
     run: RunFolder,
     config: RunConfig,
-    shape: TransformerConfig,
+    model_config: TransformerConfig,
     tokenizer: TextTokenizer,
     parameters: Mapping[str, npx.Array],
 ) -> None:
     """Write a new run folder with one checkpoint, step-0, which has weights but no optimizer state."""
-    state = {"step": 0, "model": shape.to_dict(), "tokenizer_digest": tokenizer.digest, "task": config.data.task}
-    with run.creating(resume=False):
+    state = {"step": 0, "model": model_config.to_dict(), "tokenizer_digest": tokenizer.digest, "task": config.data.task}
+    with run.creating(resume=False, program="import"):
         run.prepare(config, tokenizer)
         write_folder(run.step(0), {MODEL: parameters}, state | {"config": config.frozen()})
         run.commit()
@@ -167,32 +167,36 @@ def special_id(config: Mapping[str, Any], name: str, folder: Path) -> int:
 
 
 def suppressed_ids(settings: Mapping[str, Any], tokenizer: TextTokenizer, path: Path) -> tuple[int, ...]:
-    """Return the forbidden tokens except those that a search never chooses.
+    """Return the ids in bad_words_ids and suppress_tokens, except those of tokens that a search never chooses.
 
-    Raises UserError for forbidden sequences.
+    Raises UserError for a sequence of several tokens, which our search cannot forbid.
     """
-    sequences, tokens = (settings.get(name) or [] for name in ("bad_words_ids", "suppress_tokens"))
-    is_list = isinstance(sequences, list) and isinstance(tokens, list)
-    words = [*sequences, *([token] for token in tokens)] if is_list else []
-    if not is_list or not all(isinstance(word, list) and len(word) == 1 and type(word[0]) is int for word in words):
-        raise UserError(
-            f"{path}: bad_words_ids: expected single tokens; got sequences of tokens; try removing this setting"
-        )
-    never = {tokenizer.pad_id, tokenizer.bos_id}
-    return tuple(dict.fromkeys(word[0] for word in words if word[0] not in never))
+    ids: list[int] = []
+    for name in ("bad_words_ids", "suppress_tokens"):
+        value = settings.get(name) or []
+        entries = value if isinstance(value, list) else [None]
+        if name == "bad_words_ids":  # a list of sequences
+            entries = [entry[0] if isinstance(entry, list) and len(entry) == 1 else None for entry in entries]
+        if not all(type(entry) is int for entry in entries):
+            got = one_line(repr(value))[:60]
+            raise UserError(f"{path}: {name}: expected single token ids; got {got}; try removing this setting")
+        ids += entries
+    never_chosen = {tokenizer.pad_id, tokenizer.bos_id}
+    return tuple(i for i in dict.fromkeys(ids) if i not in never_chosen)
 
 
 def warn_of_settings(settings: Mapping[str, Any], path: Path, on_warning: Callable[[str], object]) -> None:
     """Warn about generation settings that our search does not support."""
-    for name, off in UNSUPPORTED_SETTINGS.items():
-        if settings.get(name) not in (None, off):
+    for name, disabled in UNSUPPORTED_SETTINGS.items():
+        if settings.get(name) not in (None, disabled):
             on_warning(f"{path}: {name} = {settings[name]!r} is not imported")
 
 
 def search_settings(settings: Mapping[str, Any], path: Path, on_warning: Callable[[str], object]) -> dict[str, Any]:
     """Return the [search] table that makes our search equivalent to transformers' with these generation settings."""
     warn_of_settings(settings, path, on_warning)
-    beam, alpha = settings.get("num_beams") or 1, settings.get("length_penalty")
+    beam = settings.get("num_beams") or 1
+    alpha = settings.get("length_penalty")
     return {
         "beam": beam, "alpha": 1.0 if alpha is None else alpha, "penalty": "length", "full_beam": True,
         "finish_in_beam": True, "stop_at_beam": settings.get("early_stopping") is True,

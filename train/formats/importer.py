@@ -8,6 +8,7 @@ from train.files import describe_path
 from train.formats.huggingface import CONFIG, GENERATION, READERS, read_object, write_run
 from train.formats.marian_npz import find_npz, read_npz
 from train.formats.settings import UNSUPPORTED
+from train.json_files import check_outside_run
 from train.run.config import RunConfig
 from train.run.folder import RunFolder
 
@@ -32,19 +33,20 @@ def import_folder(folder: Path, out: Path, on_warning: Callable[[str], object]) 
     npz = None if (folder / CONFIG).exists() else find_npz(folder)
     config = {} if npz else read_object(folder / CONFIG)
     kind = config.get("model_type")
-    if npz is None and kind not in (*READERS,):
+    if npz is None and kind not in [*READERS]:  # not `in READERS`, because `kind` may not be hashable
         expected = " or ".join(READERS)
         raise UserError(f"{folder / CONFIG}: model_type: expected {expected}; got {kind!r}; {UNSUPPORTED}")
     run = RunFolder(out)
     if not run.is_new():
         raise UserError(f"{out}: expected a new run folder; got {describe_path(out)}; try another --out")
+    check_outside_run(out)
     if npz:
         imported = read_npz(npz, on_warning)
     else:
         generation = read_object(folder / GENERATION) if (folder / GENERATION).exists() else {}
         settings = {**config, **generation}  # older folders have both in config.json
         imported = READERS[str(kind)](folder, config, settings, on_warning)
-    data = {"tokenizer": str(run.tokenizer_file.absolute()), "vocab_size": max(5, imported.shape.vocab_size)}
+    data = {"tokenizer": str(run.tokenizer_file.absolute()), "vocab_size": max(5, imported.model_config.vocab_size)}
     tables = {**imported.tables, "data": {**imported.tables["data"], **data}}
-    write_run(run, RunConfig.from_dict(tables), imported.shape, imported.tokenizer, imported.parameters)
+    write_run(run, RunConfig.from_dict(tables), imported.model_config, imported.tokenizer, imported.parameters)
     return run

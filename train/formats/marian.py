@@ -27,7 +27,7 @@ NAMES = {"n_layers": "encoder_layers", "n_heads": "encoder_attention_heads", "d_
 TOLERANCE = 1e-4  # tolerance for tables of sinusoids, which some programs compute in float32
 
 
-class Mapped(NamedTuple):
+class ParameterMapping(NamedTuple):
     """One of our parameters, and the tensors that are concatenated to form it."""
 
     ours: str
@@ -35,7 +35,7 @@ class Mapped(NamedTuple):
     is_matrix: bool  # a matrix is stored transposed
 
 
-def layer_parameters(c: TransformerConfig) -> Iterator[Mapped]:
+def layer_parameters(c: TransformerConfig) -> Iterator[ParameterMapping]:
     """Yield the parameters of all layers."""
     sublayers = {
         "encoder": {"attention": ("self_attn", "qkv")},
@@ -58,16 +58,16 @@ def layer_parameters(c: TransformerConfig) -> Iterator[Mapped]:
             yield from norm(f"{side}_norm", f"model.{side}.layer_norm")
 
 
-def linear(ours: str, *theirs: str) -> Iterator[Mapped]:
+def linear(ours: str, *theirs: str) -> Iterator[ParameterMapping]:
     """Yield the weight and bias of a projection."""
-    yield Mapped(f"{ours}.weight", tuple(f"{name}.weight" for name in theirs), True)
-    yield Mapped(f"{ours}.bias", tuple(f"{name}.bias" for name in theirs), False)
+    yield ParameterMapping(f"{ours}.weight", tuple(f"{name}.weight" for name in theirs), True)
+    yield ParameterMapping(f"{ours}.bias", tuple(f"{name}.bias" for name in theirs), False)
 
 
-def norm(ours: str, theirs: str) -> Iterator[Mapped]:
+def norm(ours: str, theirs: str) -> Iterator[ParameterMapping]:
     """Yield the gain and bias of a layer norm."""
-    yield Mapped(f"{ours}.gamma", (f"{theirs}.weight",), False)
-    yield Mapped(f"{ours}.beta", (f"{theirs}.bias",), False)
+    yield ParameterMapping(f"{ours}.gamma", (f"{theirs}.weight",), False)
+    yield ParameterMapping(f"{ours}.beta", (f"{theirs}.bias",), False)
 
 
 # ---- from transformers
@@ -135,7 +135,8 @@ def from_marian(weights: Mapping[str, Any], c: TransformerConfig, name: str) -> 
     Raises UserError, naming the tensor and the file `name`, for a tensor that does not fit.
     """
     shapes = {parameter: p.shape for parameter, p in c.outline().named_parameters()}
-    tensors, result = Tensors(weights, name), dict[str, Any]()
+    tensors = Tensors(weights, name)
+    result = dict[str, Any]()
     aliases: dict[str, tuple[str, ...]]
     aliases = {"embedding.weight": (TARGET, OUTPUT) if c.tying == "output" else (TARGET, SHARED)}
     if c.shares_source:
@@ -154,8 +155,8 @@ def from_marian(weights: Mapping[str, Any], c: TransformerConfig, name: str) -> 
         shape = (width // len(mapped.theirs), *rows)
         parts = [tensors.take((theirs,), shape) for theirs in mapped.theirs]
         result[mapped.ours] = np.concatenate([part.T if mapped.is_matrix else part for part in parts], axis=-1)
-    known = {*POSITIONS.values(), SHARED, SOURCE, TARGET, OUTPUT}  # sinusoids, and other names of tied matrices
-    tensors.check_empty("a Marian model", known.__contains__)
+    unused_names = {*POSITIONS.values(), SHARED, SOURCE, TARGET, OUTPUT}  # sinusoids, and other names of tied matrices
+    tensors.check_empty("a Marian model", unused_names.__contains__)
     return result
 
 

@@ -27,10 +27,9 @@ from train.text.sentencepiece_tokenizer import SentencePieceTokenizer
 from train.text.tokenizer import SPECIALS, Tokenizer
 
 MAX_POSITIONS = 1024  # sinusoids have no maximum length, but the format requires one
-MAX_EPSILON = (
-    2e-5  # maximum epsilon of the norms: transformers uses 1e-5 instead, which changes variances by at most 1e-5
-)
-NEVER = -1e4  # output bias of padding, whose logit would otherwise be 0; within the range of float16
+# Maximum epsilon of the norms. transformers always uses 1e-5, which then differs from ours by at most 1e-5.
+MAX_EPSILON = 2e-5
+PADDING_BIAS = -1e4  # output bias of padding, whose logit would otherwise be 0; within the range of float16
 
 
 class MarianModel(NamedTuple):
@@ -75,7 +74,9 @@ def marian_model(model: Any, tokenizer: Any, target: str, norms: tuple[str, ...]
     """
     c = model.config
     check_model(c, target, norms)
-    weights, order, pad_id = weights_of(model), np.arange(c.vocab_size), c.pad_id
+    weights = weights_of(model)
+    order = np.arange(c.vocab_size)
+    pad_id = c.pad_id
     n_positions = min(model.max_length or MAX_POSITIONS, MAX_POSITIONS)
     if c.decoder_start != "pad":
         order = np.concatenate([np.delete(order, pad_id), [pad_id]])
@@ -91,7 +92,7 @@ def marian_model(model: Any, tokenizer: Any, target: str, norms: tuple[str, ...]
                 tensors[name] = tensors[name][rows]
                 tensors[name][-1] = 0
         tensors[marian.BIAS] = tensors[marian.BIAS][:, order]
-        tensors[marian.BIAS][:, -1] = NEVER
+        tensors[marian.BIAS][:, -1] = PADDING_BIAS
     vocabularies = tuple(
         [subword_names(side)[i] for i in side_order]
         for side, side_order in ((tokenizer.source, source_order), (tokenizer.target, order))
@@ -153,9 +154,9 @@ def write_settings(c: TransformerConfig, converted: MarianModel, config: RunConf
         "decoder_vocab_size": len(converted.vocabularies[1]), "share_encoder_decoder_embeddings": is_shared,
         "tie_word_embeddings": c.tying != "none", "max_position_embeddings": converted.n_positions, **special,
     })  # fmt: skip
-    never = {converted.pad_id, converted.marian_id(c.bos_id), *map(converted.marian_id, c.suppressed_ids)}
+    suppressed = {converted.pad_id, converted.marian_id(c.bos_id), *map(converted.marian_id, c.suppressed_ids)}
     write_json(folder / GENERATION, {
-        **special, "bad_words_ids": [[i] for i in sorted(never)], "num_beams": config.search.beam,
+        **special, "bad_words_ids": [[i] for i in sorted(suppressed)], "num_beams": config.search.beam,
         "length_penalty": config.search.alpha, "max_length": converted.n_positions,
         "early_stopping": True if config.search.stop_at_beam else "never",  # False would be a heuristic
     })  # fmt: skip
@@ -183,14 +184,16 @@ def write_tokenizer(tokenizer: Any, converted: MarianModel, folder: Path) -> Non
 
 def renumbered_spec(tokenizer: Tokenizer, converted: MarianModel) -> dict[str, Any]:
     """Return a tokenizer.json with Marian's ids that appends the end-of-sentence token to every text."""
-    spec, ids = tokenizer.spec, {name: i for i, name in enumerate(converted.vocabularies[0])}
+    spec = tokenizer.spec
+    ids = {name: i for i, name in enumerate(converted.vocabularies[0])}
     model = {
         **spec["model"],
         "vocab": {name: ids[name] for name in sorted(spec["model"]["vocab"], key=ids.__getitem__)},
     }
     added = sorted(({**token, "id": ids[token["content"]]} for token in spec["added_tokens"]), key=lambda t: t["id"])
     eos = SPECIALS[2]
-    text, end = {"Sequence": {"id": "A", "type_id": 0}}, {"SpecialToken": {"id": eos, "type_id": 0}}
+    text = {"Sequence": {"id": "A", "type_id": 0}}
+    end = {"SpecialToken": {"id": eos, "type_id": 0}}
     processor = {
         "type": "TemplateProcessing", "single": [text, end],
         "pair": [text, end, {"Sequence": {"id": "B", "type_id": 0}}, end],

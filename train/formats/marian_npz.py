@@ -10,15 +10,15 @@ from collections.abc import Callable, Mapping
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
-from zipfile import ZIP_STORED, BadZipFile, ZipFile
 
 import numpy as np
 
 from train.errors import UserError, one_line, pip_install
 from train.files import open_for_reading
 from train.formats import marian
-from train.formats.huggingface import SENTENCEPIECE, UNKNOWN, Imported, make_shape
-from train.formats.marian_folder import NEVER
+from train.formats.archive import open_archive, open_untrusted
+from train.formats.huggingface import SENTENCEPIECE, UNKNOWN, Imported, make_model_config
+from train.formats.marian_folder import PADDING_BIAS
 from train.formats.settings import UNSUPPORTED
 from train.text.pair_tokenizer import PairTokenizer
 from train.text.sentencepiece_tokenizer import SentencePieceTokenizer, load_engine
@@ -43,6 +43,11 @@ TEXT_SETTINGS = {
     "transformer-postprocess-top", "transformer-ffn-activation",
 }  # fmt: skip
 PLACEMENTS = {("", "dan", ""): "post", ("n", "da", "n"): "pre"}  # preprocess, postprocess, postprocess-top
+HEADER = re.compile(  # matches the header of a .npy file in version 1.0
+    rb"\x93NUMPY\x01\x00..\{'descr': '([<|][fiub]\d)', 'fortran_order': (True|False), "
+    rb"'shape': \(([\d, ]{,99})\), \} *\n",
+    re.DOTALL,
+)
 LAYER = re.compile(r"(encoder|decoder)_l(\d+)_(self|context|ffn)_(\w+)")
 NORM = re.compile(r"(?:Wo|ffn)_ln_(scale|bias)(?:_pre)?")
 SUBLAYERS = {"self": "self_attn", "context": "encoder_attn", "ffn": "final"}
@@ -68,7 +73,7 @@ def read_npz(path: Path, on_warning: Callable[[str], object]) -> Imported:
     arrays = read_arrays(path)
     if SETTINGS not in arrays:
         raise UserError(f"{path}: {SETTINGS}, which Marian writes, is missing; try a model that Marian has saved")
-    text = arrays.pop(SETTINGS).astype(np.uint8).tobytes().rstrip(b"\0").decode("utf-8", "replace")
+    text = arrays.pop(SETTINGS).tobytes().rstrip(b"\0").decode("utf-8", "replace")
     config = read_yaml(text, f"{path}: {SETTINGS}")
     keys = read_settings(config, f"{path}: {SETTINGS}")
     is_shared = "Wemb" in arrays
@@ -77,35 +82,39 @@ def read_npz(path: Path, on_warning: Callable[[str], object]) -> Imported:
     decoder = path.with_name(DECODER)
     settings = read_yaml(decoder.read_text("utf-8", "replace"), str(decoder)) if decoder.exists() else {}
     tokenizer, n_tokens = read_marian_tokenizer(path.parent, settings, is_shared)
-    shape = make_shape(path, tokenizer, keys, {}, NAMES)
+    model_config = make_model_config(path, tokenizer, keys, {}, NAMES)
     if settings.get("allow-unk", "false") != "true":
-        shape = replace(shape, suppressed_ids=(tokenizer.special.unk_id,))
-    if number(settings, "word-penalty", float, 0.0, str(decoder)):
+        model_config = replace(model_config, suppressed_ids=(tokenizer.special.unk_id,))
+    if read_number(settings, "word-penalty", float, 0.0, str(decoder)):
         on_warning(f"{decoder}: word-penalty has no counterpart and is ignored; translations may differ in length")
     tables = {"model": keys, "data": {"vocabularies": "shared" if is_shared else "separate"}}
-    search = {"beam": number(settings, "beam-size", int, 12, str(decoder)), "penalty": "length"}
-    search |= {"alpha": number(settings, "normalize", float, 0.0, str(decoder)), "full_beam": True}
-    weights = dict(map(renamed, arrays, arrays.values()))
-    parameters = marian.from_marian(with_padding(weights, n_tokens, tokenizer.vocab_size), shape, str(path))
-    return Imported(shape, {**tables, "search": search | {"finish_in_beam": True}}, tokenizer, parameters)
+    search = {"beam": read_number(settings, "beam-size", int, 12, str(decoder)), "penalty": "length"}
+    search |= {"alpha": read_number(settings, "normalize", float, 0.0, str(decoder)), "full_beam": True}
+    weights = dict(map(in_transformers_layout, arrays, arrays.values()))
+    parameters = marian.from_marian(with_padding(weights, n_tokens, tokenizer.vocab_size), model_config, str(path))
+    return Imported(model_config, {**tables, "search": search | {"finish_in_beam": True}}, tokenizer, parameters)
 
 
 def read_arrays(path: Path) -> dict[str, Any]:
     """Return the arrays of a .npz file by name. Raises UserError for a damaged file."""
-    try:
-        with open_for_reading(path, "a Marian model") as file:
-            with ZipFile(file) as archive:  # a small compressed file could expand to fill the memory
-                if any(member.compress_type != ZIP_STORED for member in archive.infolist()):
-                    raise ValueError("compressed arrays")
-            file.seek(0)
-            with np.load(file, allow_pickle=False) as arrays:
-                content = {name: arrays[name] for name in arrays.files}
-    except (BadZipFile, ValueError, EOFError, KeyError, OverflowError) as error:
-        raise UserError(f"{path}: expected a Marian model; got '{one_line(error)}'; try a new download") from None
+    with open_untrusted(path, "a Marian model") as file, open_archive(file) as archive:
+        content = {name.removesuffix(".npy"): decode_npy(archive.read(name)) for name in archive.namelist()}
     for name, array in content.items():
         if name != SETTINGS and array.dtype.kind != "f":
             raise UserError(f"{path}: {name}: expected floats; got {array.dtype}; try the unquantized model")
     return content
+
+
+def decode_npy(content: bytes) -> Any:
+    """Return the array of numbers in a .npy file as a view of its bytes. Raises ValueError or TypeError for others.
+
+    np.load evaluates the header as Python and allocates the shape that it names, before it reads any values.
+    """
+    if not (header := HEADER.match(content)):
+        raise ValueError("a file that is not an array of numbers")
+    dtype, order, shape = (group.decode() for group in header.groups())
+    sizes = [int(size) for size in shape.split(",") if size.strip()]
+    return np.frombuffer(content, dtype, offset=header.end()).reshape(sizes, order="F" if order == "True" else "C")
 
 
 def read_settings(config: Mapping[str, str], name: str) -> dict[str, Any]:
@@ -135,7 +144,7 @@ def read_settings(config: Mapping[str, str], name: str) -> dict[str, Any]:
             f"{config.get('dec-depth')}; {UNSUPPORTED}"
         )
     keys: dict[str, Any] = {
-        ours: number(config, theirs, float if "dropout" in ours else int, 0.0 if "dropout" in ours else None, name)
+        ours: read_number(config, theirs, float if "dropout" in ours else int, 0.0 if "dropout" in ours else None, name)
         for ours, theirs in NAMES.items()
     }
     return keys | {
@@ -145,7 +154,7 @@ def read_settings(config: Mapping[str, str], name: str) -> dict[str, Any]:
     }  # fmt: skip
 
 
-def number(config: Mapping[str, str], key: str, kind: type, default: Any, name: str) -> Any:
+def read_number(config: Mapping[str, str], key: str, kind: type, default: Any, name: str) -> Any:
     """Return a number from the file `name`. Raises UserError for any other value."""
     text = config.get(key)
     try:
@@ -154,7 +163,7 @@ def number(config: Mapping[str, str], key: str, kind: type, default: Any, name: 
         raise UserError(f"{name}: {key}: expected a number; got {text!r}; try a new download") from None
 
 
-def renamed(name: str, array: Any) -> tuple[str, Any]:
+def in_transformers_layout(name: str, array: Any) -> tuple[str, Any]:
     """Return a parameter's name in transformers and its array in that layout; an unknown parameter keeps its name."""
     if name in EMBEDDINGS:
         return EMBEDDINGS[name], array
@@ -182,8 +191,9 @@ def renamed(name: str, array: Any) -> tuple[str, Any]:
 
 
 def with_padding(weights: Mapping[str, Any], n_tokens: tuple[int, int], size: int) -> dict[str, Any]:
-    """Return the weights after padding the tables to `size` rows with rows of zeros. Marian does not have the tokens of
-    these rows, and they are never predicted.
+    """Return the weights with rows of zeros appended to the tables, up to `size` rows, for tokens that Marian lacks.
+
+    The output bias prevents these tokens from being predicted.
 
     Args:
         n_tokens: sizes of Marian's source and target vocabularies. A table of any other size is left unchanged, and a
@@ -196,7 +206,7 @@ def with_padding(weights: Mapping[str, Any], n_tokens: tuple[int, int], size: in
             result[name] = np.pad(result[name], ((0, size - n), (0, 0)))
     bias = result.get(marian.BIAS, np.zeros((1, n_tokens[1]), np.float32))
     if bias.shape == (1, n_tokens[1]):
-        bias = np.pad(bias, ((0, 0), (0, size - n_tokens[1])), constant_values=NEVER)
+        bias = np.pad(bias, ((0, 0), (0, size - n_tokens[1])), constant_values=PADDING_BIAS)
     return result | {marian.BIAS: bias}
 
 
@@ -246,7 +256,7 @@ def read_marian_tokenizer(
             vocabulary = {engine.id_to_piece(i): i for i in range(engine.get_piece_size())}
         else:
             ids = read_yaml(content.decode("utf-8", "replace"), str(file))
-            vocabulary = {token: number(ids, token, int, None, str(file)) for token in ids}
+            vocabulary = {token: read_number(ids, token, int, None, str(file)) for token in ids}
             with open_for_reading(folder / model, "a SentencePiece model") as stream:
                 content = stream.read()
         for token in (EOS, UNKNOWN):

@@ -1,4 +1,4 @@
-"""Reads keys of config.json that several architectures share."""
+"""Read keys of config.json that several architectures share."""
 
 from collections.abc import Mapping
 from pathlib import Path
@@ -6,7 +6,8 @@ from typing import Any
 
 from train.errors import UserError, nearest
 
-ACTIVATIONS = {  # maps transformers' names to ours; an export writes the last name that fits
+# Hugging Face's name -> our name. If several names have the same value, an export writes the last of them.
+ACTIVATIONS = {
     "swish": "silu", "silu": "silu", "relu": "relu", "gelu_pytorch_tanh": "gelu", "gelu_new": "gelu",
     "gelu": "gelu_erf",
 }  # fmt: skip
@@ -18,7 +19,9 @@ def read_value(config: Mapping[str, Any], name: str, key: str, kind: type = int,
     """Return the value of a key in the file `name`. Raises UserError for a value that is not of type `kind`."""
     value = config.get(key, default)
     if type(value) is not kind and not (kind is float and type(value) is int):
-        raise UserError(f"{name}: {key}: expected {WORDS[kind]}; got {value!r}; try a new download")
+        raise UserError(
+            f"{name}: {key}: expected {WORDS[kind]}; got {value!r}; try correcting this key, or a new download"
+        )
     return value
 
 

@@ -1,4 +1,4 @@
-"""Reads PyTorch's weight files without PyTorch, with an unpickler that cannot run code.
+"""Read PyTorch's weight files without PyTorch, with an unpickler that cannot run code.
 
 A pickle names functions to call. This unpickler has its own implementations of the few functions that build tensors,
 and rejects any other name before anything is called. It also rejects opcodes that tensors do not need, and modifies
@@ -6,7 +6,7 @@ only lists and dictionaries that the pickle creates.
 """
 
 import io
-import math
+import os
 import pickle
 import zipfile
 from collections import OrderedDict
@@ -17,6 +17,7 @@ from typing import Any, BinaryIO, NamedTuple
 import numpy as np
 
 from train.errors import UserError, one_line
+from train.formats.archive import open_archive, open_untrusted
 
 DTYPES = {
     "FloatStorage": "<f4", "DoubleStorage": "<f8", "HalfStorage": "<f2", "BFloat16Storage": "<u2",
@@ -25,7 +26,9 @@ DTYPES = {
 }  # fmt: skip
 LEGACY_MAGIC = 0x1950A86A20F9469CFC6C  # the first pickle of a file written by PyTorch before 1.6
 MAX_VALUES = 1 << 40
-MAX_PICKLE = 1 << 26  # bytes; the objects take many times as much memory
+MAX_EXPANSION = 8  # bytes of tensors per byte of the file: bfloat16 doubles them, and tied tables have up to four names
+MAX_DIMENSIONS = 64  # a tensor has no more in PyTorch and NumPy
+MAX_PICKLE = 1 << 24  # bytes; the objects take up to 64 times as much memory
 OPCODES = (  # opcodes of PyTorch's files, in protocols 2 to 5; strings of Python 2 are BINSTRING
     "PROTO FRAME STOP MARK NONE NEWTRUE NEWFALSE BININT BININT1 BININT2 LONG1 BINFLOAT BINSTRING "
     "SHORT_BINSTRING BINUNICODE SHORT_BINUNICODE "
@@ -46,7 +49,8 @@ class Storage:
     def __init__(self, kind: StorageType, n_values: int) -> None:
         self.dtype = np.dtype(DTYPES[kind.name])
         self.is_bfloat16 = kind.name == "BFloat16Storage"
-        self.n_values, self.values = n_values, np.zeros(0, self.dtype)
+        self.n_values = n_values
+        self.values = np.zeros(0, self.dtype)
 
     def read(self, data: bytes | memoryview) -> None:
         """Set the values; bfloat16 becomes float32. Raises ValueError for a wrong number of values."""
@@ -66,15 +70,12 @@ class StoredTensor(NamedTuple):
 
     def array(self) -> Any:
         """Return the tensor as a read-only array. Raises ValueError for a view that exceeds the storage."""
-        values, last = self.storage.values, self.offset
-        if min((*self.shape, *self.strides, self.offset), default=0) < 0 or len(self.shape) != len(self.strides):
-            raise ValueError("a tensor with negative sizes")
+        values = self.storage.values
+        last = self.offset
         if 0 not in self.shape:
             last += sum((n - 1) * stride for n, stride in zip(self.shape, self.strides, strict=True))
             if last >= len(values):
                 raise ValueError(f"a tensor with index {last} in a storage of {len(values)} values")
-        if math.prod(self.shape) > len(values):  # with strides of 0, a few bytes could become any number of values
-            raise ValueError(f"a tensor of shape {self.shape} in a storage of {len(values)} values")
         strides = tuple(stride * values.itemsize for stride in self.strides)
         return np.lib.stride_tricks.as_strided(values[self.offset :], self.shape, strides, writeable=False)
 
@@ -84,21 +85,32 @@ def bfloat16_values(bits: Any) -> Any:
     return (bits.astype(np.uint32) << 16).view(np.float32)
 
 
-def rebuild_tensor(storage: Any, offset: int, shape: Any, strides: Any, *unused: Any) -> StoredTensor:
+# A few bytes of a pickle can pass the same long tuple or list to a function many times. These functions therefore take
+# at most as many arguments as PyTorch passes and MAX_DIMENSIONS sizes, and use a list only once.
+
+
+def rebuild_tensor(
+    storage: Any, offset: int, shape: Any, strides: Any, grad: Any = None, hooks: Any = None, metadata: Any = None
+) -> StoredTensor:
     """Return a view of a storage, like torch._utils._rebuild_tensor_v2."""
-    if not isinstance(storage, Storage) or not all(type(n) is int for n in (offset, *shape, *strides)):
-        raise pickle.UnpicklingError("a tensor without a storage")
+    if not len(shape) == len(strides) <= MAX_DIMENSIONS:
+        raise pickle.UnpicklingError(f"a tensor with {len(shape)} sizes and {len(strides)} strides")
+    sizes = (offset, *shape, *strides)
+    if not (isinstance(storage, Storage) and all(type(n) is int and 0 <= n < MAX_VALUES for n in sizes)):
+        raise pickle.UnpicklingError("a tensor without a storage or with invalid sizes")
     return StoredTensor(storage, offset, tuple(shape), tuple(strides))
 
 
-def rebuild_parameter(tensor: Any, *unused: Any) -> Any:
+def rebuild_parameter(tensor: Any, grad: Any = None, hooks: Any = None) -> Any:
     """Return the tensor of a parameter, like torch._utils._rebuild_parameter."""
     return tensor
 
 
 def ordered_dict(items: Any = ()) -> Any:
-    """Return a dictionary of [key, value] lists, like collections.OrderedDict."""
+    """Build an OrderedDict from [key, value] pairs, as unpickling collections.OrderedDict does, and empty `items`."""
     pairs = [(key, value) for key, value in items]
+    if pairs:
+        items.clear()
     check_keys([key for key, _ in pairs])
     return OrderedDict(pairs)
 
@@ -109,7 +121,7 @@ def check_keys(keys: Sequence[Any]) -> None:
         raise pickle.UnpicklingError("a key that is not a name")
 
 
-KNOWN: dict[tuple[str, str], Any] = {
+ALLOWED_NAMES: dict[tuple[str, str], Any] = {
     ("collections", "OrderedDict"): ordered_dict,
     ("torch._utils", "_rebuild_tensor_v2"): rebuild_tensor,
     ("torch._utils", "_rebuild_parameter"): rebuild_parameter,
@@ -155,14 +167,15 @@ class TensorUnpickler(PythonUnpickler):
     dispatch |= {pickle.BUILD[0]: load_build, pickle.SETITEM[0]: load_setitem, pickle.SETITEMS[0]: load_setitems}
 
     def find_class(self, module: str, name: str) -> Any:
-        if (module, name) not in KNOWN:
+        if (module, name) not in ALLOWED_NAMES:
             raise pickle.UnpicklingError(f"'{module}.{name}', which could run code")
-        return KNOWN[module, name]
+        return ALLOWED_NAMES[module, name]
 
     def persistent_load(self, pid: Any) -> Storage:
         kind, storage_type, key, _, n_values = pid[:5]
         is_valid = kind == "storage" and isinstance(storage_type, StorageType) and type(key) is str
-        if not (is_valid and type(n_values) is int and 0 <= n_values < MAX_VALUES and pid[5:] in ((), (None,))):
+        is_valid = is_valid and type(n_values) is int and 0 <= n_values < MAX_VALUES
+        if not (is_valid and len(pid) <= 6 and pid[5:] in ((), (None,))):
             raise pickle.UnpicklingError("a storage of an unsupported dtype")
         return self.storages.setdefault(key, Storage(storage_type, n_values))
 
@@ -172,61 +185,57 @@ def read_torch_file(path: Path) -> dict[str, Any]:
 
     Raises UserError if the file is invalid.
     """
-    try:
-        tensors = read_zip(path) if zipfile.is_zipfile(path) else read_legacy(path)
+    with open_untrusted(path, "PyTorch weights") as file:
+        try:
+            tensors = read_zip(file) if zipfile.is_zipfile(file) else read_legacy(file)
+        except pickle.UnpicklingError as error:
+            raise UserError(
+                f"{path}: expected a pickle of tensors only; got {one_line(error)[:200]}; try a conversion to "
+                "safetensors"
+            ) from None
         if not isinstance(tensors, dict):
             raise ValueError(f"a pickle of type {type(tensors).__name__}")
-        return {str(name): tensor.array() for name, tensor in tensors.items() if isinstance(tensor, StoredTensor)}
-    except pickle.UnpicklingError as error:
-        raise UserError(
-            f"{path}: expected a pickle of tensors only; got {one_line(error)}; try a conversion to safetensors"
-        ) from None
-    except (
-        ValueError, TypeError, LookupError, AttributeError, EOFError, OverflowError, RuntimeError, zipfile.BadZipFile,
-    ) as error:  # fmt: skip
-        raise UserError(
-            f"{path}: expected PyTorch weights; got '{one_line(error) or type(error).__name__}'; try a new download"
-        ) from None
+        arrays = {str(name): tensor.array() for name, tensor in tensors.items() if isinstance(tensor, StoredTensor)}
+        n_bytes, size = sum(array.nbytes for array in arrays.values()), file.seek(0, os.SEEK_END)
+        if n_bytes > MAX_EXPANSION * size:
+            raise ValueError(f"tensors of {n_bytes:,} bytes in a file of {size:,} bytes")
+        return arrays
 
 
-def read_zip(path: Path) -> Any:
+def read_zip(file: BinaryIO) -> Any:
     """Read the format of PyTorch since 1.6: a zip file with a pickle and one file for each storage."""
-    with zipfile.ZipFile(path) as archive:
+    with open_archive(file) as archive:
         pickles = [name for name in archive.namelist() if name.endswith("/data.pkl")]
         if len(pickles) != 1:
             raise ValueError(f"a zip file with {len(pickles)} entries named data.pkl")
         folder = pickles[0].removesuffix("data.pkl")
         order = f"{folder}byteorder"
-        if order in archive.namelist() and read_member(archive, order) != b"little":
+        if order in archive.namelist() and archive.read(order) != b"little":
             raise ValueError("big-endian numbers")
-        unpickler = TensorUnpickler(io.BytesIO(read_member(archive, pickles[0])[:MAX_PICKLE]))
+        unpickler = TensorUnpickler(io.BytesIO(archive.read(pickles[0])[:MAX_PICKLE]))
         tensors = unpickler.load()
         for key, storage in unpickler.storages.items():
-            storage.read(read_member(archive, f"{folder}data/{key}"))
+            storage.read(archive.read(f"{folder}data/{key}"))
     return tensors
 
 
-def read_member(archive: zipfile.ZipFile, name: str) -> bytes:
-    """Return a member of a zip file. Raises ValueError if it is compressed, because it could then fill the memory."""
-    if archive.getinfo(name).compress_type != zipfile.ZIP_STORED:
-        raise ValueError(f"{name} compressed, which PyTorch never writes")
-    return archive.read(name)
-
-
-def read_legacy(path: Path) -> Any:
+def read_legacy(weights: BinaryIO) -> Any:
     """Read PyTorch's format before 1.6: pickles of magic number, version, machine, tensors and keys; then storages."""
-    content = path.read_bytes()
+    weights.seek(0)
+    content = weights.read()
     file = io.BytesIO(content[:MAX_PICKLE])
     magic, _, machine, *_ = (TensorUnpickler(file).load() for _ in range(3))
     if magic != LEGACY_MAGIC or not machine.get("little_endian"):
         raise ValueError("a file without PyTorch's magic number")
     unpickler = TensorUnpickler(file)
-    tensors, keys = unpickler.load(), TensorUnpickler(file).load()
+    tensors = unpickler.load()
+    keys = TensorUnpickler(file).load()
     check_keys(keys)
     start = file.tell()
     for key in keys:
         storage = unpickler.storages[key]
-        n_values, start = int.from_bytes(content[start : start + 8], "little"), start + 8
+        n_values = int.from_bytes(content[start : start + 8], "little")
+        start += 8
         if n_values != storage.n_values:
             raise ValueError(f"a storage of {n_values} values instead of {storage.n_values}")
         end = start + n_values * storage.dtype.itemsize

@@ -1,4 +1,4 @@
-"""Reads weights by name from safetensors and PyTorch files, as float32 arrays."""
+"""Read weights by name from safetensors and PyTorch files, as float32 arrays."""
 
 from collections.abc import Callable, Mapping
 from pathlib import Path

@@ -29,8 +29,8 @@ def first_anomaly(compute: Callable[[], object]) -> str:
         with anomaly():
             compute()
     except AnomalyError as error:
-        what, _, location = str(error).partition("\n")
-        return one_line(f"{what} ({location})")
+        operation, _, location = str(error).partition("\n")
+        return one_line(f"{operation} ({location})")
     except MemoryError:
         return "unknown; there is too little memory to repeat the computation"
     return ""

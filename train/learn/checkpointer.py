@@ -4,7 +4,7 @@ import math
 import time
 from collections.abc import Iterable, Iterator, Mapping
 from contextlib import ExitStack, contextmanager
-from dataclasses import asdict, replace
+from dataclasses import replace
 from itertools import islice
 from pathlib import Path
 from typing import Any
@@ -30,7 +30,7 @@ from train.tasks import TASKS
 from train.tasks.protocols import Corpus, TextTokenizer
 from train.text.batches import Stream
 
-RETRY = 60  # seconds until a failed write of a checkpoint is retried
+RETRY_SECONDS = 60  # seconds until a failed write of a checkpoint is retried
 SCHEMA = {"adam_steps": COUNT, "run": dict}  # keys of state.json, in addition to storage.SCHEMA
 OPTIONAL = {  # missing in files of earlier versions
     "loss_scale": LossScale.SCHEMA, "micro_batches": Range(int, "[1, 1e9]"), "learning_rate": dict,
@@ -86,6 +86,7 @@ class Checkpointer:
                     self.folder.prepare(self.config, self.tokenizer, keep_config=is_complete)
                     if not state.best_step:  # the best weights belong to an earlier run in this folder
                         remove_partial(str(self.folder.best))
+                    self._copy_best(state)
                     self._prune_best(state)
                     # The program may have been killed just before pruning.
                     store.prune(
@@ -115,7 +116,18 @@ class Checkpointer:
         t = self.config.train
         if state.step >= t.max_steps:
             return "max_steps"
-        return "patience" if 0 < t.patience <= state.worse else ""
+        return "patience" if 0 < t.patience <= state.stale_validations else ""
+
+    def continue_advice(self, state: RunState) -> str:
+        """Return the options that continue a run that has finished (see `final_reason`)."""
+        t = self.config.train
+        options = {
+            f"--set train.max_steps=N with N > {state.step:,}": state.step >= t.max_steps,
+            f"--set train.patience=0 (or more than {state.stale_validations:,})": 0
+            < t.patience
+            <= state.stale_validations,
+        }
+        return " and ".join(option for option, is_needed in options.items() if is_needed)
 
     def is_retry_due(self) -> bool:
         """Return whether it is time to try again after a failed write."""
@@ -123,7 +135,8 @@ class Checkpointer:
 
     def save(self, state: RunState, required: bool) -> None:
         """Write a checkpoint. If that fails, raise WriteError for a `required` checkpoint, else schedule a retry."""
-        weights, adam = self.update.weights(), self.update.optimizer_state()
+        weights = self.update.weights()
+        adam = self.update.optimizer_state()
         try:
             with self.world.rank_zero_first():
                 if self.world.rank == 0:
@@ -133,13 +146,14 @@ class Checkpointer:
                     except WriteError:
                         self.lock.check()  # explains why the write failed if the folder was moved
                         raise
-            self.newest, self.newest_seconds = self.folder.step(state.step), state.seconds
+            self.newest = self.folder.step(state.step)
+            self.newest_seconds = state.seconds
             self.retry_time = math.inf
         except WriteError as error:
             if required:
                 raise
-            self.retry_time = time.monotonic() + RETRY
-            self.report.write_line(f"{error.problem}; training continues; the next attempt is in {RETRY} s")
+            self.retry_time = time.monotonic() + RETRY_SECONDS
+            self.report.write_line(f"{error.problem}; training continues; the next attempt is in {RETRY_SECONDS} s")
 
     def save_best(self, state: RunState, *folders: Path) -> None:
         """Write the weights of a validation to `folders`, checkpoints/best or best-N. A failed write is only reported.
@@ -156,6 +170,23 @@ class Checkpointer:
                     self._prune_best(state)
         except WriteError as error:
             self.report.write_line(f"{error.problem}; training continues; the best weights are not saved")
+
+    def _copy_best(self, state: RunState) -> None:
+        """Copy checkpoints/best to best-N if the ranking contains it but train.keep_best was 1 when it was written."""
+        target = self.folder.best_step(state.best_step)
+        if str(state.best_step) not in state.ranking or existing_folder(target).is_dir() or not self._has_best(state):
+            return
+        try:
+            best = store.load_checkpoint(self.folder.best)
+            identity = {key: best.state[key] for key in self._identity(state) if key in best.state}
+            write_folder(target, {store.MODEL: best.model}, identity)
+        except UserError as error:
+            self.warnings.append(f"{error}; training continues; {target.name} is not saved")
+
+    def _has_best(self, state: RunState) -> bool:
+        """Return whether checkpoints/best has the weights of the best validation of `state`."""
+        folders = store.readable_states([existing_folder(self.folder.best)])
+        return any(content["step"] == state.best_step for _, content in folders)
 
     def _prune_best(self, state: RunState) -> None:
         for path in self.folder.best_steps():
@@ -176,6 +207,10 @@ class Checkpointer:
 
     def _write(self, state: RunState, weights: Mapping[str, Any], adam: dict[str, Any]) -> None:
         self.report.sync()
+        if self.newest and not existing_folder(self.newest).is_dir():
+            self.report.write_line(
+                f"warning: {self.newest} was moved or removed; training continues with a new checkpoint", always=True
+            )
         content = self._identity(state) | {
             "extra": not (self.is_scheduled(state) or self.final_reason(state)),
             "adam_steps": adam.pop("step"),
@@ -183,7 +218,7 @@ class Checkpointer:
             "micro_batches": self.micro_batches,
             "learning_rate": {name: getattr(self.config.train, name) for name in SCHEDULE_KEYS},
             "best_metric": self._metric(self.config.train.best_metric),
-            "run": asdict(state),
+            "run": state.to_json(),
         }
         store.save_checkpoint(self.folder.path, content, weights, adam, self.config.train.keep_last)
 
@@ -216,7 +251,8 @@ class Checkpointer:
 
     def _check_schedule(self, content: Mapping[str, Any]) -> None:
         """Warn if the keys that determine the learning rate differ from those of the checkpoint."""
-        t, step = self.config.train, content["step"] + 1
+        t = self.config.train
+        step = content["step"] + 1
         if step > t.max_steps:
             return
 
@@ -241,24 +277,26 @@ class Checkpointer:
         The best weights are kept until a validation is better by the new metric, whose values are in metrics.jsonl.
         """
         frozen = content.get("config")  # contains the metric in checkpoints of earlier versions
-        earlier = frozen.get("train.best_metric") if isinstance(frozen, dict) else None
-        previous = content.get("best_metric", self._metric(earlier))
+        frozen_metric = frozen.get("train.best_metric") if isinstance(frozen, dict) else None
+        previous = content.get("best_metric", self._metric(frozen_metric))
         metric = self._metric(self.config.train.best_metric)
-        if metric == previous or not state.validated:
+        if metric == previous or not state.valid_step:
             return
-        name, is_loss = metric or "loss", metric in ("", "loss")
-        entries = {str(entry["step"]): entry.get(name) for entry in self.folder.metrics() if entry["kind"] == "valid"}
-        values = {step: float(value) for step, value in entries.items() if isinstance(value, int | float)}
-        best = values.get(str(state.best_step)) if existing_folder(self.folder.best).is_dir() else None
-        state.worse, state.best_score = 0, None if is_loss else best
-        state.best_loss = None if best is None else state.best_loss
-        ranked = sorted(
-            state.ranking.keys() & values, key=lambda step: (values[step] if is_loss else -values[step], int(step))
-        )
-        state.ranking = {step: values[step] for step in ranked}
+        name = metric or "loss"
+        is_loss = metric in ("", "loss")
+        measured = {
+            str(entry["step"]): [float(entry["loss"]), None if is_loss else float(entry[name])]
+            for entry in self.folder.metrics()
+            if entry["kind"] == "valid" and all(isinstance(entry.get(key), int | float) for key in ("loss", name))
+        }
+        best = measured.get(str(state.best_step)) if self._has_best(state) else None
+        state.stale_validations = 0
+        state.best_loss, state.best_score = best or (None, None)
+        state.ranking = {step: measured[step] for step in state.ranking.keys() & measured}
         effect = "the next validation counts as the best so far"
         if best is not None:
-            effect = f"checkpoints/best keeps step {state.best_step:,}, {name} {best:.4g}, until a validation is better"
+            value = f"{name} {best[0 if is_loss else 1]:.4g}"
+            effect = f"checkpoints/best keeps step {state.best_step:,}, {value}, until a validation is better"
         self.warnings.append(
             f"warning: train.best_metric is now {name} instead of {previous or 'unset'}: {effect}; the count for "
             "train.patience restarts here"
@@ -275,13 +313,15 @@ class Checkpointer:
         batches = stream.epoch(state.epoch)
         if state.index >= len(batches):
             raise foreign_error(self.newest, f"run.index: expected a batch of epoch {state.epoch}; got {state.index}")
-        n, ranks = self.micro_batches, self.world.size
+        n = self.micro_batches
+        ranks = self.world.size
         if n >= ranks:
             return
-        if (most := n * max(map(len, batches))) < ranks:
+        max_ranks = n * max(map(len, batches))
+        if max_ranks < ranks:
             raise UserError(
-                f"resume: expected at most {most} ranks, one for each example in the largest update of {self.newest}; "
-                f"got {ranks}; try mpirun -n {most}"
+                f"resume: expected at most {max_ranks} ranks, one for each example in the largest update of "
+                f"{self.newest}; got {ranks}; try mpirun -n {max_ranks}"
             )
         self.warnings.append(
             f"micro-batches per update: {n}; split for {ranks} ranks, so each part has its own dropout masks"
@@ -309,8 +349,11 @@ class Checkpointer:
         if state.step < self.config.train.max_steps:
             self._update_metric(content, state)
         if not self.final_reason(state):  # a run that has ended keeps its best checkpoints
-            keep = self.config.train.keep_best  # may have changed
-            state.ranking = dict([*state.ranking.items()][: keep if keep > 1 else 0])
+            keep_best = self.config.train.keep_best  # may have changed
+            if state.best_loss is not None and self._has_best(state):  # the ranking is empty if keep_best was 1
+                state.ranking |= {str(state.best_step): [state.best_loss, state.best_score]}
+            by_loss = self._metric(self.config.train.best_metric) in ("", "loss")
+            state.sort_ranking(by_loss, keep_best if keep_best > 1 else 0)
         self.update.load_optimizer_state({**checkpoint.optimizer, "step": content["adam_steps"]})
         if "loss_scale" in content:
             self.update.scale.load_state_dict(content["loss_scale"])
@@ -325,15 +368,15 @@ def schedule_of(content: Mapping[str, Any]) -> dict[str, Any]:
     Earlier versions stored max_steps on its own, and the other keys with those that a resumed run must not change.
     """
     config = content.get("config")
-    former = config if isinstance(config, dict) else {}
-    values = {name: former.get(f"train.{name}") for name in SCHEDULE_KEYS} | {"max_steps": content.get("max_steps")}
+    frozen = config if isinstance(config, dict) else {}
+    values = {name: frozen.get(f"train.{name}") for name in SCHEDULE_KEYS} | {"max_steps": content.get("max_steps")}
     values |= content.get("learning_rate", {})
     return {name: values[name] for name in SCHEDULE_KEYS if fits(keys_of("train")[name], values[name])}
 
 
 def check_resumable(folder: RunFolder, tokenizer: TextTokenizer, texts: Mapping[str, Iterable[str]]) -> None:
     """Raise UserError if a run was trained with another tokenizer or text. Nothing has been written yet."""
-    for path, state in islice(store.readable(reversed(folder.steps())), 1):
+    for path, state in islice(store.readable_states(reversed(folder.steps())), 1):
         store.check_tokenizer(tokenizer, state, folder.tokenizer_file)
         check_same_text(path, state, {part: map(text_digest, files) for part, files in texts.items()})
 

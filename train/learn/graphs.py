@@ -38,20 +38,21 @@ class Graphs:
     def __init__(self, model: Any, settings: TrainSection, warn: Callable[[str], object]) -> None:
         self.model, self.settings, self.warn = model, settings, warn
         self.loss_options = settings.loss_options(1)
-        self.graphs: dict[Any, tuple[Graph, int, Any] | None] = {}  # by shapes; None for a shape seen once
-        self.possible = True
+        self.graphs: dict[Any, tuple[Graph, int, Any] | None] = {}  # by input shapes; None: seen once
+        self.can_capture = True
         trained = next(p for p in model.parameters() if p.requires_grad)
         self.flat_gradient = trained.buffer().grad  # graphs accumulate into this address
 
     def loss(self, sequences: Sequence[npx.Array], normalizer: float, scale: float) -> npx.Array:
         """Return loss / `normalizer` for a batch, a scalar on the device; accumulate `scale` times its gradient."""
-        model, dtype = self.model, self.flat_gradient.dtype.type
+        model = self.model
+        dtype = self.flat_gradient.dtype.type
         weight = dtype(1 / float(normalizer))
         if not self.graphs:  # the matmuls of the first batch must already use the handle of the graphs
-            self.try_capture(lambda: blas.use_own_handle(npx.array_module(model.embedding.weight.data)))
-        inputs = [np.asarray(dtype(scale) * weight), *model.loss_inputs(*sequences)]
+            self.try_capture(lambda: blas.use_graph_handle(npx.array_module(model.embedding.weight.data)))
+        inputs = [np.asarray(dtype(scale) * weight), *model.checked_loss_inputs(*sequences)]
         shapes = tuple((x.shape, x.dtype.name) for x in inputs)
-        if self.graphs.get(shapes) is None and shapes in self.graphs and self.possible:
+        if self.graphs.get(shapes) is None and shapes in self.graphs and self.can_capture:
             self.graphs[shapes] = self.try_capture(lambda: self.capture(inputs))
         if (captured := self.graphs.get(shapes)) is None:
             if len(self.graphs) < MAX_SHAPES:
@@ -64,7 +65,7 @@ class Graphs:
 
     def gradient(self, g: npx.Array, *inputs: npx.Array) -> npx.Array:
         """Return the loss of inputs (a scalar on the device), summed over tokens; accumulate g times its gradient."""
-        loss = self.model.loss_from_inputs(*inputs, **self.loss_options)
+        loss = self.model.loss_on_device(*inputs, **self.loss_options)
         loss.backward(g)
         return loss.data
 
@@ -73,7 +74,8 @@ class Graphs:
         try:
             return capture()
         except (RuntimeError, MemoryError, ImportError, AttributeError, OSError) as error:
-            reason, self.possible = " ".join(str(error).split()), False
+            reason = " ".join(str(error).split())
+            self.can_capture = False
             self.warn(
                 f"train.graphs: expected kernels that a CUDA graph can capture; got '{reason}'; "
                 "continuing without new graphs"

@@ -11,16 +11,16 @@ from typing import Any
 
 import npx
 from models import ARCHITECTURES, Module
-from models.architectures.blocks import SequenceModel
+from models.architectures.base import SequenceModel
 from models.config import TransformerConfig
 from models.layers.positions import resolve_rates
 from train.errors import UserError, nearest
-from train.run.checkpoint import MODEL, check_peer, load_weights, mismatches, run_files, task_of
+from train.run.checkpoint import MODEL, check_peer, load_weights, run_files, task_of, warn_of_old_average
 from train.run.config import to_toml
-from train.run.storage import model_config
+from train.run.storage import mismatches, model_config
 from train.tasks.protocols import TextTokenizer
 
-LISTED = 3  # number of parameters that a message lists
+MAX_LISTED = 3  # number of parameters that a message lists
 # Keys of [model] that affect the computation but not the shapes of the weights.
 COMPUTATION_KEYS = (
     "n_heads", "norm", "positions", "position_distance", "activation", "normalization",
@@ -86,21 +86,22 @@ def initialize(
     """
     folder, checkpoint = load_weights(source, on_warning)
     check_peer(folder, checkpoint.state)
-    parameters, weights = dict(model.named_parameters()), checkpoint.model
+    parameters = dict(model.named_parameters())
+    weights = checkpoint.model
     is_same_tokenizer = checkpoint.state["tokenizer_digest"] == tokenizer.digest
-    if not patterns and not is_same_tokenizer and (of_labels := model.label_parameters()):
-        weights = {name: array for name, array in weights.items() if name.split(".")[0] not in of_labels}
-        names = [name for name in parameters if name.split(".")[0] not in of_labels]
+    if not patterns and not is_same_tokenizer and (label_modules := model.label_parameters()):
+        weights = {name: array for name, array in weights.items() if name.split(".")[0] not in label_modules}
+        names = [name for name in parameters if name.split(".")[0] not in label_modules]
     else:
         names = select("train.init_only", patterns, parameters) if patterns else list(parameters)
     expected = {name: parameters[name].shape for name in names}
     problems = mismatches(expected, weights if not patterns else {n: weights[n] for n in names if n in weights})
     if problems:
-        more = f" and {len(problems) - LISTED} more" if len(problems) > LISTED else ""
+        more = f" and {len(problems) - MAX_LISTED} more" if len(problems) > MAX_LISTED else ""
         raise UserError(
             f"train.init: expected the parameters of this model in {folder / MODEL}; got "
-            f"{'; '.join(problems[:LISTED])}{more}; try the [model] and tokenizer of that run, or train.init_only with "
-            "patterns of the parameters that fit"
+            f"{'; '.join(problems[:MAX_LISTED])}{more}; try the [model] and tokenizer of that run, or train.init_only "
+            "with patterns of the parameters that fit"
         )
     if not patterns:
         check_same_computation(model.config, model_config(checkpoint.state), folder)
@@ -112,12 +113,13 @@ def initialize(
         )
     for name in names:
         parameters[name].assign(npx.from_host(weights[name]))
+    warn_of_old_average(source, folder, checkpoint.state, on_warning)
     return f"starting from {len(names)} of {len(parameters)} parameters of {folder}"
 
 
 def has_same_text_tokenizer(model: SequenceModel, folder: Path, state: Mapping[str, Any], tokenizer: Any) -> bool:
     """Return whether a model that predicts labels tokenizes its text in the same way as the model of a checkpoint."""
-    if model.examples != "labels" or ARCHITECTURES[model_config(state).architecture].examples != "labels":
+    if model.data_kind != "labels" or ARCHITECTURES[model_config(state).architecture].data_kind != "labels":
         return False
     source: Any = task_of(state).load_tokenizer(run_files(folder)[0])
     return bool(source.source.digest == tokenizer.source.digest)

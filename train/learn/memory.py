@@ -10,9 +10,9 @@ from train.learn.initial import select
 from train.run.keys import TrainSection
 
 
-def count_trained(shape: TransformerConfig, freeze: str) -> int:
+def count_trained(model_config: TransformerConfig, freeze: str) -> int:
     """Return the number of trained parameters: those that do not match the patterns `freeze`."""
-    sizes = {name: p.size for name, p in shape.outline().named_parameters()}
+    sizes = {name: p.size for name, p in model_config.outline().named_parameters()}
     return sum(sizes.values()) - sum(sizes[name] for name in select("train.freeze", freeze, sizes))
 
 
@@ -27,10 +27,10 @@ def training_memory(n: int, n_trained: int, precision: Precision, has_average: b
     return kinds
 
 
-def check_memory(shape: TransformerConfig, settings: TrainSection, precision: Precision) -> None:
+def check_memory(model_config: TransformerConfig, settings: TrainSection, precision: Precision) -> None:
     """Raise UserError if weights, gradients and moments of a model exceed the memory of this machine."""
-    n = shape.n_parameters()
-    memory = training_memory(n, count_trained(shape, settings.freeze), precision, bool(settings.ema_decay))
+    n = model_config.n_parameters()
+    memory = training_memory(n, count_trained(model_config, settings.freeze), precision, bool(settings.ema_decay))
     gib = sum(memory.values()) / 2**30
     try:
         total = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES") / 2**30

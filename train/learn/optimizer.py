@@ -1,8 +1,8 @@
 """Adam over one flat buffer, the learning-rate schedule, loss scaling, and clipping by the global norm.
 
-All parameters of a model are views of one flat array, and so are its gradients (models.FlatParameters). An update
-therefore calls the kernel `npx.adam` once per contiguous part of the gradient. The kernel also unscales and clips the
-gradient. The norm is a sum of dot products.
+All parameters of a model are views of one flat array (models.FlatParameters). Gradients are separate arrays, unless
+`FlatParameters.grad` has been read: then they share one array too. An update calls the kernel `npx.adam` once for each
+contiguous part of the gradients. The kernel also unscales and clips them, so that no separate pass is needed.
 """
 
 import math
@@ -54,7 +54,7 @@ class NoamSchedule:
 
 
 class Adam:
-    """Adam (Kingma and Ba, 2015; section 5.3) with decoupled weight decay.
+    """Adam (Kingma and Ba, 2015; section 5.3) with decoupled weight decay (AdamW; Loshchilov and Hutter, 2019).
 
         m = beta1 m + (1 - beta1) g        mhat = m / (1 - beta1^step)
         v = beta2 v + (1 - beta2) g^2      vhat = v / (1 - beta2^step)
@@ -100,14 +100,15 @@ class Adam:
         self.steps = 0
 
     def zero_grad(self) -> None:
-        """Set all gradients to zero, before the first backward of an update."""
+        """Reset all gradients (to None, or to zero if they share one array) before the first backward of an update."""
         self.flat.zero_grad()
 
     def step(self, lr: float, scale: float = 1.0) -> None:
         """Update the weights once, with the learning rate `lr` and the current gradients times `scale`.
 
         A gradient that is NaN or infinite makes its weight and moments NaN permanently. Gradients are not checked here,
-        because that would take an extra pass over them; check `squared_norm` first, as `Trainer` does.
+        because that would take an extra pass over them; check that their norm, the square root of
+        `train.learn.optimizer.squared_norm(adam.flat)`, is finite first, as the training loop does.
 
         Raises ValueError if `lr` is negative or not finite.
         """
@@ -163,13 +164,16 @@ class LossScale:
         """Record a completed update."""
         self.updates_since_change += 1
         if self.dynamic and self.updates_since_change == self.PATIENCE:
-            self.value, self.updates_since_change = self.value * 2, 0
+            self.value *= 2
+            self.updates_since_change = 0
 
     def reduce_after_overflow(self) -> bool:
         """Halve the factor after an overflow. If it is already at most 1, leave it unchanged and return False."""
         if self.value <= 1:
             return False
-        self.value, self.updates_since_change, self.skipped = self.value / 2, 0, self.skipped + 1
+        self.value /= 2
+        self.updates_since_change = 0
+        self.skipped += 1
         return True
 
     def state_dict(self) -> dict[str, Any]:
@@ -178,12 +182,13 @@ class LossScale:
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
         """Restore the result of `state_dict`."""
-        self.value, self.skipped = float(state["value"]), int(state["skipped"])
+        self.value = float(state["value"])
+        self.skipped = int(state["skipped"])
         self.updates_since_change = int(state["good"])
 
 
 def squared_norm(flat: FlatParameters) -> npx.Array:
-    """Return the sum of g^2 over all gradients, a scalar on the device; it is inf or NaN if a g is, or on overflow."""
+    """Return the sum of g^2 over all gradients, a scalar on the device. Not finite if a g is not, or on overflow."""
     return npx.sum(npx.stack([sum_of_squares(g) for _, g in flat.gradient_chunks()]))
 
 

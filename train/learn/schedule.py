@@ -6,11 +6,11 @@ from collections.abc import Callable
 from train.learn.optimizer import NoamSchedule
 from train.run.keys import SCHEDULES, TrainSection
 
-# maps a name to a function: fraction of the updates after warmup -> fraction of the peak learning rate
+# Maps a name to a function: fraction of the updates after warmup that are done -> fraction of the peak learning rate.
 DECAYS: dict[str, Callable[[float], float]] = {
-    "linear": lambda done: 1.0 - done,
-    "cosine": lambda done: 0.5 * (1.0 + math.cos(math.pi * done)),
-    "constant": lambda done: 1.0,
+    "linear": lambda fraction: 1.0 - fraction,
+    "cosine": lambda fraction: 0.5 * (1.0 + math.cos(math.pi * fraction)),
+    "constant": lambda fraction: 1.0,
 }
 
 
@@ -31,17 +31,19 @@ class Schedule:
         scale = t.peak_lr * math.sqrt(d_model * t.warmup_steps) if t.peak_lr else t.lr_scale
         self.noam = NoamSchedule(d_model, t.warmup_steps, scale)
         self.name, self.warmup_steps, self.max_steps = t.schedule, t.warmup_steps, t.max_steps
-        self.peak, self.has_own_peak = self.noam(t.warmup_steps), bool(t.peak_lr)
-        self.has_init, self.precision = bool(t.init), t.precision
-        self.clips = 0.0 < t.clip_norm <= 1.0
+        self.peak = self.noam(t.warmup_steps)
+        self.has_own_peak = bool(t.peak_lr)
+        self.has_init = bool(t.init)
+        self.precision = t.precision
+        self.has_tight_clipping = 0.0 < t.clip_norm <= 1.0
         self.ignores_scale = self.has_own_peak and t.lr_scale != 1.0
 
     def __call__(self, step: int) -> float:
         """Return the learning rate of update `step`. The first update is step 1."""
         if self.name not in DECAYS or step <= self.warmup_steps:
             return self.noam(step)
-        done = (step - self.warmup_steps) / (self.max_steps + 1 - self.warmup_steps)
-        return self.peak * DECAYS[self.name](done)
+        fraction = (step - self.warmup_steps) / (self.max_steps + 1 - self.warmup_steps)
+        return self.peak * DECAYS[self.name](fraction)
 
     def describe(self) -> str:
         """Return the peak, its step and the shape, for the log."""
@@ -60,19 +62,21 @@ class Schedule:
             return f"{attempt}, because no update has changed the initial weights yet"
         paper = NoamSchedule(self.noam.d_model)
         peak = min(self(min(n_updates, self.warmup_steps)) / 4, paper(paper.warmup_steps))
-        clip = "" if self.clips else ", or train.clip_norm=1.0"
+        clip = "" if self.has_tight_clipping else ", or train.clip_norm=1.0"
         return f"train.peak_lr={peak:.2g}{',' if clip else ' or'} a larger train.warmup_steps{clip}"
 
     def warning(self) -> str:
         """Return a warning if training ends before the warmup, or "".
 
-        The warning suggests a shorter warmup, and names the present peak if a shorter warmup would raise it.
+        The warning suggests a warmup of a tenth of the training, but at least 5 updates if possible. It names the
+        present peak if a shorter warmup would raise it.
         """
         if self.warmup_steps <= self.max_steps:
             return ""
+        shorter = min(self.max_steps, max(5, self.max_steps // 10))
         same_peak = "" if self.has_own_peak else f" and train.peak_lr={self.peak:.3g}"
         return (
             f"warning: train.warmup_steps = {self.warmup_steps:,} is more than train.max_steps = "
             f"{self.max_steps:,}: the learning rate rises to {self(self.max_steps):.3g}, not to its peak "
-            f"{self.peak:.3g}, and never decays; try train.warmup_steps={max(1, self.max_steps // 10)}{same_peak}"
+            f"{self.peak:.3g}, and never decays; try train.warmup_steps={shorter}{same_peak}"
         )

@@ -49,7 +49,8 @@ class Signals:
     def _handle(self, number: int, frame: FrameType | None) -> None:
         if self.received:
             raise KeyboardInterrupt
-        self.received, self.stop_requested = True, self.stop_requested or self.single_process
+        self.received = True
+        self.stop_requested = self.stop_requested or self.single_process
         if self.single_process and sys.__stderr__ is not None:
             with suppress(OSError):  # not print, because the signal may have interrupted a buffered write
                 os.write(2, b"\nstopping after this step; press Ctrl-C again to stop at once\n")

@@ -20,11 +20,11 @@ from train.learn.parallel.sync import UpdateSync
 from train.learn.schedule import Schedule
 from train.learn.signals import Signals
 from train.learn.update import Update
-from train.learn.validation import Validation
+from train.learn.validation import Validation, patience_warning
 from train.run.config import RunConfig
 from train.run.folder import RunFolder
 from train.run.replace import existing_folder
-from train.run.report import RunReport, SilentReport, nonfinite_origin
+from train.run.report import RunReport, SilentReport, nonfinite_origin, vocabulary_sizes
 from train.run.state import RunState, Summary
 from train.tasks import TASKS
 from train.tasks.protocols import Batch, Corpus, TextTokenizer, TrainableModel
@@ -72,7 +72,9 @@ class Trainer:
         deadline: float | None = None,
         debug: str = "",
     ) -> None:
-        folder, task, t, valid = RunFolder(run_dir), TASKS[config.data.task], config.train, corpora.get("valid")
+        folder = RunFolder(run_dir)
+        task = TASKS[config.data.task]
+        t = config.train
         if not resume and (folder.steps() or folder.weights()):
             raise folder.already_exists_error()
         self.model, self.config, self.corpora, self.task = model, config, corpora, task
@@ -84,9 +86,9 @@ class Trainer:
         self.sync = UpdateSync(self.world, self.signals, self.report)
         self.schedule = Schedule(t, model.config.d_model)
         self.update = Update(task, model, t, self.report, self._prepare_batches)
-        self.validation = (
-            None if valid is None else Validation(task, model, tokenizer, valid, config, self.report.display)
-        )
+        self.validation: Validation | None = None
+        if (valid := corpora.get("valid")) is not None:
+            self.validation = Validation(task, model, tokenizer, valid, config, self.report.display)
         self.checkpoints = Checkpointer(folder, config, tokenizer, corpora, self.update, self.report)
         self.state = self.checkpoints.restore() if resume else RunState()
         self.stream = Stream(task.training_batches(corpora["train"], config, tokenizer, self.state.batch_order))
@@ -108,8 +110,9 @@ class Trainer:
         with self.world.rank_zero_first():
             result = self._recorded_result() if self.world.rank == 0 else None
         result = self.world.broadcast(result)
-        is_complete, folder = result is not None, self.checkpoints.folder.path
-        with disk_errors(str(folder), THEN_RESUME), self.checkpoints.open_folder(self.state, is_complete):
+        is_complete = result is not None
+        folder = str(self.checkpoints.folder.path)
+        with disk_errors(folder, THEN_RESUME), self.checkpoints.open_folder(self.state, is_complete):
             if result is not None:
                 return self._confirm_end(result)
             validates = self._is_validation_due() or bool(self.checkpoints.final_reason(self.state))
@@ -136,31 +139,35 @@ class Trainer:
     def _update(self) -> bool:
         """Perform one update. Return False if it was skipped because of a non-finite loss or gradient."""
         self.sync.begin()
-        s, step, scale = self.state, self.state.step + 1, self.update.scale
-        places, tokens, share = self._plan()
-        batches = [self.stream.batch(places[index]) for index in share.indices]
-        s.in_epoch, (s.epoch, s.index) = places[-1][0] + 1, self.stream.after(places[-1])
+        s = self.state
+        step = s.step + 1
+        positions, tokens, share = self._plan()
+        batches = [self.stream.batch(positions[index]) for index in share.indices]
+        last_position = positions[-1]
+        s.logged_epoch = last_position[0] + 1
+        s.epoch, s.index = self.stream.next_position(last_position)
         self.world.step = step
         limit = self.config.train.rank_timeout + SLOWEST_UPDATES * self.longest_update
         self.world.timeout = limit if self.longest_update else None
         loss, norm = self.update.gradient(batches, step, share)
         self.world.timeout = None
-        finite = math.isfinite(loss) and math.isfinite(norm)
-        if finite:
-            self.lr, self.norm = self.schedule(step), norm
+        is_finite = math.isfinite(loss) and math.isfinite(norm)
+        if is_finite:
+            self.lr = self.schedule(step)
+            self.norm = norm
             self.update.apply(self.lr, norm)
         seconds, network = self.sync.end()
         s.add_time(seconds, network)
         self.longest_update = max(self.longest_update, seconds)
-        if finite:
+        if is_finite:
             s.add_update(loss, share.n_targets, tokens)
             self.report.advance(s)
-        elif scale.reduce_after_overflow():
-            self.report.log_overflow(step, scale.value, scale.skipped)
+        elif self.update.scale.reduce_after_overflow():
+            self.report.log_overflow(step, self.update.scale.value, self.update.scale.skipped)
         else:
             quantity, value = ("gradient norm", norm) if math.isfinite(loss) else ("loss", loss)
-            self._skip(step, quantity, value, *self._locate_nonfinite(batches, places, share))
-        return finite
+            self._skip(step, quantity, value, *self._locate_nonfinite(batches, positions, share))
+        return is_finite
 
     def _plan(self) -> tuple[list[Position], int, WorkShare]:
         """Plan the next update: the positions of its micro-batches, the number of tokens, and this rank's share."""
@@ -169,14 +176,15 @@ class Trainer:
 
     def _prepare_batches(self) -> None:
         """Build this rank's batches of the next update while the device computes the gradient of this one."""
-        places, _, share = self._plan()
-        self.stream.prepare([places[index] for index in share.indices])
+        positions, _, share = self._plan()
+        self.stream.prepare([positions[index] for index in share.indices])
 
-    def _locate_nonfinite(self, batches: list[Batch], places: list[Position], share: WorkShare) -> tuple[str, str]:
+    def _locate_nonfinite(self, batches: list[Batch], positions: list[Position], share: WorkShare) -> tuple[str, str]:
         """Return the examples of the non-finite micro-batches and, with debug, the first non-finite operation."""
         indices, operation = self.update.locate_nonfinite(batches, self.state.step + 1, bool(self.debug), share)
-        keys = [self.stream.examples(places[index]) for index in indices]
-        return "; ".join(self.task.describe_examples(self.corpora["train"], key) for key in keys), operation
+        examples = (self.stream.examples(positions[index]) for index in indices)
+        places = [self.task.describe_examples(self.corpora["train"], batch) for batch in examples]
+        return "; ".join(places), operation
 
     def _skip(self, step: int, quantity: str, value: float, examples: str, operation: str) -> None:
         """Record a skipped update. Raises UserError after more than train.max_skipped of them in a row."""
@@ -231,7 +239,7 @@ class Trainer:
 
     def _is_validation_due(self) -> bool:
         s = self.state
-        return self.validation is not None and s.validated < s.step and s.step % self.config.train.validate_every == 0
+        return self.validation is not None and s.valid_step < s.step and s.step % self.config.train.validate_every == 0
 
     def _validate(self) -> None:
         """Validate, record the result, and save the best weights.
@@ -246,14 +254,16 @@ class Trainer:
         """Record a validation for early stopping, and save the weights if it is one of the best."""
         s, t, folder = self.state, self.config.train, self.checkpoints.folder
         metric = t.best_metric or self.task.selection_metric
-        value, before = result.get(metric), copy(s)
-        is_best = s.add_validation(result["loss"], value if metric != "loss" else None)
+        value = result.get(metric)
+        previous_state = copy(s)
+        is_best = s.add_validation(result["loss"], score := None if metric == "loss" else value)
         if value is None:  # there is no metric, or this validation has not measured it
             return
-        is_ranked = t.keep_best > 1 and s.rank(value, metric == "loss", t.keep_best)
+        is_ranked = t.keep_best > 1 and s.rank(result["loss"], score, t.keep_best)
         if is_best or is_ranked:
-            if self.checkpoints.newest is None:  # so that best weights without a checkpoint mean that one was lost
-                self.checkpoints.save(before, required=False)
+            # Write a checkpoint first: a folder with best weights but no checkpoint is then known to be damaged.
+            if self.checkpoints.newest is None:
+                self.checkpoints.save(previous_state, required=False)
             targets = {folder.best: is_best, folder.best_step(s.step): is_ranked}
             self.checkpoints.save_best(s, *(path for path, is_wanted in targets.items() if is_wanted))
 
@@ -270,15 +280,15 @@ class Trainer:
     # ---- start and end
 
     def _log_start(self) -> None:
-        s, t, ranks, tokenizer = self.state, self.config.train, self.world.size, self.checkpoints.tokenizer
+        s, t = self.state, self.config.train
+        ranks = self.world.size
         n_frozen = self.model.n_parameters() - self.update.flat.size
         frozen = f" ({n_frozen:,} of them frozen)" if n_frozen else ""
         initial = f", weights of {t.init}" if t.init and not s.step else ""
-        sources, targets = tokenizer.src_vocab_size, tokenizer.vocab_size
-        sizes = f"{sources:,} + {targets:,}" if sources else f"{targets:,}"
+        sizes = vocabulary_sizes(self.checkpoints.tokenizer, self.config.data, self.task.tokenizers)
         batches = plural(len(self.stream.epoch(s.epoch)), "batch", "batches")
         setup = (
-            f"{self.model.n_parameters():,} parameters{frozen}, {sizes} subwords, "
+            f"{self.model.n_parameters():,} parameters{frozen}, {sizes}, "
             f"{batches} in epoch {s.epoch + 1} of at most {t.batch_tokens:,} tokens"
             f"{' per side' if len(self.task.sides) > 1 else ''}, {self.checkpoints.micro_batches} per update"
             f"{f' on {ranks} ranks' if ranks > 1 else ''}, seed {t.seed}{initial}"
@@ -291,12 +301,8 @@ class Trainer:
             )
         if warning := self.schedule.warning():
             self.report.write_line(warning, always=True)
-        earliest = (t.patience + 1) * t.validate_every  # the first validation is the best so far
-        if t.patience and earliest >= t.max_steps:
-            self.report.write_line(
-                f"warning: train.patience = {t.patience:,} cannot stop this training of {plural(t.max_steps, 'step')}, "
-                f"because it needs validations up to step {earliest:,}; try a smaller train.validate_every"
-            )
+        if warning := patience_warning(t):
+            self.report.write_line(warning)
 
     def _end_reason(self) -> str:
         """Return why training stops: "max_steps", "patience", "max_hours", or "" if it does not."""
@@ -312,25 +318,24 @@ class Trainer:
         result: dict[str, float] = {}
         reason = self._end_reason()
         if self.validation is not None and reason != "max_hours":
-            previous = self.validation.last if s.validated == s.step else None
+            previous = self.validation.last_result if s.valid_step == s.step else None
             result = previous or self._measure() or {}
             if not result:
                 raise self._stopped()
-            if s.validated < s.step:
+            if s.valid_step < s.step:
                 self.report.log_validation(s, result, self.task.scores)
                 self._report_unsaved_best(result)
         if reason == "patience":
             metric = self.config.train.best_metric or self.task.selection_metric or "loss"
             self.report.write_line(
-                f"early stopping: {plural(s.worse, 'validation')} without a better {metric} than after step "
-                f"{s.best_step:,}; --resume {self._continue_advice()} continues"
+                f"early stopping: {plural(s.stale_validations, 'validation')} without a better {metric} than after "
+                f"step {s.best_step:,}; --resume {self.checkpoints.continue_advice(s)} continues"
             )
         self.report.log_end(s, reason, self.checkpoints.newest, self.world.size)
         return self._summarize(reason, result)
 
     def _report_unsaved_best(self, result: Mapping[str, float]) -> None:
-        """Report that the last validation is the best, although its weights are not saved as the best ones, or that
-        there are no best weights yet.
+        """Report if the last validation is the best but its weights are not saved, or if there are no best weights.
 
         Best weights are saved only at multiples of train.validate_every. Until then, commands load the newest weights.
         """
@@ -342,7 +347,10 @@ class Trainer:
         line = ""
         if not existing_folder(self.checkpoints.folder.best).is_dir():
             first = (s.step // t.validate_every + 1) * t.validate_every
-            line = f"checkpoints/best is missing; step {first:,} can be saved next, a multiple of train.validate_every"
+            line = (
+                "checkpoints/best is missing, because only validations at multiples of train.validate_every = "
+                f"{t.validate_every:,} count; try a smaller train.validate_every, or --resume until step {first:,}"
+            )
         elif copy(s).add_validation(result["loss"], value if metric != "loss" else None):
             line = (
                 f"the validation after step {s.step:,} has the best {metric}, but checkpoints/best keeps step "
@@ -365,32 +373,24 @@ class Trainer:
 
     def _confirm_end(self, result: Mapping[str, float]) -> Summary:
         """Report that a resumed run has nothing left to do, and return its summary."""
-        s, t, reason = self.state, self.config.train, self.checkpoints.final_reason(self.state)
+        s, t = self.state, self.config.train
+        reason = self.checkpoints.final_reason(s)
         self.report.trim(s, validates=False)
         self.report.write_missing_copies()
         for text in self.checkpoints.warnings:
             self.report.show(text, always=True)
         end = f"the run ended{' by early stopping' if reason == 'patience' else ''} after step {s.step:,}"
-        if s.step > t.max_steps:
-            end += f", beyond train.max_steps = {t.max_steps:,}"
+        if s.step > t.max_steps:  # a signal may have stopped the run
+            end = f"the run is at step {s.step:,}, beyond train.max_steps = {t.max_steps:,}"
         elif s.step < t.max_steps:
             end += f" of {t.max_steps:,}"
         folder = self.checkpoints.folder
-        end += f"; {self._continue_advice()} continues"
+        end += f"; {self.checkpoints.continue_advice(s)} continues"
         if changed := self.config.changes(folder.load_config()):
             end += f"; {', '.join(changed)} in config.toml {'stay' if changed[1:] else 'stays'} unchanged"
             end += " (the next --resume uses config.toml)"
         self.report.show(f"{folder.path}: nothing left to do, because {end}", always=True)
         return self._summarize(reason, result)
-
-    def _continue_advice(self) -> str:
-        """Return the options that continue a run that has ended."""
-        t, s = self.config.train, self.state
-        options = {
-            f"--set train.max_steps=N with N > {s.step:,}": s.step >= t.max_steps,
-            f"--set train.patience=0 (or more than {s.worse:,})": 0 < t.patience <= s.worse,
-        }
-        return " and ".join(option for option, is_needed in options.items() if is_needed)
 
     def _summarize(self, reason: str, result: Mapping[str, float]) -> Summary:
         """Return the summary of a run that ends for `reason` with the validation `result`."""

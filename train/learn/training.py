@@ -70,8 +70,11 @@ def train(
         UserError: The configuration, a file or the folder is invalid. A folder is invalid if it has checkpoints and
             `resume` is False, if it has no run and `resume` is True, or if another program holds its lock.
     """
-    start, world = time.monotonic(), join_ranks("train")
-    run, t, task = RunFolder(run_dir), config.train, TASKS[config.data.task]
+    start = time.monotonic()
+    world = join_ranks("train")
+    run = RunFolder(run_dir)
+    t = config.train
+    task = TASKS[config.data.task]
     world.start_heartbeat(t.rank_timeout)
     with world.rank_zero_first():
         if world.rank == 0:
@@ -94,8 +97,8 @@ def train(
     check_best_metric(config, task, texts)
     if t.tensorboard and world.rank == 0:
         check_tensorboard()
-    has_own = resume and run.tokenizer_file.exists()
-    existing = None if kind in task.tokenizers or has_own else load_existing_tokenizer(task, kind)
+    has_own_tokenizer = resume and run.tokenizer_file.exists()
+    existing = None if kind in task.tokenizers or has_own_tokenizer else load_existing_tokenizer(task, kind)
 
     config = config.with_absolute_paths(resume)
     with ExitStack() as stack:
@@ -111,20 +114,29 @@ def train(
                 config = resumed_config(run, config)
             tokenizer = prepare_tokenizer(run, config, texts, existing, reuse, display)
             for part in texts if config.data.prepared else ():
-                check_shared_arrays(run.data(part, config.data.prepared), tokenizer, texts[part], bool(run.steps()))
+                check_shared_arrays(
+                    run.data(part, config.data.prepared),
+                    tokenizer,
+                    texts[part],
+                    config.data.max_length,
+                    bool(run.steps()),
+                )
             if resume:
                 check_resumable(run, tokenizer, texts)
-            if world.rank == 0 and not has_own:
+            if world.rank == 0 and not has_own_tokenizer:
                 tokenizer.save(run.tokenizer_file)
-            shape = config.transformer_config(tokenizer.vocab_size, **tokenizer_fields(tokenizer, config))
-            check_memory(shape, t, precision)
-            model = shape.build(t.seed, precision.weight_dtype)
+            model_config = config.transformer_config(tokenizer.vocab_size, **tokenizer_fields(tokenizer, config))
+            check_memory(model_config, t, precision)
+            model = model_config.build(t.seed, precision.weight_dtype)
             warnings: list[str] = []
             if t.init and not (resume and run.steps()):  # before the text is encoded, which can take much longer
                 display.write(initialize(model, t.init, t.init_only, tokenizer, warnings.append))
             corpora = prepare_corpora(run, config, texts, tokenizer, display)
+            for part, corpus in corpora.items():
+                warnings += left_out_warnings(corpus, texts[part]) + task.warnings(corpus, texts[part])
             with display.work("comparing the training and validation texts"):
-                warnings += check_sides(texts) + check_held_out(texts) if world.rank == 0 and not resume else []
+                if world.rank == 0 and not resume:
+                    warnings += equal_sides_warnings(texts) + shared_lines_warnings(texts)
         deadline = start + 3600 * max_hours if max_hours else None
         trainer = Trainer(model, config, tokenizer, corpora, run_dir, resume, progress, deadline, debug)
         trainer.checkpoints.warnings += warnings
@@ -175,7 +187,8 @@ def prepare_tokenizer(
     if existing is not None:
         existing = task.fit_tokenizer(existing, data, texts["train"])
         check_vocabularies(existing, config, task)
-        size, default = data.vocab_size, preset_values(config.model.preset)["data"]["vocab_size"]
+        size = data.vocab_size
+        default = preset_values(config.model.preset)["data"]["vocab_size"]
         if size not in (default, n_subwords := existing.src_vocab_size or existing.vocab_size):
             display.write(f"data.vocab_size = {size:,} has no effect: {data.tokenizer} has {n_subwords:,} subwords")
     if reuse and (npx.distributed.world().rank or run.tokenizer_file.exists()):
@@ -186,7 +199,8 @@ def prepare_tokenizer(
         display.write(f"training the {data.tokenizer} tokenizer with at most {data.vocab_size:,} subwords")
         with display.work(f"training the {data.tokenizer} tokenizer") as work:
             tokenizer = task.learn_tokenizer(data, texts["train"])
-        display.write(f"trained a tokenizer with {tokenizer.vocab_size:,} subwords in {work.seconds:.1f} s")
+        n_subwords = tokenizer.src_vocab_size or tokenizer.vocab_size
+        display.write(f"trained a tokenizer with {n_subwords:,} subwords in {work.seconds:.1f} s")
     return tokenizer
 
 
@@ -227,24 +241,42 @@ def report_progress(work: Work, start: Callable[[], object], n_done: int) -> Non
     work.set_done(n_done)
 
 
-def check_shared_arrays(folder: Path, tokenizer: TextTokenizer, paths: Iterable[str], is_resumed: bool) -> None:
-    """Raise UserError if a shared folder has other files, or token arrays of another tokenizer or text, because other
-    runs may need them."""
+def check_shared_arrays(
+    folder: Path, tokenizer: TextTokenizer, paths: Iterable[str], max_length: int, is_resumed: bool
+) -> None:
+    """Raise UserError if a shared folder has other files, or token arrays of another tokenizer, text or maximum length,
+    because other runs may need them."""
     reject_links(folder)
     meta = open_own_folder(folder, "meta.json")
     if not meta:
         return
-    has_tokenizer = meta.get("tokenizer") == tokenizer.digest
-    if not has_tokenizer or [*meta.get("sha256", {}).values()] != [text_digest(path) for path in paths]:
-        original = "the original text, which a resumed run needs, or " if has_tokenizer and is_resumed else ""
+    differing = {
+        "tokenizer": meta.get("tokenizer") != tokenizer.digest,
+        "text": [*meta.get("sha256", {}).values()] != [text_digest(path) for path in paths],
+        "max_length": meta.get("max_length", max_length) != max_length,  # not every task cuts its text
+    }
+    if different := next((name for name, is_different in differing.items() if is_different), ""):
+        original = "the original text, which a resumed run needs, or " if different == "text" and is_resumed else ""
         raise UserError(
-            f"data.prepared: expected token arrays made with this run's text and tokenizer; got arrays in {folder} "
-            f"made with a different {'text' if has_tokenizer else 'tokenizer'}; try {original}--set data.prepared=, "
+            f"data.prepared: expected token arrays made with this run's text, tokenizer and max_length; got arrays in "
+            f"{folder} made with a different {different}; try {original}--set data.prepared=, "
             "which stores the arrays of the current text in the run folder"
         )
 
 
-def check_sides(texts: Texts) -> list[str]:
+def left_out_warnings(corpus: Corpus, files: Iterable[str]) -> list[str]:
+    """Return a warning if most of a text was left out because it is longer than data.max_length."""
+    meta = getattr(getattr(corpus, "pairs", corpus), "meta", {})
+    counts = meta.get("pairs", {"too_long": 0, "read": 0})
+    if 2 * counts["too_long"] <= counts["read"]:
+        return []
+    return [
+        f"warning: {', '.join(files)}: {counts['too_long']:,} of {counts['read']:,} examples are left out, because "
+        f"they are longer than data.max_length = {meta['max_length']:,} tokens; try a larger data.max_length"
+    ]
+
+
+def equal_sides_warnings(texts: Texts) -> list[str]:
     """Return a warning for each text whose two sides are equal."""
     return [
         f"warning: the two sides of the {part} text are equal ({', '.join(files)}); try the file of each language"
@@ -253,7 +285,7 @@ def check_sides(texts: Texts) -> list[str]:
     ]
 
 
-def check_held_out(texts: Texts) -> list[str]:
+def shared_lines_warnings(texts: Texts) -> list[str]:
     """Return a warning if sources of the validation text also occur in the training text."""
     if "valid" not in texts or len(texts["valid"]) < 2:  # not a text of pairs
         return []
@@ -306,24 +338,25 @@ def check_model(config: RunConfig, task: Task) -> None:
     """Raise UserError for a model that cannot be built, does not fit the task, or is too short for data.max_length."""
     separate = {"src_vocab_size": config.data.vocab_size} if task.has_separate_vocabularies(config.data) else {}
     try:
-        shape = config.transformer_config(config.data.vocab_size, **separate)
+        model_config = config.transformer_config(config.data.vocab_size, **separate)
     except ValueError as error:
         raise UserError(f"model.{error}") from None
-    architectures = [name for name, model in ARCHITECTURES.items() if model.examples == task.examples]
-    if shape.architecture not in architectures:
+    architectures = [name for name, model in ARCHITECTURES.items() if model.data_kind == task.data_kind]
+    if model_config.architecture not in architectures:
         raise UserError(
             f"model.architecture: expected {' or '.join(architectures)} for the task {task.name}; "
-            f"got {shape.architecture}; try {architectures[0]}"
+            f"got {model_config.architecture}; try {architectures[0]}"
         )
     for name in ("token_types", "embedding_norm", "pooler", "output_transform"):
-        if getattr(shape, name) and shape.architecture != "encoder":
+        if getattr(model_config, name) and model_config.architecture != "encoder":
             raise UserError(
-                f"model.{name} applies only to the architecture encoder, not to {shape.architecture}; omit {name}"
+                f"model.{name} applies only to the architecture encoder, not to {model_config.architecture}; "
+                f"omit {name}"
             )
-    check_regularization(config, task, shape)
-    if config.train.recompute and shape.n_experts:
+    check_regularization(config, task, model_config)
+    if config.train.recompute and model_config.n_experts:
         raise UserError("train.recompute: expected false for a model with experts; got true; try recompute = false")
-    outline = shape.outline()
+    outline = model_config.outline()
     names = [name for name, _ in outline.named_parameters()]
     select("train.init_only", config.train.init_only, names)
     select_frozen(config.train.freeze, names)
@@ -337,16 +370,17 @@ def check_model(config: RunConfig, task: Task) -> None:
         )
 
 
-def check_regularization(config: RunConfig, task: Task, shape: TransformerConfig) -> None:
+def check_regularization(config: RunConfig, task: Task, model_config: TransformerConfig) -> None:
     """Raise UserError for R-Drop without dropout, and for BPE dropout without pairs or a BPE tokenizer."""
     t = config.train
-    rates = shape.dropout, shape.attention_dropout, shape.activation_dropout, shape.word_dropout, shape.stochastic_depth
+    c = model_config
+    rates = (c.dropout, c.attention_dropout, c.activation_dropout, c.word_dropout, c.stochastic_depth)
     if t.rdrop and not any(rates):
         raise UserError(
             "train.rdrop: expected a model with dropout, so that the two passes differ; got a model in which every "
             "dropout rate is 0; try --set model.dropout=0.1"
         )
-    if t.bpe_dropout and task.examples != "pairs":
+    if t.bpe_dropout and task.data_kind != "pairs":
         raise UserError(f"train.bpe_dropout: expected a task on pairs; got {task.name}; try --set train.bpe_dropout=0")
     kind = config.data.tokenizer
     if t.bpe_dropout and kind != "bpe" and kind in task.tokenizers:

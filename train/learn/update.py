@@ -29,7 +29,7 @@ from train.tasks import Task
 from train.tasks.protocols import Batch, TrainableModel
 
 GIB = 2**30
-Ready = Callable[[Tensor], object]
+OnLeafDone = Callable[[Tensor], object]
 
 
 class Update:
@@ -53,7 +53,8 @@ class Update:
     ) -> None:
         self.task, self.model, self.settings, self.report = task, model, settings, report
         self.while_waiting = while_waiting
-        t, precision = settings, npx.precision_named(settings.precision)
+        t = settings
+        precision = npx.precision_named(settings.precision)
         if t.recompute:
             model.enable_gradient_checkpointing()
         freeze(cast(Module, model), t.freeze)
@@ -84,20 +85,22 @@ class Update:
             UserError: The halves do not fit in memory either, or this rank's gradient has already been sent to the
                 other ranks.
         """
-        share, halved = share or full_share(batches), False
+        share = share or full_share(batches)
+        is_halved = False
         while True:
             try:
                 return self._gradient(batches, share, step)
             except MemoryError:
                 message = self.describe_out_of_memory(batches, step)  # read before the traceback releases the graph
             halves = [half for batch in batches for half in batch.halves()]
-            if halved or len(halves) == len(batches) or self.gradients.has_sent:
+            if is_halved or len(halves) == len(batches) or self.gradients.has_sent:
                 raise UserError(message)
             npx.free_memory()
             self.report.write_metrics({"kind": "halved", "step": step, "micro_batches": len(halves)})
             self.report.write_line(f"{message}; repeating this update with {len(halves)} halves")
             share = share.split([len(batch.halves()) for batch in batches])
-            batches, halved = halves, True
+            batches = halves
+            is_halved = True
 
     def _gradient(self, batches: Sequence[Batch], share: WorkShare, step: int) -> tuple[float, float]:
         self.adam.zero_grad()
@@ -105,17 +108,21 @@ class Update:
         losses = []
         with npx.keyed(self.settings.seed, step), ignore_nonfinite_warnings():
             for index, batch in zip(share.indices, batches, strict=True):
-                ready = self.gradients.ready if index == share.indices[-1] else None
+                on_leaf_done = self.gradients.on_leaf_done if index == share.indices[-1] else None
                 with self._dropout_keys(step, index, batch):
-                    losses.append(self._loss(batch, share.n_targets, ready))
+                    losses.append(self._loss(batch, share.n_targets, on_leaf_done))
             results = npx.stack([*losses, self.gradients.squared_norm()])
             self.while_waiting()
-            *losses, square = npx.to_host(results).tolist()
-        ranks = self.world.gather(([*zip(share.indices, losses, strict=True)], square))
-        n = share.n_micro_batches  # halves of micro-batch i are i and i + n
-        indexed = sorted((loss for losses, _ in ranks for loss in losses), key=lambda item: item[0] % n)
-        self.losses = [sum(loss for index, loss in indexed if index % n == i) for i in range(n)]
-        return sum(loss for _, loss in indexed), math.sqrt(sum(square for _, square in ranks)) / self.scale.value
+            *losses, squared_norm = npx.to_host(results).tolist()
+        ranks = self.world.gather(([*zip(share.indices, losses, strict=True)], squared_norm))
+        # (micro-batch, loss) from all ranks, in a fixed order: the rounding of the sum does not depend on the ranks.
+        indexed = sorted(
+            ((share.original_index(index), loss) for losses, _ in ranks for index, loss in losses),
+            key=lambda item: item[0],
+        )
+        self.losses = [sum(loss for index, loss in indexed if index == i) for i in range(share.n_micro_batches)]
+        norm = math.sqrt(sum(squared_norm for _, squared_norm in ranks)) / self.scale.value
+        return sum(loss for _, loss in indexed), norm
 
     def _dropout_keys(self, step: int, index: int, batch: Batch) -> AbstractContextManager[None]:
         """Return a context in which micro-batch `index` gets the dropout masks that it has in a single process."""
@@ -167,7 +174,10 @@ class Update:
         }
 
     def load_weights(self, state: Mapping[str, npx.Array], trained: npx.Array | None = None) -> None:
-        """Restore the result of `weights` and, if there is a moving average, `trained` = `optimizer_state["weights"]`.
+        """Restore the result of `weights`.
+
+        If there is a moving average, that result is the average; `trained` then restores the weights themselves, which
+        `optimizer_state` returns as "weights".
 
         Raises ValueError for the weights of a different model; nothing is changed in that case.
         """
@@ -189,15 +199,15 @@ class Update:
             state = state | {name: self.gradients.local_shard(state[name]) for name in ("m", "v")}
         self.adam.load_state_dict(state)
 
-    def _loss(self, batch: Batch, n_targets: int, ready: Ready | None) -> npx.Array:
+    def _loss(self, batch: Batch, n_targets: int, on_leaf_done: OnLeafDone | None) -> npx.Array:
         """Return the loss of a micro-batch divided by `n_targets`, a scalar on the device; accumulate its gradient."""
         if self.graphs:
             return self.graphs.loss(self.task.sequences(batch), n_targets, self.scale.value)
-        return self._backward(batch, n_targets, ready)
+        return self._backward(batch, n_targets, on_leaf_done)
 
-    def _backward(self, batch: Batch, n_targets: int, ready: Ready | None = None) -> npx.Array:
+    def _backward(self, batch: Batch, n_targets: int, on_leaf_done: OnLeafDone | None = None) -> npx.Array:
         loss = self.model.loss(*self.task.sequences(batch), **self.settings.loss_options(n_targets))
-        loss.backward(self.scale.value, ready)
+        loss.backward(self.scale.value, on_leaf_done)
         return loss.data
 
     def locate_nonfinite(
@@ -234,7 +244,8 @@ class Update:
 
     def describe_out_of_memory(self, batches: Sequence[Batch], step: int) -> str:
         """Return a line that describes what did not fit, the memory contents, and settings that need less memory."""
-        t, use = self.settings, npx.memory_use()
+        t = self.settings
+        gpu_memory = npx.memory_use()
         largest = max(batches, key=lambda batch: batch.shape).describe()
         flat, adam = self.flat, self.adam
         arrays = flat.data, flat.low_precision, adam.m, adam.v
@@ -242,7 +253,9 @@ class Update:
         parameters = (sum(a.nbytes for a in arrays if a is not None) + gradients) / 2**20
         saved = "; ".join(map(str, saved_arrays()[:3])) or "nothing yet"
         recompute = "" if t.recompute else ", or train.recompute = true, which is slower but gives identical results"
-        gpu = f", {use.used / GIB:.1f} of the GPU's {use.total / GIB:.1f} GiB in arrays" if use else ""
+        gpu = ""
+        if gpu_memory:
+            gpu = f", {gpu_memory.used / GIB:.1f} of the GPU's {gpu_memory.total / GIB:.1f} GiB in arrays"
         return (
             f"step {step:,}: out of memory with train.batch_tokens = {t.batch_tokens}; "
             f"try train.batch_tokens = {max(1, t.batch_tokens // 2)} with train.accumulate = {2 * t.accumulate}"

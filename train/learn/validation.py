@@ -18,12 +18,13 @@ from train.learn.signals import Signals
 from train.progress import Display
 from train.run.checkpoint import load_model
 from train.run.config import RunConfig
+from train.run.keys import TrainSection
 from train.tasks import TASKS, Task
 from train.tasks.protocols import Batch, Corpus, TextTokenizer, TrainableModel
 
 
 class Validation:
-    """Measures a model on a corpus. `last` is the last result in this process."""
+    """Measures a model on a corpus. `last_result` is the last result in this process."""
 
     def __init__(
         self,
@@ -34,9 +35,13 @@ class Validation:
         config: RunConfig,
         display: Display | None = None,
     ) -> None:
-        self.task, self.model, self.tokenizer, self.corpus, self.config = task, model, tokenizer, corpus, config
+        self.task = task
+        self.model = model
+        self.tokenizer = tokenizer
+        self.corpus = corpus
+        self.config = config
         self.display = display or Display(enabled=False)
-        self.last: dict[str, float] | None = None
+        self.last_result: dict[str, float] | None = None
         self.failure: tuple[int, Any, Batch] | None = None  # index, examples and batch of a loss that is not finite
 
     def measure(self, signals: Signals) -> dict[str, float] | None:
@@ -54,7 +59,7 @@ class Validation:
             # The corpus of a user-defined task may not have this attribute.
             n_targets = getattr(self.corpus, "n_target_tokens", None)
             with no_grad(), self.display.work("validation", "tokens", n_targets) as work:
-                batches = enumerate(self.task.in_order(self.corpus, self.config.train.batch_tokens))
+                batches = enumerate(self.task.validation_batches(self.corpus, self.config.train.batch_tokens))
                 for index, (examples, batch) in islice(batches, world.rank, None, world.size):
                     if signals.stop_requested:
                         return None
@@ -76,14 +81,15 @@ class Validation:
                 evaluation.records = merge_records([records for _, records in ranks])
         total, targets = 0.0, 0
         for loss, n_target_tokens in losses.values():
-            total, targets = total + loss, targets + n_target_tokens
+            total += loss
+            targets += n_target_tokens
         if not math.isfinite(total):
             return {"loss": total}
         result = {"loss": total / targets, "perplexity": math.exp(min(total / targets, 700.0))}
         if evaluation is not None:
             result |= evaluation.result()
         result["seconds"] = round(time.perf_counter() - start, 3)
-        self.last = result
+        self.last_result = result
         return result
 
     def loss(self, batch: Batch) -> float:
@@ -98,8 +104,8 @@ class Validation:
         """
         index, examples, operation = math.inf, "", ""
         if self.failure is not None:
-            index, keys, batch = self.failure
-            examples = self.task.describe_examples(self.corpus, keys)
+            index, failed_examples, batch = self.failure
+            examples = self.task.describe_examples(self.corpus, failed_examples)
             if debug:
                 self.model.eval()
                 with no_grad():
@@ -107,6 +113,18 @@ class Validation:
                 self.model.train()
         _, examples, operation = min(npx.distributed.world().gather((index, examples, operation)))
         return examples, operation
+
+
+def patience_warning(settings: TrainSection) -> str:
+    """Return a warning if the training is too short to be stopped by train.patience, or ""."""
+    t = settings
+    earliest = (t.patience + 1) * t.validate_every  # the first validation is the best so far
+    if not t.patience or earliest < t.max_steps:
+        return ""
+    return (
+        f"warning: train.patience = {t.patience:,} cannot stop this training of {plural(t.max_steps, 'step')}, "
+        f"because it needs validations up to step {earliest:,}; try a smaller train.validate_every"
+    )
 
 
 def merge_records(parts: list[Any]) -> Any:
@@ -132,7 +150,8 @@ def perplexity(
     """
     files = (str(source), str(references))
     result, corpus, tokenizer = measure_files(run, "translation", files, progress, on_warning)
-    n_targets, pairs = int(corpus.tgt_lengths.sum()), corpus.meta["pairs"]
+    n_targets = int(corpus.tgt_lengths.sum())
+    pairs = corpus.meta["pairs"]
     left_out = f"|left out:{pairs['read'] - pairs['kept']}" if pairs["read"] > pairs["kept"] else ""
     return {
         "name": "perplexity", "score": result.get("perplexity", math.inf),
@@ -154,7 +173,8 @@ def text_loss(
     if n_unknown := int((corpus.tokens == tokenizer.special.unk_id).sum()):
         unknown = f"{plural(n_unknown, 'character')} outside the vocabulary"
         on_warning(f"{text}: {unknown}; bits per character are not comparable with those of other vocabularies")
-    loss, n_tokens = result["loss"], corpus.n_target_tokens
+    loss = result["loss"]
+    n_tokens = corpus.n_target_tokens
     n_characters = corpus.meta["characters"] - len(tokenizer.decode(corpus.tokens[:1]) or "?")  # "?": unknown
     return {
         "loss": loss, "perplexity": result.get("perplexity", math.inf),

@@ -114,7 +114,9 @@ def score_measure(
     baseline: Sequence[str] | None = None,
 ) -> dict[str, Any]:
     """Return one row of `score_report`; for BLEU, include the precisions (%), brevity penalty and lengths in words."""
-    metric, system, expected = measure.metric, measure.lines(hypotheses), [*map(measure.lines, references)]
+    metric = measure.metric
+    system = measure.lines(hypotheses)
+    expected = [*map(measure.lines, references)]
     score = metric.corpus_score(system, expected, n_bootstrap=bootstrap if baseline is None else 1)
     row = {"name": measure.name, "score": score.score, "use": measure.use}
     row["signature"] = measure.signature(metric.get_signature())
@@ -197,11 +199,11 @@ def corpus_chrf(hypotheses: Sequence[str], references: Sequence[str]) -> float:
     return float(CHRF().corpus_score(hypotheses, [references]).score)
 
 
-def _check_lines(hypotheses: Sequence[str], references: Sequence[str], what: str = "hypotheses") -> None:
+def _check_lines(hypotheses: Sequence[str], references: Sequence[str], noun: str = "hypotheses") -> None:
     if len(hypotheses) != len(references):
         raise UserError(
             "score: expected equal numbers of hypotheses and references; "
-            f"got {len(hypotheses):,} {what} and {len(references):,} references; "
+            f"got {len(hypotheses):,} {noun} and {len(references):,} references; "
             "try translating the source file that belongs to the references"
         )
     if not references:
@@ -241,8 +243,8 @@ def print_report(report: dict[str, Any], console: Console | None = None) -> None
     if any("confidence" in row for row in scores):
         console.print("± half width of the 95% confidence interval (bootstrap)", highlight=False)
     if "p-value" in columns:
-        about = "probability of a difference at least this large between systems of equal quality"
-        console.print(f"p-value: {about}", highlight=False)
+        meaning = "probability of a difference at least this large between systems of equal quality"
+        console.print(f"p-value: {meaning}", highlight=False)
     console.print()
     for row in scores:
         console.print(f"{row['name']}: {row['use']}", soft_wrap=True, highlight=False, markup=False)

@@ -74,14 +74,14 @@ class LabelScores:
                 "precision": float(self.precision[i]), "recall": float(self.recall[i]), "f1": float(self.f1[i]),
                 "count": int(self.counts[i]),
             }
-            for i in self.order()
+            for i in self.labels_by_frequency()
         }  # fmt: skip
         return {
             "accuracy": self.accuracy, "micro_f1": self.accuracy, "macro_f1": self.macro_f1, "count": self.total,
             "labels": by_label,
         }  # fmt: skip
 
-    def order(self) -> list[int]:
+    def labels_by_frequency(self) -> list[int]:
         """Return the indices of the labels that occur or are predicted, most frequent first."""
         occurs = np.flatnonzero(self.counts + self.confusion.sum(axis=0))
         return sorted(occurs.tolist(), key=lambda i: (-self.counts[i], self.labels[i]))
@@ -89,8 +89,8 @@ class LabelScores:
     def table(self) -> Iterator[str]:
         """Yield the lines of a report: accuracy, macro F1, and a row for each label."""
         yield f"accuracy (micro F1) {self.accuracy:.2f}  macro F1 {self.macro_f1:.2f}  labels {self.total:,}"
-        width = max([5, *(len(self.labels[i]) for i in self.order())])
+        width = max([5, *(len(self.labels[i]) for i in self.labels_by_frequency())])
         yield f"{'label':<{width}}  precision  recall     F1    count"
-        for i in self.order():
+        for i in self.labels_by_frequency():
             scores = f"{self.precision[i]:9.2f}  {self.recall[i]:6.2f} {self.f1[i]:6.2f} {self.counts[i]:8,}"
             yield f"{self.labels[i]:<{width}}  {scores}"

@@ -8,7 +8,7 @@ TER_WORDS = 400  # words per line: TER tries to move every span of words, so its
 CHARACTERS = 100_000  # per line: chrF counts all n-grams of up to 6 characters, 200 bytes of memory each
 
 
-def check_lengths(hypotheses: Sequence[str], *references: Sequence[str]) -> str:
+def reason_to_skip_ter(hypotheses: Sequence[str], *references: Sequence[str]) -> str:
     """Return the reason to skip TER, or ""; raise UserError for a line that is too long for any score."""
     for name, lines in (("hypothesis", hypotheses), *(("reference", lines) for lines in references)):
         for number, line in enumerate(lines, 1):

@@ -1,13 +1,11 @@
 """The mean of the weights of several checkpoints of a run (section 6.1 of the paper)."""
 
-from functools import partial
 from pathlib import Path
 
 import npx
 from train.errors import UserError
 from train.run.checkpoint import MODEL, check_same_run, is_imported
-from train.run.folder import MORE_CHECKPOINTS, RunFolder, not_a_run_error, step_of
-from train.run.replace import existing_folder
+from train.run.folder import MORE_CHECKPOINTS, RunFolder, not_a_run_error
 from train.run.storage import IDENTITY, damaged_error, read_arrays, read_state, write_folder
 
 RUN_IDENTITY = ("task", "text_sha256", "config")  # keys of the state that, with IDENTITY, identify its run
@@ -32,7 +30,7 @@ def average_checkpoints(run_dir: str | Path, last: int = 5, best: bool = False) 
             program is writing to the run.
     """
     run = RunFolder(run_dir)
-    folders = partial(best_checkpoints, run) if best else run.steps
+    folders = run.best_steps if best else run.steps
     available = folders()
     if not available and not run.has_run_files():
         raise not_a_run_error(run.path, "a run folder")
@@ -40,10 +38,11 @@ def average_checkpoints(run_dir: str | Path, last: int = 5, best: bool = False) 
     if last < 1 or len(available) < last:
         attempt = f"--last {len(available)}" if len(available) > 1 else MORE_CHECKPOINTS
         attempt = "a run that `train` has written" if is_imported(run) else attempt
-        attempt = "more validations with train.best_metric and train.keep_best=5" if best else attempt
-        raise UserError(
-            f"average: expected {last} checkpoints in {run.checkpoints}; got {len(available)}; try {attempt}"
-        )
+        expected = f"{last} checkpoints"
+        if best:
+            expected = "at least 2 checkpoints best-N"
+            attempt = "--resume with train.best_metric, train.keep_best of 2 or more, and more validations"
+        raise UserError(f"average: expected {expected} in {run.checkpoints}; got {len(available)}; try {attempt}")
     with run.lock("average") as lock:
         paths = folders()[-last:]
         states = [read_state(path) for path in paths]
@@ -67,11 +66,3 @@ def average_checkpoints(run_dir: str | Path, last: int = 5, best: bool = False) 
         lock.check()
         write_folder(run.averaged, {MODEL: total}, state)
     return run.averaged
-
-
-def best_checkpoints(run: RunFolder) -> list[Path]:
-    """Return the folders best-N. If `best` is older than all of them (train.keep_best was raised), it comes first."""
-    folders, best = run.best_steps(), existing_folder(run.best)
-    if folders and best.is_dir() and read_state(best)["step"] not in map(step_of, folders):
-        folders.insert(0, best)
-    return folders

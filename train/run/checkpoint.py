@@ -10,27 +10,28 @@ A checkpoint is written into a hidden sibling folder, forced to disk and renamed
 fills up at any moment, the last complete checkpoint remains intact. Nothing is pickled.
 """
 
+import hashlib
 import os
 import warnings
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import suppress
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, TypeVar
 
 import npx
+from npx.messages import suggest_arguments
 from train.errors import NoCheckpoint, UserError, quote
-from train.files import digest as checksum
 from train.files import disk_errors
 from train.run.config import RunConfig, complete_frozen
 from train.run.folder import MORE_CHECKPOINTS, RunFolder, not_a_run_error, step_of
-from train.run.replace import existing_folder, original_name, remove_folder
+from train.run.replace import existing_folder, folder_version, original_name, remove_folder
 from train.run.state import RunState
 from train.run.storage import (
     STATE,
     WRITER,
     DamagedCheckpoint,
-    damaged_error,
+    check_shapes,
     model_config,
     read_arrays,
     read_state,
@@ -41,6 +42,8 @@ from train.tasks.protocols import TextTokenizer
 from train.tasks.task import TaskError
 
 MODEL, OPTIMIZER = "model.safetensors", "optimizer.safetensors"
+MAX_RETRIES = 3  # see `read_chosen`
+Result = TypeVar("Result")
 
 
 class Origin(NamedTuple):
@@ -59,11 +62,13 @@ class Origin(NamedTuple):
 
 @dataclass
 class Checkpoint:
-    """A checkpoint in memory: weights by name, optimizer arrays (none for an averaged checkpoint), and state.json."""
+    """A checkpoint in memory: weights by name, optimizer arrays (none for an averaged checkpoint), and state.json with
+    its SHA-256."""
 
     model: dict[str, npx.Array]
     optimizer: dict[str, npx.Array]
     state: dict[str, Any]
+    digest: str
 
 
 def save_checkpoint(
@@ -86,15 +91,14 @@ def save_checkpoint(
 
 
 def prune(run: RunFolder, keep_last: int) -> None:
-    """Remove all checkpoints except the newest `keep_last` (0 keeps all), and all `extra` checkpoints except the
-    newest.
+    """Remove all but the newest `keep_last` checkpoints (0 keeps all), and all but the newest `extra` checkpoint.
 
     A run that is interrupted between two scheduled checkpoints writes an extra one. It is removed later, so the run
     ends with the same checkpoints as an uninterrupted one. The last checkpoint of a finished run is not extra. Damaged
     checkpoints do not count toward `keep_last`. If fewer than `keep_last` are intact, nothing is removed, because a
     disk that returned an error may recover.
     """
-    states = dict(readable(run.steps()))
+    states = dict(readable_states(run.steps()))
     intact = list(states)
     for path in intact[:-1]:
         if states[path].get("extra"):
@@ -111,9 +115,10 @@ def load_checkpoint(path: str | Path, optimizer: bool = True) -> Checkpoint:
     Raises DamagedCheckpoint, which names the file that is missing, truncated or changed.
     """
     path = existing_folder(Path(path))
-    state = read_state(path)
+    sha256 = hashlib.sha256()
+    state = read_state(path, sha256.update)
     moments = dict(read_arrays(path / OPTIMIZER, state)) if optimizer and OPTIMIZER in state["files"] else {}
-    return Checkpoint(dict(read_arrays(path / MODEL, state)), moments, state)
+    return Checkpoint(dict(read_arrays(path / MODEL, state)), moments, state, sha256.hexdigest())
 
 
 def load_newest(
@@ -122,14 +127,14 @@ def load_newest(
     """Return the newest undamaged checkpoint of a run with its path, or None if the run has no checkpoint.
 
     `on_damaged` is called with a message for each damaged checkpoint that is skipped. Raises DamagedCheckpoint if all
-    are damaged.
+    are damaged, or if one was removed while it was read.
     """
     steps = run.steps()
     for path in reversed(steps):
         try:
             return path, load_checkpoint(path, optimizer)
         except DamagedCheckpoint as error:
-            if path is steps[0]:
+            if path is steps[0] or not path.exists():
                 raise
             on_damaged(f"{error}; using the previous checkpoint")
     return None
@@ -137,34 +142,33 @@ def load_newest(
 
 def is_imported(run: RunFolder) -> bool:
     """Return whether `import` has written a run: the newest readable checkpoint step-N has no optimizer state."""
-    newest = next(readable(reversed(run.steps())), None)
+    newest = next(readable_states(reversed(run.steps())), None)
     return newest is not None and OPTIMIZER not in newest[1]["files"]
 
 
 def load_weights(path: str | Path, on_warning: Callable[[str], object]) -> tuple[Path, Checkpoint]:
     """Return the folder that `find_checkpoint` chooses, and its checkpoint without the optimizer's arrays.
 
-    `on_warning` receives a message if an older checkpoint replaces a damaged one, or if an average is outdated.
+    `on_warning` receives a message if an older checkpoint replaces a damaged one.
     """
-    folder = find_checkpoint(path)
-    is_step = original_name(folder).startswith("step-")
-    if is_step and folder != Path(path) and (newest := load_newest(owner_of(folder), on_warning, False)):
-        folder, checkpoint = newest
-    else:
-        checkpoint = load_checkpoint(folder, optimizer=False)
-    warn_of_old_average(path, folder, checkpoint.state, on_warning)
-    return folder, checkpoint
+
+    def load(folder: Path) -> tuple[Path, Checkpoint]:
+        is_newest = original_name(folder).startswith("step-") and folder != Path(path)
+        newest = load_newest(owner_of(folder), on_warning, False) if is_newest else None
+        return newest or (folder, load_checkpoint(folder, optimizer=False))
+
+    return read_chosen(path, load)[1]
 
 
-def newest_totals(run: RunFolder) -> RunState | None:
+def newest_state(run: RunFolder) -> RunState | None:
     """Return the state of a run from its newest readable checkpoint, or None if no checkpoint is readable."""
-    for _, state in readable(reversed(run.steps())):
+    for _, state in readable_states(reversed(run.steps())):
         with suppress(ValueError):
             return RunState.read(state.get("run"), state["step"])
     return None
 
 
-def readable(paths: Iterable[Path]) -> Iterator[tuple[Path, dict[str, Any]]]:
+def readable_states(paths: Iterable[Path]) -> Iterator[tuple[Path, dict[str, Any]]]:
     """Yield the checkpoint folders whose state.json can be read, each with its content."""
     for path in paths:
         with suppress(UserError):
@@ -175,8 +179,8 @@ def resumed_config(run: RunFolder, config: RunConfig) -> RunConfig:
     """Return the configuration with which a run resumes (see `RunConfig.resumed`).
 
     Raises UserError, naming the key, if `config` differs from the run's configuration. That configuration is read from
-    the newest readable checkpoint, because config.toml may have been edited. The result names the tokenizer file of the
-    run, unless that file is missing and `config` names a copy.
+    the newest readable checkpoint, because config.toml may have been edited. The result names the tokenizer file that
+    the run was started with or, if that file is missing, the copy of it that `config` names.
     """
 
     def check(config: RunConfig, original: Mapping[str, Any], source: Path) -> RunConfig:
@@ -190,19 +194,21 @@ def resumed_config(run: RunFolder, config: RunConfig) -> RunConfig:
         return config
 
     models = []
-    for path, state in readable(reversed(run.steps())):
+    for path, state in readable_states(reversed(run.steps())):
         models.append(model_config(state))
         if isinstance(original := state.get("config"), dict):
             return check(config.resumed(models[0]), original, path)
     in_file = run.load_config() if run.config_file.exists() else None
     if models:
-        config, in_file = config.resumed(models[0]), in_file and in_file.resumed(models[0])
+        config = config.resumed(models[0])
+        in_file = in_file and in_file.resumed(models[0])
     return check(config, in_file.frozen(), run.config_file) if in_file else config
 
 
 def has_tokenizer_of(run: RunFolder, config: RunConfig) -> bool:
     """Return whether `config` names a tokenizer file with the content of the run's tokenizer."""
-    task, path = TASKS[config.data.task], Path(config.data.tokenizer)
+    task = TASKS[config.data.task]
+    path = Path(config.data.tokenizer)
     if not (path.is_file() and run.tokenizer_file.is_file()):
         return False
     tokenizer = task.fit_tokenizer(task.load_tokenizer(path), config.data, task.texts(config.data)["train"])
@@ -232,18 +238,36 @@ def find_checkpoint(path: str | Path) -> Path:
     raise NoCheckpoint(f"{path}: no checkpoints in {run.checkpoints}; try {MORE_CHECKPOINTS}")
 
 
+def read_chosen(path: str | Path, read: Callable[[Path], Result], retries: int = MAX_RETRIES) -> tuple[Path, Result]:
+    """Return the folder that `find_checkpoint` chooses, and the result of `read` for it.
+
+    If `read` fails and a training run has replaced or removed the folder in the meantime, the choice is repeated.
+    """
+    folder = find_checkpoint(path)
+    version = folder_version(folder)
+    try:
+        return folder, read(folder)
+    except UserError:
+        if not retries or version == folder_version(folder) != ():
+            raise
+    return read_chosen(path, read, retries - 1)
+
+
 def warn_of_old_average(
     path: str | Path, folder: Path, state: Mapping[str, Any], on_warning: Callable[[str], object]
 ) -> None:
     """Warn if the checkpoint `folder` of the run `path` is an outdated average: it lacks the newest checkpoint or, for
     an average of the best checkpoints, one of them. `state` is the state.json of `folder`."""
-    averaged, run = state.get("averaged_steps"), owner_of(folder)
+    averaged = state.get("averaged_steps")
+    run = owner_of(folder)
     candidates = run.best_steps() if state.get("averaged_best") else run.steps()[-1:]
     if folder == Path(path) or not isinstance(averaged, list):
         return
     if missing := [candidate.name for candidate in candidates if step_of(candidate) not in averaged]:
+        options = " --best" if state.get("averaged_best") else f" --last {len(averaged)}"
         on_warning(
-            f"the loaded {folder} is older than {missing[-1]}; try `npx-transformer average` again, "
+            f"the loaded {folder} is older than {missing[-1]}; try "
+            f"`npx-transformer average {quote(folder.parent.parent)}{options}`, "
             f"{quote(folder.with_name(missing[-1]))} instead of {quote(path)}, or deleting {quote(folder)}"
         )
 
@@ -269,16 +293,15 @@ def run_files(checkpoint: Path) -> tuple[Path, Path]:
 def task_of(state: Mapping[str, Any]) -> Task:
     """Return the task of a checkpoint. Early versions did not store it; their checkpoints are for translation."""
     name = state.get("task", "translation")
-    if name not in (*TASKS,):
+    if name not in [*TASKS]:  # not `in TASKS`, because a damaged state may contain a value that is not hashable
         got = f"a checkpoint of the task {name!r}"
         raise UserError(f"model: expected one of {', '.join(TASKS)}; got {got}; try {WRITER}")
     return TASKS[name]
 
 
+@suggest_arguments
 def load_model(
-    path: str | Path,
-    task: str = "",
-    on_warning: Callable[[str], object] = warnings.warn,
+    path: str | Path, task: str = "", on_warning: Callable[[str], object] = warnings.warn
 ) -> tuple[Any, Any, RunConfig]:
     """Load a trained model for use.
 
@@ -301,46 +324,44 @@ def load_model(
 
 
 def load_with_origin(
-    path: str | Path,
-    task: str = "",
-    on_warning: Callable[[str], object] = warnings.warn,
+    path: str | Path, task: str = "", on_warning: Callable[[str], object] = warnings.warn
 ) -> tuple[Any, Any, RunConfig, Origin]:
     """Return the results of `load_model` and the origin of the checkpoint."""
     folder, checkpoint = load_weights(path, on_warning)
     tokenizer_file, config_file = run_files(folder)
     model_task = task_of(checkpoint.state)
     if task not in ("", model_task.name):
-        raise TaskError(path, task, model_task)
+        raise TaskError(path, [task], model_task)
     tokenizer = model_task.load_tokenizer(tokenizer_file)
     check_tokenizer(tokenizer, checkpoint.state, tokenizer_file)
     if not config_file.exists() and owner_of(folder).metrics_file.exists():
         on_warning(f"{config_file}: missing; using the defaults of [search]")
     config = RunConfig.load(config_file, complete=True) if config_file.exists() else RunConfig()
     if config_file.exists() and isinstance(original := checkpoint.state.get("config"), dict):
-        moved = {"data.tokenizer": config.data.tokenizer}  # the file may have moved; its content was compared above
+        # the file of the tokenizer may have moved; `check_tokenizer` has compared it
+        tokenizer_path = {"data.tokenizer": config.data.tokenizer}
         resumed = config.resumed(model_config(checkpoint.state))
-        resumed.check_frozen(original | moved, folder / STATE, str(config_file))
+        resumed.check_frozen(original | tokenizer_path, folder / STATE, str(config_file))
     model = model_config(checkpoint.state).outline()  # generates no random weights
     check_shapes(model, checkpoint.model, folder / MODEL)
     check_peer(folder, checkpoint.state)
     for name, p in model.named_parameters():
         p.data = npx.from_host(checkpoint.model[name])
     model.eval()
+    warn_of_old_average(path, folder, checkpoint.state, on_warning)
     step = f"step {checkpoint.state.get('step', 'unknown')}"
     if isinstance(averaged := checkpoint.state.get("averaged_steps"), list):
         step = f"mean of {len(averaged)} checkpoints"
-    digest = checksum(folder / STATE)
+    digest = checkpoint.digest
     caption = f"{owner_of(folder).path.name}/{folder.name}, {step}, SHA-256 of {STATE} {digest[:12]}"
-    name = str(find_checkpoint(path).with_name(folder.name))  # as the user named the run
-    is_step = original_name(folder).startswith("step-")
-    return model, tokenizer, config, Origin(name if is_step else f"{name} ({step})", caption, digest)
+    name = str(folder) if original_name(folder).startswith("step-") else f"{folder} ({step})"
+    return model, tokenizer, config, Origin(name, caption, digest)
 
 
 def check_same_run(
     path: Path, state: Mapping[str, Any], other_path: Path, other: Mapping[str, Any], prefix: str, remedy: str
 ) -> None:
-    """Raise UserError, naming a key, unless two checkpoints belong to one run: same model, tokenizer, text and
-    configuration."""
+    """Raise UserError unless two checkpoints agree in model, tokenizer, text and configuration; it names the key."""
 
     def identity(state: Mapping[str, Any]) -> dict[str, Any]:
         task, config = state.get("task", "translation"), state.get("config")
@@ -363,31 +384,8 @@ def check_peer(folder: Path, state: Mapping[str, Any]) -> None:
     """Raise UserError if the newest of the readable checkpoints next to `folder` belongs to a different run."""
     run = owner_of(folder)
     others = (path for path in reversed((run.averaged, run.best, *run.steps())) if path.name != folder.name)
-    for path, peer in readable(others):
+    for path, peer in readable_states(others):
         return check_same_run(folder, state, path, peer, "", "removing the checkpoint of the other run")
-
-
-def check_shapes(model: Any, weights: Mapping[str, npx.Array], file: Path) -> None:
-    """Raise DamagedCheckpoint unless `weights`, read from `file`, have the names and shapes of the model's parameters.
-
-    An outline of the model is enough, so checking a wrong configuration takes no memory.
-    """
-    shapes = {name: p.shape for name, p in model.named_parameters()}
-    if problems := mismatches(shapes, weights):
-        raise damaged_error(file, f"the parameters of the model in {STATE}; got {problems[0]}")
-    if len(dtypes := {str(array.dtype) for array in weights.values()}) != 1:
-        raise damaged_error(file, f"weights of one dtype; got {' and '.join(sorted(dtypes)) or 'no weights'}")
-
-
-def mismatches(shapes: Mapping[str, tuple[int, ...]], weights: Mapping[str, npx.Array]) -> list[str]:
-    """Return a description of each parameter that is missing, unexpected or of the wrong shape in `weights`."""
-    missing = [f"no {name}" for name in shapes if name not in weights]
-    wrong = [
-        f"{name} of shape {weights[name].shape} instead of {shape}"
-        for name, shape in shapes.items()
-        if name in weights and weights[name].shape != shape
-    ]
-    return wrong + missing + [f"{name}, which this model does not have" for name in weights if name not in shapes]
 
 
 def check_tokenizer(tokenizer: TextTokenizer, state: Mapping[str, Any], file: Path) -> None:

@@ -28,11 +28,11 @@ from train.errors import UserError, one_line, quote
 from train.files import MISSING, open_for_reading
 from train.run.key_names import KEY_LIST, OTHER_UNITS, plain_name, suggest_key
 from train.run.keys import (
-    DECIDED,
-    NAMED,
     PRESET_DATA,
+    PRESET_TRAIN,
+    RESET_KEYS,
     SECTIONS,
-    TRAINING,
+    SELECTORS,
     VARIANTS,
     DataSection,
     ModelSection,
@@ -70,7 +70,7 @@ class RunConfig:
     def __post_init__(self) -> None:
         for table, f, value in self.keys():
             if value is not None or f.default is not None:
-                check(table, f, value)
+                checked_value(table, f, value)
 
     @classmethod
     def load(cls, path: str | os.PathLike[str], settings: Iterable[str] = (), complete: bool = False) -> "RunConfig":
@@ -87,12 +87,11 @@ class RunConfig:
         if not os.path.exists(path):
             files = {file.name: str(file) for file in Path(path).parent.glob("*.toml")}
             similar = difflib.get_close_matches(Path(path).name, [*files, *PRESETS], n=1, cutoff=0.7)
-            presets = f"a preset ({', '.join(PRESETS)}) or `npx-transformer info base --config > my.toml`"
+            presets = f"tiny or another preset ({', '.join(PRESETS)}) or `npx-transformer info base --config > my.toml`"
             attempt = quote(files.get(similar[0], similar[0])) if similar else presets
             if Path(path).parent.name == "configs" and not Path(path).parent.exists():
                 attempt = "configs/ in a clone of the repository"
-            path = str(path) or "''"
-            raise UserError(f"{path}: expected a configuration file; got {MISSING}; try {attempt}")
+            raise UserError(f"{str(path) or repr('')}: expected a configuration file; got {MISSING}; try {attempt}")
         with open_for_reading(path, "a configuration file") as file:
             raw = file.read(MAX_BYTES + 1)
         attempt = "" if str(path).endswith(".toml") else f"--train-src {quote(path)} of `train` if it is a text"
@@ -131,7 +130,8 @@ class RunConfig:
         given: dict[str, dict[str, Any]] = {table: {} for table in SECTIONS}
         for table, entries in tables.items():
             if table not in SECTIONS or not isinstance(entries, Mapping):
-                got, hint = f"the table [{table}]", "".join(difflib.get_close_matches(table, SECTIONS, n=1))
+                got = f"the table [{table}]"
+                hint = "".join(difflib.get_close_matches(table, SECTIONS, n=1))
                 attempt = f"; try [{hint}]" if hint else ""
                 if not isinstance(entries, Mapping):
                     owner, _, key = (suggest_key(table) or "").partition(".")
@@ -139,14 +139,14 @@ class RunConfig:
                     attempt = f"; try {f'{key} below a line [{owner}]' if key else KEY_LIST}"
                 raise UserError(f"{source}: {table}: expected the tables {', '.join(SECTIONS)}; got {got}{attempt}")
             for name, value in entries.items():
-                given[table][name] = check(table, find_key(table, name, source), value, source)
+                given[table][name] = checked_value(table, find_key(table, name, source), value, source)
         overrides = {(table, name): value for table, name, value in map(parse_setting, settings)}
-        from_file = [given["model"].get(name, keys_of("model")[name].default) for name in NAMED]
-        named = [overrides.get(("model", name), value) for name, value in zip(NAMED, from_file, strict=True)]
+        from_file = [given["model"].get(name, keys_of("model")[name].default) for name in SELECTORS]
+        named = [overrides.get(("model", name), value) for name, value in zip(SELECTORS, from_file, strict=True)]
         if named != from_file:
             for table, values in preset_values(*from_file).items():
                 given[table] = {n: v for n, v in given[table].items() if n not in values or v != values[n]}
-        given["model"] |= dict(zip(NAMED, named, strict=True))
+        given["model"] |= dict(zip(SELECTORS, named, strict=True))
         for (table, name), value in overrides.items():
             given[table][name] = value
         for table, values in preset_values(*named).items():
@@ -163,7 +163,7 @@ class RunConfig:
 
         `special` contains the values that depend on the tokenizer: pad_id, bos_id, eos_id, n_outputs.
         """
-        changes = {f.name: v for t, f, v in self.keys() if t == "model" and f.name not in NAMED and v is not None}
+        changes = {f.name: v for t, f, v in self.keys() if t == "model" and f.name not in SELECTORS and v is not None}
         return TransformerConfig.preset(self.model.preset, vocab_size=vocab_size, **special, **changes)
 
     def keys(self) -> Iterator[tuple[str, Field[Any], Any]]:
@@ -210,7 +210,7 @@ class RunConfig:
         return replace(self, **{table: replace(getattr(self, table), **changes) for table, changes in paths.items()})
 
     def frozen(self) -> dict[str, Any]:
-        """Return {`table.key`: value} of the keys that a resumed run must not change."""
+        """Return {`table.key`: value} for the keys that must stay the same when a run is resumed."""
         return {f"{table}.{f.name}": value for table, f, value in self.keys() if not f.metadata["may_change"]}
 
     def changes(self, other: "RunConfig") -> list[str]:
@@ -239,8 +239,7 @@ class RunConfig:
                 alternative = "a checkpoint of this run"
                 if command == "resume":
                     alternative = "a new run that starts from its weights (--init RUN --out NEW)"
-                    # the new model could not use the weights
-                    if name.startswith(("model.", "data.tokenizer")) and "dropout" not in name:
+                    if name.startswith(("model.", "data.tokenizer")) and "dropout" not in name:  # they would not fit
                         alternative = "a new run (--out NEW)"
                 raise UserError(
                     f"{command}: {name}: expected {expected} as in {source}; got {format_value(value)}; "
@@ -268,7 +267,7 @@ def complete_frozen(frozen: Mapping[str, Any]) -> dict[str, Any]:
     defaults = {f"{table}.{name}": default_of(table, f) for table, name, f in keys if not f.metadata["may_change"]}
     stored = {name: frozen[f"model.{name}"] for name in keys_of("model") if f"model.{name}" in frozen}
     earlier = {f"model.{name}": value for name, value in add_former_defaults(stored).items()}
-    preset, variant = (str(stored.get(name)) for name in NAMED)
+    preset, variant = (str(stored.get(name)) for name in SELECTORS)
     values = preset_values(preset, variant)["model"] if preset in PRESETS and variant in VARIANTS else {}
     open_keys = {f"model.{name}": values.get(name) for name, value in stored.items() if value is None}
     return {**defaults, **earlier, **frozen, **open_keys}
@@ -276,32 +275,37 @@ def complete_frozen(frozen: Mapping[str, Any]) -> dict[str, Any]:
 
 def preset_values(preset: str, variant: str = "paper") -> dict[str, dict[str, Any]]:
     """Return the values that the preset and the variant determine, by table: all of [model] and some other keys."""
-    model, changes = TransformerConfig.preset(preset, vocab_size=37000), VARIANTS[variant]
-    values = {name: getattr(model, name) for name in keys_of("model") if name not in NAMED}
-    defaults = {table: {name: keys_of(table)[name].default for name in names} for table, names in DECIDED.items()}
-    defaults["train"] |= TRAINING.get(preset, {})
+    model = TransformerConfig.preset(preset, vocab_size=37000)
+    changes = VARIANTS[variant]
+    values = {name: getattr(model, name) for name in keys_of("model") if name not in SELECTORS}
+    defaults = {table: {name: keys_of(table)[name].default for name in names} for table, names in RESET_KEYS.items()}
+    defaults["train"] |= PRESET_TRAIN.get(preset, {})
     defaults["data"] |= PRESET_DATA.get(preset, {})
     defaults["model"] = {n: v for n, v in values.items() if v is not None}
     return {table: keys | changes.get(table, {}) for table, keys in defaults.items()}
 
 
-def check(table: str, f: Field[Any], value: Any, source: str = "config") -> Any:
+def checked_value(table: str, f: Field[Any], value: Any, source: str = "config") -> Any:
     """Return `value` converted to the type of the key. Raises UserError if the key does not accept it."""
     choices = tuple(f.metadata["choices"])
     if value_type(f) is float and type(value) is int and abs(value) < 2**53:
         value = float(value)
     if fits(f, value):
         return value
-    if choices and isinstance(value, str | bool):
+    if value_type(f) is bool and (meant := suggest_value("bool", value, ("true", "false"))):
+        attempt = f"{f.name} = {meant}"
+    elif choices and isinstance(value, str | bool):
         similar = suggest_value(f.name, value, choices)
         attempt = similar and f'{f.name} = "{similar}"'
-    elif digits := range_of(f).plain_number(value):
+    elif digits := range_of(f).normalize_number(value):
         attempt = f"{f.name} = {digits}"
     elif value_type(f) is int and type(value) is float and value.is_integer() and fits(f, int(value)):
         attempt = f"{f.name} = {int(value)}"
+    elif f.metadata["is_path"] and isinstance(value, str):  # other options than --set name paths too
+        source, attempt = source.replace("--set", "path"), "renaming the file or folder, or using a link to it"
     elif f.default is None:
         attempt = f"leaving {f.name} out ({f.metadata['unset']})"
-    elif f.name in DECIDED.get(table, ()):
+    elif f.name in RESET_KEYS.get(table, ()):
         attempt = f"leaving {f.name} out (the default of the preset)"
     else:
         attempt = f"{f.name} = {to_toml(f.default)} (the default)"
@@ -322,7 +326,7 @@ def find_key(table: str, name: str, source: str) -> Field[Any]:
     if name in names:
         return names[name]
     hint = describe_unit(name, suggest_key(name, table)) or KEY_LIST
-    raise UserError(f"{source}: {table}.{name}: expected a key of [{table}]; got an unknown key; try {hint}")
+    raise UserError(f"{source}: {table}.{name}: unknown key of [{table}]; try {hint}")
 
 
 def suggest_setting(name: str, text: str, key: str | None) -> str:
@@ -366,9 +370,8 @@ def parse_value(table: str, f: Field[Any], text: str) -> Any:
         for kind in (float, int):  # Python's syntax of numbers includes .1 and 5.
             with suppress(ValueError):
                 value = kind(text)
-    if value_type(f) is str and not isinstance(value, str):
-        value = text
-    return check(table, f, value, "--set")
+    value = text if value_type(f) is str and not isinstance(value, str) else value
+    return checked_value(table, f, value, "--set")
 
 
 def read_toml(text: str) -> dict[str, Any]:

@@ -27,16 +27,16 @@ from typing import Any
 
 from train.errors import ReadError, UserError, plural, quote
 from train.files import describe_path, disk_errors, make_folder, open_for_appending, open_for_reading, write_text
-from train.json_files import parse_json, read_sealed
+from train.json_files import check_outside_run, parse_json, read_sealed
 from train.lock import FOLDERS, FolderLock, lock_folder
 from train.run.config import HEADER, RunConfig, read_toml
 from train.run.replace import CHECKPOINT, existing_folder, finish_replacements, original_name, remove_partial
 from train.tasks.protocols import TextTokenizer
 
 MORE_CHECKPOINTS = "again after more updates, or a run with a smaller train.checkpoint_every"
-LISTED = 5  # number of runs that a message lists
+MAX_LISTED_RUNS = 5  # number of runs that a message lists
 CONTENTS = {*"config.toml tokenizer.json data checkpoints log.txt metrics.jsonl metrics.csv tensorboard".split()}
-MARK = f"{HEADER} Written by a training run."  # the first line of config.toml in a run
+RUN_HEADER = f"{HEADER} Written by a training run."  # the first line of config.toml in a run
 FILES = r"(config|tokenizer|log|metrics|meta)\.(toml|jsonl?|txt|csv)|lock|((src|tgt)\.)?(tokens|offsets)|left-out"
 LEFTOVER = re.compile(rf"\.({FILES}|\.?({CHECKPOINT})(\.replaced)?(\.old)?)\.partial|(src|tgt)\.tokens\.part-[0-9]+")
 
@@ -121,13 +121,13 @@ class RunFolder:
             return False
         with open_for_reading(file) as raw:
             text = raw.read().decode("utf-8", "replace")
-        head = text[: len(MARK)].strip("\0")  # a power loss may leave null bytes
-        return text == self._stored_config() if file == self.config_file else MARK.startswith(head)
+        head = text[: len(RUN_HEADER)].strip("\0")  # a power loss may leave null bytes
+        return text == self._stored_config() if file == self.config_file else RUN_HEADER.startswith(head)
 
     def _stored_config(self) -> str | None:
         """Return config.toml as `write_config` would write its values, or None if the file is missing or invalid."""
         try:
-            return self.load_config().dump(MARK)
+            return self.load_config().dump(RUN_HEADER)
         except ReadError:
             raise
         except UserError:
@@ -137,7 +137,12 @@ class RunFolder:
         return {*os.listdir(self.path)} - {"lock"}
 
     def check(self, resume: bool) -> None:
-        """Raise UserError if there is already a run but `resume` is False, or no run but `resume` is True."""
+        """Raise UserError if there is already a run but `resume` is False, or no run but `resume` is True.
+
+        A new run is not created inside another one.
+        """
+        if not resume:
+            check_outside_run(self.path)
         if self.is_unfinished() or (self.steps() if resume else self.is_new()):
             return
         has_arrays = any(map(read_sealed, self.path.glob("data/*/meta.json")))  # written only by a run
@@ -148,7 +153,8 @@ class RunFolder:
 
     def already_exists_error(self, resume: bool = False) -> UserError:
         """Return the error for a path that is not a new run folder or, with `resume`, not a run."""
-        got, attempt = describe_path(self.path), "the --out of a run, or no --resume" if resume else "a new --out"
+        got = describe_path(self.path)
+        attempt = "the --out of a run, or no --resume" if resume else "a new --out"
         if self.steps():
             got, attempt = "an existing run folder", "--resume to continue that run, or a new --out"
         elif weights := self.weights():
@@ -173,29 +179,36 @@ class RunFolder:
         return lock_folder(self.path, program)
 
     @contextmanager
-    def creating(self, resume: bool) -> Iterator[None]:
+    def creating(self, resume: bool, program: str = "train") -> Iterator[None]:
         """Create (or reopen) the run in this block, under its lock.
 
-        If the block raises before `commit`, everything that it created in a new folder is removed.
+        If the block raises before `commit`, everything that it created in a new folder is removed, unless the user has
+        moved the folder.
         """
-        self._committed, missing = False, not os.path.lexists(self.path)
+        self._committed = False
+        missing = not os.path.lexists(self.path)
+        status = None
         try:
             with disk_errors(str(self.path), "or another --out"):
                 make_folder(self.path)
-            with self.lock("train"):
+            status = self.path.stat()
+            with self.lock(program):
                 self.check(resume)
                 new = self.is_new()
                 finish_replacements(self.checkpoints)
                 try:
                     yield
                 except BaseException:
-                    if new and not self._committed:
+                    if new and not self._committed and self._is_same_folder(status):
                         self._remove_contents()
                     raise
         finally:
-            if missing:
+            if missing and self._is_same_folder(status):
                 with suppress(OSError):  # the folder is not empty, so it stays
                     self.path.rmdir()
+
+    def _is_same_folder(self, status: os.stat_result | None) -> bool:
+        return status is None or (self.path.exists() and os.path.samestat(status, self.path.stat()))
 
     def commit(self) -> None:
         """Keep the content of the folder even if the `creating` block raises after this call."""
@@ -222,7 +235,8 @@ class RunFolder:
 
     def write_config(self, config: RunConfig) -> None:
         """Write config.toml unless it already has these values. The user's comments are kept if possible."""
-        stored, text = self._stored_config(), config.dump(MARK)
+        stored = self._stored_config()
+        text = config.dump(RUN_HEADER)
         if stored is not None and stored != text:
             text = edit_config(self.config_file, stored, text)
         if stored != text:
@@ -242,14 +256,16 @@ def edit_config(file: Path, stored: str, new: str) -> str:
     `stored` and `new` are the dumps of its present and its new values. Returns `new` if the user has reformatted a
     changed line.
     """
-    changes, table = dict[tuple[str, str], str](), ""
+    changes = dict[tuple[str, str], str]()
+    table = ""
     for before, after in zip(stored.split("\n"), new.split("\n"), strict=True):
         table = before if before.startswith("[") else table
         if before != after:
             changes[table, before] = after
     with open_for_reading(file) as raw:
         text = raw.read().decode().removeprefix("\ufeff")
-    lines, table = text.split("\n"), ""
+    lines = text.split("\n")
+    table = ""
     for i, line in enumerate(lines):
         if header := re.match(r"\[\s*(\w+)\s*\]", line):
             table = f"[{header[1]}]"
@@ -258,17 +274,9 @@ def edit_config(file: Path, stored: str, new: str) -> str:
                 lines[i] = after + line[len(before) :]
     text = "\n".join(lines)
     with suppress(UserError, ValueError):
-        if RunConfig.from_dict(read_toml(text)).dump(MARK) == new:
+        if RunConfig.from_dict(read_toml(text)).dump(RUN_HEADER) == new:
             return text
     return new
-
-
-def is_inside_run(path: Path, run: Path) -> bool:
-    """Return whether `path` is in a run. `run` is the folder of the run or a path in it; links are resolved."""
-    around = (f for start in (os.path.abspath(run), os.path.realpath(run)) for f in Path(start).parents[:2])
-    run = next((f for f in around if (f / "checkpoints").exists() and (f / "config.toml").exists()), run)
-    folders = (run, run / "checkpoints", *run.glob("checkpoints/*"))
-    return any(Path(os.path.realpath(path)).is_relative_to(os.path.realpath(folder)) for folder in folders)
 
 
 def step_of(path: Path) -> int:
@@ -282,7 +290,7 @@ def not_a_run_error(
     """Return the error for a path that is not a run; suggest the runs in this folder or the run that contains it."""
     runs = [str(child) for child in sorted(path.glob("*")) if child.is_dir() and RunFolder(child).steps()]
     if runs:
-        got, attempt = f"a folder with {plural(len(runs), 'run')}", " or ".join(map(quote, runs[:LISTED]))
+        got, attempt = f"a folder with {plural(len(runs), 'run')}", " or ".join(map(quote, runs[:MAX_LISTED_RUNS]))
     for parent in path.parents[:3]:
         if not runs and RunFolder(parent).steps():
             got, attempt = "a folder of a run", quote(parent)

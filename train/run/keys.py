@@ -117,9 +117,9 @@ class CommonKeys:
 def data_section() -> Any:
     """Return the dataclass of [data]: the keys of every task, in the order of `TASKS`, then the common ones."""
     of_tasks = [task.keys for task in reversed(TASKS.values())]
-    about = " ".join(str(task.keys.__doc__) for task in TASKS.values())
+    task_texts = " ".join(str(task.keys.__doc__) for task in TASKS.values())
     return dataclass(frozen=True)(
-        type("DataSection", (CommonKeys, *of_tasks), {"__doc__": f"[data]: The text. {about}"})
+        type("DataSection", (CommonKeys, *of_tasks), {"__doc__": f"[data]: The text. {task_texts}"})
     )
 
 
@@ -368,7 +368,7 @@ class SearchSection:
 SECTIONS: dict[str, Any] = {"model": ModelSection, "data": DataSection, "train": TrainSection, "search": SearchSection}
 
 # The values of [train] that the paper (Table 3), or the author of the model, uses for a preset.
-TRAINING: dict[str, dict[str, Any]] = {
+PRESET_TRAIN: dict[str, dict[str, Any]] = {
     "big": {"max_steps": 300_000},
     "big-enfr": {"max_steps": 300_000},
     "D-ls0.0": {"label_smoothing": 0.0},
@@ -380,12 +380,13 @@ TRAINING: dict[str, dict[str, Any]] = {
 }
 # The values of [data] that suit a preset: a small model trains on a small text.
 PRESET_DATA: dict[str, dict[str, Any]] = {"tiny": {"vocab_size": 8000}}
-# The keys that a preset or variant determines: the value in TRAINING, PRESET_DATA or VARIANTS, or else the default.
-DECIDED: dict[str, tuple[str, ...]] = {
+# The keys that choosing a preset or variant resets: to its value in PRESET_TRAIN, PRESET_DATA or VARIANTS if there is
+# one, else to the default.
+RESET_KEYS: dict[str, tuple[str, ...]] = {
     "data": ("vocab_size",),
     "train": (
         "label_smoothing", "max_steps", "batch_tokens", "warmup_steps", "lr_scale", "smoothing_over", "adam_eps_inside",
     ),
     "search": ("full_beam",),
 }  # fmt: skip
-NAMED = ("preset", "variant")  # the keys of [model] that stand for a set of other keys
+SELECTORS = ("preset", "variant")  # the keys of [model] that stand for a set of other keys

@@ -22,8 +22,7 @@ from train.files import WriteError, disk_errors, is_same_file, open_for_appendin
 from train.tasks import TASKS
 
 Entry = Mapping[str, Any]
-Copy = Callable[[Entry], object]  # a function that adds an entry of metrics.jsonl
-COPIED = ("train", "valid")  # the kinds of entries that are copied
+COPIED_KINDS = ("train", "valid")  # the kinds of entries that are copied
 COLUMNS = (
     "time", "kind", "step", "epoch", "tokens", "loss", "perplexity",
     *dict.fromkeys(score for task in TASKS.values() for score in task.scores),
@@ -59,12 +58,16 @@ class LineFile:
         self._write()
         os.fsync(self._file.fileno())
 
+    def is_replaced(self) -> bool:
+        """Return whether the file was removed or replaced."""
+        return not is_same_file(self._file.fileno(), self.path)
+
     def restore(self) -> bool:
         """Continue in a new file if this one was removed or replaced; return whether it was."""
-        is_removed = not is_same_file(self._file.fileno(), self.path)
-        if is_removed:
+        is_replaced = self.is_replaced()
+        if is_replaced:
             self._reopen()
-        return is_removed
+        return is_replaced
 
     def _reopen(self) -> None:
         file = open_for_appending(self.path)
@@ -79,9 +82,13 @@ class LineFile:
                 self._pending = self._pending[self._file.write(self._pending) or 0 :]
 
 
+# A file that copies metrics.jsonl, and a function that adds an entry to it.
+MetricCopy = tuple[LineFile, Callable[[Entry], object]]
+
+
 @contextmanager
-def csv_copy(path: Path, entries: Iterable[Entry]) -> Iterator[Copy]:
-    """Write a CSV file with one row per entry; yield a function that adds an entry."""
+def csv_copy(path: Path, entries: Iterable[Entry]) -> Iterator[MetricCopy]:
+    """Write a CSV file with one row per entry."""
 
     def line(cells: Iterable[Any]) -> str:
         text = io.StringIO()
@@ -91,15 +98,15 @@ def csv_copy(path: Path, entries: Iterable[Entry]) -> Iterator[Copy]:
     def row(entry: Entry) -> str:
         return line(entry.get(column, "") for column in COLUMNS)
 
-    rows = [row(entry) for entry in entries if entry["kind"] in COPIED]
+    rows = [row(entry) for entry in entries if entry["kind"] in COPIED_KINDS]
     write_text(path, "".join(f"{text}\n" for text in [line(COLUMNS), *rows]))
     with LineFile(path) as file:
-        yield lambda entry: file.add(row(entry)) if entry["kind"] in COPIED else None
+        yield file, lambda entry: file.add(row(entry)) if entry["kind"] in COPIED_KINDS else None
 
 
 @contextmanager
-def tensorboard_copy(folder: Path, entries: Iterable[Entry]) -> Iterator[Copy]:
-    """Empty the folder and write a TensorBoard event file into it; yield a function that adds an entry.
+def tensorboard_copy(folder: Path, entries: Iterable[Entry]) -> Iterator[MetricCopy]:
+    """Empty the folder and write a TensorBoard event file into it.
 
     The numbers of an entry become scalars named "train/loss", "valid/bleu", ...
     """
@@ -113,7 +120,7 @@ def tensorboard_copy(folder: Path, entries: Iterable[Entry]) -> Iterator[Copy]:
         return 0.0
 
     def add(entry: Entry) -> None:
-        if entry["kind"] in COPIED:
+        if entry["kind"] in COPIED_KINDS:
             values = [
                 Summary.Value(tag=f"{entry['kind']}/{name}", simple_value=entry[name])
                 for name in COLUMNS[3:]
@@ -129,7 +136,7 @@ def tensorboard_copy(folder: Path, entries: Iterable[Entry]) -> Iterator[Copy]:
         records.write(Event(wall_time=time.time(), file_version="brain.Event:2").SerializeToString())
         for entry in entries:
             add(entry)
-        yield add
+        yield file, add
 
 
 def check_tensorboard() -> None:

@@ -1,6 +1,9 @@
 """Writing, replacement and removal of folders: if the process is killed at any moment, a complete folder remains and
 can be found.
 
+Another user who may write to a run may replace the folder `checkpoints` with a link at any time. The folder is checked
+just before a folder is created or removed in it, so only a replacement within these microseconds is missed.
+
 There is no portable call that exchanges two folders, so `replace_folder` renames the old folder to a hidden name, then
 renames the new one to the target, and removes the old one last. In between, `existing_folder` finds the old one under
 the hidden name.
@@ -13,7 +16,8 @@ from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
 
-from train.files import WriteError, fsync, unique_name
+from train.files import WriteError, fsync, identity, unique_name
+from train.json_files import reject_links
 
 CHECKPOINT = r"(step|best)-[0-9]+|best|averaged"  # names of the folders in `checkpoints`
 
@@ -41,6 +45,8 @@ def new_folder(target: Path, replaces: bool = True) -> Iterator[str]:
             except OSError as error:
                 problem = f"{partial}: expected a leftover that can be removed; got '{error.strerror}'"
                 raise WriteError(f"{problem}; earlier files are intact", "removing it") from None
+        if replaces:
+            reject_links(target.parent)
         os.makedirs(partial)
         yield partial
         fsync(partial)
@@ -75,6 +81,7 @@ def remove_folder(path: Path) -> None:
     If the process is killed, no partially removed folder remains under the original name.
     """
     hidden = hidden_name(path, "old.partial")
+    reject_links(path.parent)
     remove_partial(hidden)
     os.replace(path, hidden)
     _remove(hidden)
@@ -96,6 +103,13 @@ def existing_folder(path: Path) -> Path:
     replaced."""
     old = hidden_name(path, "replaced")
     return Path(old) if not path.exists() and os.path.isdir(old) else path
+
+
+def folder_version(path: Path) -> tuple[int, ...]:
+    """Return numbers that change when a folder is replaced; () if it has been removed."""
+    with suppress(FileNotFoundError):
+        return identity(os.stat(path))
+    return ()
 
 
 def original_name(path: Path) -> str:

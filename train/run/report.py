@@ -3,7 +3,7 @@
 import json
 import sys
 import time
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Collection, Iterable, Iterator, Mapping
 from contextlib import ExitStack, contextmanager, suppress
 from pathlib import Path
 from typing import Any
@@ -11,10 +11,12 @@ from typing import Any
 from train.files import disk_errors, fsync, write_text
 from train.progress import Display, Work, format_duration, format_figure
 from train.run.folder import RunFolder
-from train.run.metric_files import Copy, LineFile, csv_copy, tensorboard_copy
+from train.run.metric_files import LineFile, MetricCopy, csv_copy, tensorboard_copy
 from train.run.state import RunState
+from train.tasks.protocols import TextTokenizer
 
-DIVERGED = 5  # in units of the loss of uniform probabilities; the loss of an untrained model is below 2
+# A loss has diverged if it exceeds that of uniform probabilities by this factor; an untrained model stays below 2.
+DIVERGENCE_FACTOR = 5
 
 
 class RunReport:
@@ -37,7 +39,7 @@ class RunReport:
         self.display = Display(progress)
         self.lines: list[str] = []  # lines of a rank other than 0 during an update; rank 0 writes them
         self._steps = Work("step")
-        self._copies: list[Copy] = []
+        self._copies: list[MetricCopy] = []
         self._has_diverged = False
 
     @contextmanager
@@ -52,27 +54,30 @@ class RunReport:
             LineFile(self.run.log_file) as self._log,
             self.display,
             self.display.work("step", total=self.max_steps, done=state.step) as self._steps,
-            ExitStack() as stack,
+            ExitStack() as self._stack,
         ):
             fsync(self.run.path)  # otherwise a power loss could remove new files even if their content is synced
-            self._copies = self._open_copies(stack)
+            self._open_copies()
             yield
 
-    def _open_copies(self, stack: ExitStack) -> list[Copy]:
-        """Write the requested copies of metrics.jsonl; return functions that add entries until `stack` closes."""
-        return [stack.enter_context(copy(path, self.run.metrics())) for path, copy in self._formats]
+    def _open_copies(self) -> None:
+        """Write the requested copies of metrics.jsonl, and keep them open until `_stack` closes."""
+        self._stack.close()
+        self._copies = []
+        for path, copy in self._formats:
+            self._copies.append(self._stack.enter_context(copy(path, self.run.metrics())))
 
     def write_missing_copies(self) -> None:
         """Write the requested copies of metrics.jsonl if one of them is missing."""
         if not all(path.exists() for path, _ in self._formats):
-            with ExitStack() as stack:
-                self._open_copies(stack)
+            with ExitStack() as self._stack:
+                self._open_copies()
 
     def write_metrics(self, entry: dict[str, Any]) -> None:
         """Append one JSON object, with the time, to metrics.jsonl."""
         entry = entry | {"time": time.strftime("%Y-%m-%dT%H:%M:%S%z")}
         self._metrics.add(json.dumps(entry, allow_nan=False))
-        for add in self._copies:
+        for _, add in self._copies:
             add(entry)
 
     def write_line(self, text: str, always: bool = False, shown: int = 0) -> None:
@@ -109,14 +114,23 @@ class RunReport:
             removed = [file.path for file in (self._metrics, self._log) if file.restore()]
         for path in removed:
             self.write_line(f"warning: {path} was removed or replaced; its earlier lines are lost", always=True)
+        replaced = [file.path for file, _ in self._copies if file.is_replaced()]
+        if replaced or len(self._copies) < len(self._formats):
+            self._open_copies()
+        for path in replaced:
+            self.write_line(
+                f"warning: {path} was removed or replaced; it is written again from {self.run.metrics_file.name}",
+                always=True,
+            )
 
     def trim(self, state: RunState, validates: bool) -> None:
         """Drop lines of metrics.jsonl that are invalid or newer than `state` (see `open_files`)."""
-        file, lines = self.run.metrics_file, ""
+        file = self.run.metrics_file
+        lines = ""
         if not file.exists():
             return
-        # A validation at step `validated` was the end of a finished run; its line remains if the run is continued.
-        last_validation = state.step - 1 if validates and state.validated < state.step else state.step
+        # The validation that ended a finished run (valid_step == step) is not repeated, so its line remains.
+        last_validation = state.step - 1 if validates and state.valid_step < state.step else state.step
         for line, entry in self.run.metric_lines():
             if entry["step"] <= (last_validation if entry["kind"] == "valid" else state.step):
                 lines += line + "\n"
@@ -130,7 +144,7 @@ class RunReport:
     ) -> None:
         """Report the means since the last log line."""
         s = state
-        entry = {"kind": "train", "step": s.step, "epoch": s.in_epoch, "loss": s.loss, "lr": lr}
+        entry = {"kind": "train", "step": s.step, "epoch": s.logged_epoch, "loss": s.loss, "lr": lr}
         entry |= {"gradient_norm": gradient_norm, "tokens": s.tokens, "tokens_per_second": round(s.speed, 1)}
         if loss_scale is not None:
             entry["loss_scale"] = loss_scale
@@ -139,14 +153,14 @@ class RunReport:
         self.write_metrics(entry | {"seconds": round(s.seconds, 3)})
         network = network_percentage(s.window_network, s.window_seconds) if ranks > 1 else ""
         self.write_line(
-            f"step {s.step:,}/{self.max_steps:,}  epoch {s.in_epoch}  loss {s.loss:.4f}  lr {lr:.3g}  "
+            f"step {s.step:,}/{self.max_steps:,}  epoch {s.logged_epoch}  loss {s.loss:.4f}  lr {lr:.3g}  "
             f"{s.speed:,.0f} tokens/s{network}  {self._steps.time_left()}",
             shown=2,
         )
 
     def warn_of_divergence(self, loss: float, uniform_loss: float, remedies: str) -> None:
         """Warn once of a loss that is many times that of uniform probabilities; `remedies` says what to try."""
-        if self._has_diverged or loss <= DIVERGED * uniform_loss:
+        if self._has_diverged or loss <= DIVERGENCE_FACTOR * uniform_loss:
             return
         self._has_diverged = True
         self.write_line(
@@ -158,7 +172,7 @@ class RunReport:
     def log_validation(self, state: RunState, result: Mapping[str, float], names: Mapping[str, str]) -> None:
         """Report a validation; `names` maps the keys of its scores to the names in the log."""
         s = state
-        self.write_metrics({"kind": "valid", "step": s.step, "epoch": s.in_epoch, "tokens": s.tokens, **result})
+        self.write_metrics({"kind": "valid", "step": s.step, "epoch": s.logged_epoch, "tokens": s.tokens, **result})
         scores = "".join(f"  {name} {result[key]:.2f}" for key, name in names.items() if key in result)
         self.write_line(
             f"validation after step {s.step:,}: loss {result['loss']:.4f}  "
@@ -243,3 +257,15 @@ def nonfinite_origin(examples: str, operation: str) -> str:
 def network_percentage(network: float, seconds: float) -> str:
     """Return the percentage of `seconds` that ranks waited for the network, as text."""
     return f", network {100 * network / max(seconds, 1e-9):.0f}%"
+
+
+def vocabulary_sizes(tokenizer: TextTokenizer, data: Any, trained_kinds: Collection[str]) -> str:
+    """Return the sizes of the vocabularies as text, with data.vocab_size if a trained tokenizer is smaller.
+
+    `data` is the [data] table. data.tokenizer is one of `trained_kinds` if the run has trained the tokenizer.
+    """
+    n_sources = tokenizer.src_vocab_size
+    sizes = f"{n_sources:,} + {tokenizer.vocab_size:,}" if n_sources else f"{tokenizer.vocab_size:,}"
+    if data.tokenizer not in trained_kinds or (n_sources or tokenizer.vocab_size) >= data.vocab_size:
+        return f"{sizes} subwords"
+    return f"{sizes} subwords (data.vocab_size = {data.vocab_size:,}, but the training text yields no more)"

@@ -1,6 +1,5 @@
 """The progress of a run, saved in its checkpoints and validated when read, and the summary of a finished run."""
 
-import math
 from collections.abc import Mapping
 from dataclasses import dataclass, field, fields
 from pathlib import Path
@@ -9,7 +8,7 @@ from typing import Any
 from npx.ranges import Range
 from train.errors import one_line
 from train.json_files import Schema, schema_error
-from train.text.batches import ORDER
+from train.text.batches import ORDER_VERSION
 
 # Keys that are missing in checkpoints of earlier versions.
 ADDED_KEYS: dict[str, Any] = {
@@ -19,9 +18,12 @@ ADDED_KEYS: dict[str, Any] = {
 COUNT, NUMBER, NONNEGATIVE = Range(int, "[0, 1e15]"), Range(float), Range(float, "[0, inf)")
 
 
-def checked_field(kind: Any, default: Any = 0) -> Any:
-    """Return a dataclass field whose value must fit `kind`; (kind, None) also allows null."""
-    return field(default=default, metadata={"kind": kind})
+def checked_field(kind: Any, default: Any = 0, key: str = "") -> Any:
+    """Return a dataclass field whose value must fit `kind`; (kind, None) also allows null.
+
+    `key` is the name in state.json, if it differs from that of the field.
+    """
+    return field(default=default, metadata={"kind": kind, "key": key})
 
 
 @dataclass
@@ -35,19 +37,19 @@ class RunState:
     epoch: int = checked_field(COUNT)  # epoch of the next micro-batch, from 0
     index: int = checked_field(COUNT)  # index of the next micro-batch within its epoch
     # version of the order of batches (text/batches.py)
-    batch_order: int = checked_field(Range(int, f"[1, {ORDER}]"), ORDER)
-    in_epoch: int = checked_field(COUNT)  # epoch of the last micro-batch, from 1, for the log
+    batch_order: int = checked_field(Range(int, f"[1, {ORDER_VERSION}]"), ORDER_VERSION)
+    logged_epoch: int = checked_field(COUNT, key="in_epoch")  # epoch of the last micro-batch, from 1
     tokens: int = checked_field(COUNT)  # tokens trained on, without padding
     seconds: float = checked_field(NONNEGATIVE, 0.0)  # seconds in updates, without validation and writing
     network: float = checked_field(NONNEGATIVE, 0.0)  # the part of `seconds` in which all ranks waited for the network
-    validated: int = checked_field(COUNT)  # step of the last validation
+    valid_step: int = checked_field(COUNT, key="validated")  # step of the last validation
     # the lowest validation loss, or the loss of the validation with the best score
     best_loss: float | None = checked_field((NUMBER, None), None)
     best_score: float | None = checked_field((NUMBER, None), None)  # best score, for tasks with a selection metric
     best_step: int = checked_field(COUNT)  # step of the best validation
-    worse: int = checked_field(COUNT)  # number of validations since the best one
-    # Step -> loss or score of the retained checkpoints/best-N, best first; the steps are strings, like all JSON keys.
-    ranking: dict[str, float] = field(default_factory=dict, metadata={"kind": dict})
+    stale_validations: int = checked_field(COUNT, key="worse")  # number of validations since the best one
+    # Step -> [loss, score] of the retained checkpoints/best-N, best first; the steps are strings, like all JSON keys.
+    ranking: dict[str, list[Any]] = field(default_factory=dict, metadata={"kind": dict, "key": ""})
     window_loss: float = checked_field(NUMBER, 0.0)  # sum of loss x target tokens
     window_targets: int = checked_field(COUNT)  # target tokens
     window_tokens: int = checked_field(COUNT)  # tokens trained on
@@ -60,29 +62,37 @@ class RunState:
     @classmethod
     def read(cls, content: Any, step: int) -> "RunState":
         """Return the state of the checkpoint of `step`. Raises ValueError (a one-line message) if it is invalid."""
-        schema: Schema = {f.name: f.metadata["kind"] for f in fields(cls)}
+        by_key = {f.metadata["key"] or f.name: f for f in fields(cls)}
+        schema: Schema = {key: f.metadata["kind"] for key, f in by_key.items()}
         if isinstance(content, Mapping):
             content = ADDED_KEYS | dict(content)
         if problem := schema_error(content, schema):
             raise ValueError(f"run.{problem}")
         if unknown := content.keys() - schema.keys():
             raise ValueError(f"run: expected the keys {', '.join(schema)}; got {', '.join(sorted(unknown))}")
-        state = cls(**content)
+        state = cls(**{by_key[key].name: value for key, value in content.items()})
         for name, value, limit in (
-            ("validated", state.validated, step),
-            ("best_step", state.best_step, state.validated),
+            ("validated", state.valid_step, step),
+            ("best_step", state.best_step, state.valid_step),
             ("window_tokens", state.window_tokens, state.tokens),
-            ("in_epoch", state.in_epoch, state.epoch + 1),
+            ("in_epoch", state.logged_epoch, state.epoch + 1),
         ):
             if value > limit:
                 raise ValueError(f"run.{name}: expected at most {limit}; got {value}")
-        for key, score in state.ranking.items():
-            if not (key.isdecimal() and len(key) < 16 and int(key) <= state.validated and type(score) is float):
-                got = one_line(repr({key: score}))[:60]
+        # Earlier versions stored only the loss or score that selected the checkpoint.
+        state.ranking = {key: value if isinstance(value, list) else [value] * 2 for key, value in state.ranking.items()}
+        for key, values in state.ranking.items():
+            is_validated = key.isdecimal() and len(key) < 16 and int(key) <= state.valid_step
+            if not is_validated or [*map(type, values)] not in ([float, float], [float, type(None)]):
+                got = one_line(repr({key: values}))[:60]
                 raise ValueError(f"run.ranking: expected validated steps and their values; got {got}")
         if state.step != step:
             raise ValueError(f"run.step: expected {step}; got {state.step}")
         return state
+
+    def to_json(self) -> dict[str, Any]:
+        """Return the content of state.json from which `read` restores this state."""
+        return {f.metadata["key"] or f.name: getattr(self, f.name) for f in fields(self)}
 
     def add_time(self, seconds: float, network: float = 0.0) -> None:
         """Count the time of an attempted update; `network` is the part spent waiting for the network.
@@ -127,30 +137,42 @@ class RunState:
     def add_validation(self, loss: float, score: float | None = None) -> bool:
         """Record a validation's loss and, for a task with a selection metric, its score; return whether it is the
         best.
-
-        Of two scores of 0, as at the start of training, the one with the lower loss is better.
         """
-        self.validated = self.step
-        better = loss < (math.inf if self.best_loss is None else self.best_loss)
-        if score is not None and not score == self.best_score == 0.0:
-            better = score > (-math.inf if self.best_score is None else self.best_score)
+        self.valid_step = self.step
+        best_score = None if score is None else self.best_score
+        better = self.best_loss is None or quality(loss, score) > quality(self.best_loss, best_score)
         if better:
-            self.best_loss, self.best_score, self.best_step, self.worse = loss, score, self.step, 0
+            self.best_loss, self.best_score = loss, score
+            self.best_step = self.step
+            self.stale_validations = 0
         else:
-            self.worse += 1
+            self.stale_validations += 1
         return better
 
-    def rank(self, value: float, lowest_first: bool, keep: int) -> bool:
+    def rank(self, loss: float, score: float | None, keep: int) -> bool:
         """Insert this step into `ranking`, which holds at most `keep` steps; return whether it was inserted.
 
-        Of equal values, the earlier one ranks higher.
+        The other arguments are those of `add_validation`.
         """
-        candidates = sorted(
-            (self.ranking | {str(self.step): value}).items(),
-            key=lambda item: (item[1] if lowest_first else -item[1], int(item[0])),
-        )
-        self.ranking = dict(candidates[:keep])
+        self.ranking = self.ranking | {str(self.step): [loss, score]}
+        self.sort_ranking(score is None, keep)
         return str(self.step) in self.ranking
+
+    def sort_ranking(self, by_loss: bool, keep: int) -> None:
+        """Sort `ranking`, and keep only its best `keep` steps. Of equal validations, the earlier one ranks higher."""
+        in_order = sorted(self.ranking.items(), key=lambda item: int(item[0]))
+        in_order.sort(key=lambda item: quality(item[1][0], None if by_loss else item[1][1]), reverse=True)
+        self.ranking = dict(in_order[:keep])
+
+
+def quality(loss: float, score: float | None) -> tuple[float, float]:
+    """Return the key by which validations are compared: the highest score or, without scores, the lowest loss is best.
+
+    Of two scores of 0, as at the start of training, the one with the lower loss is better.
+    """
+    if score is None:
+        return -loss, 0.0
+    return score, 0.0 if score else -loss
 
 
 @dataclass

@@ -11,7 +11,7 @@ import json
 import os
 import re
 import stat
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -43,11 +43,12 @@ class DamagedCheckpoint(UserError):
     """A file of a checkpoint is missing, truncated or changed."""
 
 
-def read_state(folder: Path) -> dict[str, Any]:
-    """Return state.json of a checkpoint folder. Raises DamagedCheckpoint if it is missing, changed or invalid."""
+def read_state(folder: Path, on_bytes: Callable[[bytes], object] = len) -> dict[str, Any]:
+    """Return state.json of a checkpoint folder, and call `on_bytes` with its bytes. Raises DamagedCheckpoint if it is
+    missing, changed or invalid."""
     file = folder / STATE
     try:
-        state = read_json(file, "a checkpoint's state", REMEDY)
+        state = read_json(file, "a checkpoint's state", REMEDY, on_bytes)
     except ReadError:
         raise
     except UserError as error:
@@ -158,3 +159,26 @@ def damaged_error(file: Path, problem: str) -> DamagedCheckpoint:
     """Return the error for a file of a checkpoint folder; `problem` has the form "X; got Y"."""
     remedy = "averaging again" if file.parent.name == "averaged" else REMEDY
     return DamagedCheckpoint(f"{file}: damaged checkpoint: expected {problem}; try {remedy}")
+
+
+def check_shapes(model: Any, weights: Mapping[str, npx.Array], file: Path) -> None:
+    """Raise DamagedCheckpoint unless `weights`, read from `file`, have the names and shapes of the model's parameters.
+
+    An outline of the model is enough, so checking a wrong configuration takes no memory.
+    """
+    shapes = {name: p.shape for name, p in model.named_parameters()}
+    if problems := mismatches(shapes, weights):
+        raise damaged_error(file, f"the parameters of the model in {STATE}; got {problems[0]}")
+    if len(dtypes := {str(array.dtype) for array in weights.values()}) != 1:
+        raise damaged_error(file, f"weights of one dtype; got {' and '.join(sorted(dtypes)) or 'no weights'}")
+
+
+def mismatches(shapes: Mapping[str, tuple[int, ...]], weights: Mapping[str, npx.Array]) -> list[str]:
+    """Return a description of each parameter that is missing, unexpected or of the wrong shape in `weights`."""
+    missing = [f"no {name}" for name in shapes if name not in weights]
+    wrong = [
+        f"{name} of shape {weights[name].shape} instead of {shape}"
+        for name, shape in shapes.items()
+        if name in weights and weights[name].shape != shape
+    ]
+    return wrong + missing + [f"{name}, which this model does not have" for name in weights if name not in shapes]

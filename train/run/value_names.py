@@ -6,6 +6,7 @@ from train.run.key_names import misspelled, plain_name
 
 # For each key or option, its values and their names in other programs; "": names of values without a counterpart.
 OTHER_VALUES = {
+    "bool": {"true": "yes on 1", "false": "no off 0"},
     "device": {"cuda": "gpu nvidia", "": "tpu npu"},
     "task": {"translation": "translate mt nmt seq2seq", "language": "lm clm causal_lm language_modeling",
              "masking": "mlm masked_lm", "classification": "classify", "tagging": "ner token_classification"},

@@ -20,9 +20,11 @@ from models.search import (
     beam_search,
     check_alignable,
     check_sampling,
+    check_search,
     forced_log_probabilities,
     sample_outputs,
 )
+from npx.messages import check_arguments
 from train.errors import UserError
 from train.tasks.pairs import Line, encode_lines, length_batches, pad_sources, search_lines
 from train.tasks.protocols import SourceModel
@@ -75,6 +77,7 @@ def decode_stream(
     UserError for unequal numbers of lines and prefixes, for a prefix that is too long for the model, and if alignments
     are requested from a model without attention to the source.
     """
+    check_arguments(options, decode_stream, search_lines, check_search)
     if sampling is not None:
         check_sampling(**{name: value for name, value in sampling.items() if name != "seed"})
         options["width"] = sampling.get("samples", 1)
@@ -84,7 +87,7 @@ def decode_stream(
         except ValueError as error:
             raise UserError(str(error)) from None
     if prefixes is not None:
-        lines = _check_count(lines, len(prefixes))
+        lines = _checked_lines(lines, len(prefixes))
 
     def decode(src: npx.Array, batch: list[Line], **search: Any) -> list[list[Any]]:
         search_model: SearchModel = model
@@ -94,7 +97,7 @@ def decode_stream(
             results = beam_search(search_model, src, **search)
         else:
             numbers = [line.number for line in batch]
-            results = sample_outputs(search_model, src, **sampling, numbers=numbers, max_extra=max_extra)
+            results = sample_outputs(search_model, src, **sampling, source_numbers=numbers, max_extra=max_extra)
         links: list[list[Any]] = [[None] * len(hypotheses) for hypotheses in results]
         for rank in range(max(map(len, results)) if alignments else 0):
             rows = [i for i, hypotheses in enumerate(results) if len(hypotheses) > rank]
@@ -124,7 +127,7 @@ def _replace_line_ends(text: str) -> str:
     return text.replace("\r", " ").replace("\n", " ")
 
 
-def _check_count(lines: Iterable[str | None], n_prefixes: int) -> Iterator[str | None]:
+def _checked_lines(lines: Iterable[str | None], n_prefixes: int) -> Iterator[str | None]:
     """Yield the lines; raise UserError unless there is exactly one prefix per line."""
     n_lines = 0
     for line in lines:
@@ -174,14 +177,15 @@ def score_pairs(
 
     Raises UserError for a target that is longer than the model's limit.
     """
-    limit, first = model.max_length, 1
+    limit = model.max_length
+    first_number = 1
     max_length = min(filter(None, (limit, max_length)))
     for source_lines, target_lines in pairs:
-        sources = encode_lines(tokenizer, source_lines, first, max_length, on_warning)
+        sources = encode_lines(tokenizer, source_lines, first_number, max_length, on_warning)
         targets = tokenizer.target.encode_batch(target_lines)
         lengths = [max(len(src), len(tgt)) + 1 for src, tgt in zip(sources, targets, strict=True)]
         if limit and max(lengths) > limit:
-            number = first + int(np.argmax(lengths))
+            number = first_number + int(np.argmax(lengths))
             raise UserError(
                 f"line {number}: expected at most {limit - 1} target tokens; got {max(lengths) - 1}; try splitting the "
                 "pair"
@@ -197,7 +201,7 @@ def score_pairs(
             total = float(sum(terms))
             hypothesis = Hypothesis(list(targets[i]), total, total, True, terms)
             yield ScoredTranslation(_replace_line_ends(text), hypothesis, sources[i])
-        first += len(source_lines)
+        first_number += len(source_lines)
 
 
 # ---- output
@@ -218,9 +222,9 @@ def to_json(t: ScoredTranslation, tokenizer: TranslationTokenizer, scores: bool,
     """Return a translation and the requested fields as a JSON object."""
     h = t.hypothesis
     fields: dict[str, Any] = {"text": t.text, "score": round(h.score, 6)}
-    end = [tokenizer.eos_id] if len(h.token_log_probabilities) > len(h.tokens) else []
+    eos = [tokenizer.eos_id] if len(h.token_log_probabilities) > len(h.tokens) else []
     if scores or alignments:
-        fields["tokens"] = tokenizer.target.subwords([*h.tokens, *end])
+        fields["tokens"] = tokenizer.target.subwords([*h.tokens, *eos])
     if scores:
         fields["log_probability"] = round(h.log_probability, 6)
         fields["token_log_probabilities"] = [round(value, 6) for value in h.token_log_probabilities]

@@ -2,6 +2,7 @@
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
+from itertools import islice
 from pathlib import Path
 from typing import Any, Generic, TypeVar, cast
 
@@ -9,15 +10,17 @@ import numpy as np
 
 import npx
 from models import Encoder
-from train.errors import UserError
+from train.errors import UserError, plural
 from train.metrics.classification import IntArray, LabelScores
 from train.tasks.language import LanguageKeys
 from train.tasks.protocols import Configuration
 from train.tasks.task import T, Task, file_key, list_lines, task
-from train.text.affixes import KIND, AffixTokenizer, affix_spec, split_words
+from train.text.affixes import AFFIXES, AffixTokenizer, affix_spec, split_words
 from train.text.bpe_dropout import EpochExamples
 from train.text.corpus import prepare_pairs
 from train.text.labeled_text import (
+    MAX_LISTED,
+    MAX_SHOWN,
     LabeledBatch,
     LabeledBatches,
     LabeledExample,
@@ -31,6 +34,7 @@ from train.text.labeled_text import (
     read_labeled,
     read_parallel_tags,
     read_tagged,
+    unseen_labels_error,
 )
 from train.text.lines import chunks_of, read_lines
 from train.text.masked import MaskedBatches, MaskedText
@@ -46,12 +50,12 @@ OnBytes = Callable[[bytes], object]
 class EncoderTask(Task[T, C, LabeledBatch], Generic[T, C]):
     """Base class of tasks that predict labels of a text or of its tokens."""
 
-    examples = "labels"
-    tokenizers = (*KINDS, KIND)
+    data_kind = "labels"
+    tokenizers = (*KINDS, AFFIXES)
 
     def learn_text_tokenizer(self, data: Any, lines: Iterable[list[str]]) -> AffixTokenizer:
         """Train a tokenizer of the kind `data.tokenizer` on chunks of lines of text."""
-        if data.tokenizer == KIND:
+        if data.tokenizer == AFFIXES:
             sentences = (split_words(line) for chunk in lines for line in chunk)
             return AffixTokenizer(affix_spec(sentences, SPECIALS, data.vocab_size))
         return AffixTokenizer(AffixTokenizer.train_spec(lines, data.tokenizer, data.vocab_size, data.pretokenizer))
@@ -79,6 +83,7 @@ class MaskedLanguageModeling(EncoderTask[AffixTokenizer, MaskedText]):
     """Predict randomly masked tokens of a text from the tokens on both sides."""
 
     name = "masking"
+    model_kind = "a masked language model"
     command = "embed"
     keys = MaskingKeys
     files = {"train": ("text",), "valid": ("valid_text",)}
@@ -106,12 +111,12 @@ class MaskedLanguageModeling(EncoderTask[AffixTokenizer, MaskedText]):
         return MaskedText(prepare_pairs({"text": files[0]}, encode, tokenizer, *args), tokenizer.word_starts())
 
     def training_batches(
-        self, corpus: MaskedText, config: Configuration, tokenizer: AffixTokenizer, order: int
+        self, corpus: MaskedText, config: Configuration, tokenizer: AffixTokenizer, order_version: int
     ) -> MaskedBatches:
         t = config.train
-        return MaskedBatches(corpus, t.batch_tokens, t.seed, t.mask_rate, order)
+        return MaskedBatches(corpus, t.batch_tokens, t.seed, t.mask_rate, order_version)
 
-    def in_order(self, corpus: MaskedText, batch_tokens: int) -> Iterator[tuple[npx.Array, LabeledBatch]]:
+    def validation_batches(self, corpus: MaskedText, batch_tokens: int) -> Iterator[tuple[npx.Array, LabeledBatch]]:
         batches = MaskedBatches(corpus, max(int(corpus.pairs.src_lengths.max()), batch_tokens), seed=0)
         for indices in batches.batches.by_length():
             yield indices, batches.batch(EpochExamples(0, indices))
@@ -182,40 +187,63 @@ class LabeledTask(EncoderTask[PairTokenizer, LabeledText]):
         return chunks_of(examples, CHUNK, lambda example: sum(map(len, example.texts)))
 
     def prepare(self, files: Sequence[str], tokenizer: PairTokenizer, *args: Any) -> LabeledText:
-        encode_chunk = self.encode(tokenizer, LabelIds(files[-1], tokenizer, parallel=len(files) > 1))
+        label_ids = LabelIds(files[-1], tokenizer)
+        encode_chunk = self.encode(tokenizer, label_ids)
 
         def encode(*on_bytes: OnBytes) -> Iterator[tuple[list[list[int]], ...]]:
             return map(encode_chunk, self.chunks(files, on_bytes))
 
         sources = dict(zip(("labeled", "tags"), files, strict=False))
-        return LabeledText(prepare_pairs(sources, encode, tokenizer, *args), self.one_label_per_text)
+        pairs = prepare_pairs(sources, encode, tokenizer, *args, unseen_labels=label_ids.unseen)
+        text = LabeledText(pairs, self.one_label_per_text)
+        if not text.n_target_tokens:
+            raise unseen_labels_error(files[-1], text.unseen)
+        return text
+
+    def warnings(self, corpus: LabeledText, files: Sequence[str]) -> list[str]:
+        if not (counts := corpus.count_unseen()):
+            return []
+        listed = ", ".join(f"{name[:MAX_SHOWN]} {count:,}" for name, count in islice(counts.items(), MAX_LISTED))
+        more = f" and {len(counts) - MAX_LISTED:,} more" if len(counts) > MAX_LISTED else ""
+        return [
+            f"warning: {files[-1]}: {plural(len(counts), 'label')} that the training text lacks, counted as errors in "
+            f"{plural(sum(counts.values()), 'place')} and left out of the loss: {listed}{more}"
+        ]
 
     def training_batches(
-        self, corpus: LabeledText, config: Configuration, tokenizer: PairTokenizer, order: int
+        self, corpus: LabeledText, config: Configuration, tokenizer: PairTokenizer, order_version: int
     ) -> LabeledBatches:
-        return LabeledBatches(corpus, config.train.batch_tokens, config.train.seed, order)
+        if corpus.unseen:  # the text was changed before the first checkpoint
+            raise UserError(
+                f"training text: expected only labels that the tokenizer of the run has; got {corpus.unseen[0]!r}; "
+                "try a new run with --out"
+            )
+        return LabeledBatches(corpus, config.train.batch_tokens, config.train.seed, order_version)
 
-    def in_order(self, corpus: LabeledText, batch_tokens: int) -> Iterator[tuple[npx.Array, LabeledBatch]]:
+    def validation_batches(self, corpus: LabeledText, batch_tokens: int) -> Iterator[tuple[npx.Array, LabeledBatch]]:
         batches = LabeledBatches(corpus, max(int(corpus.pairs.src_lengths.max()), batch_tokens))
         return ((indices, batches.batch(indices)) for indices in batches.by_length())
 
     def evaluation(
         self, config: Configuration, tokenizer: PairTokenizer, corpus: LabeledText
     ) -> "LabelEvaluation | None":
-        return LabelEvaluation(label_names(tokenizer)) if config.train.validate_bleu else None
+        return LabelEvaluation(tokenizer, corpus) if config.train.validate_bleu else None
 
 
 class LabelEvaluation:
     """Accuracy and F1 of the most probable labels."""
 
-    def __init__(self, names: Sequence[str]) -> None:
-        self.names = names
+    def __init__(self, tokenizer: PairTokenizer, text: LabeledText) -> None:
+        self.text = text
+        self.names = [*label_names(tokenizer), *text.unseen]
         self.records: list[tuple[IntArray, IntArray]] = []  # gold and predicted labels of each batch
 
     def add(self, model: Encoder, examples: npx.Array, batch: LabeledBatch) -> None:
-        gold, logits = model.label_logits(batch.ids, batch.labels)
-        first = len(SPECIALS)  # no text has the label <unk>
-        self.records.append((gold - first, logits[:, first:].argmax(axis=1)))
+        first_label = len(SPECIALS)
+        labels = self.text.labels(examples)  # unlike those of the batch, also the ones that the training text lacks
+        is_labeled = labels != batch.pad_id
+        _, logits = model.label_logits(batch.ids, np.where(is_labeled, first_label, batch.pad_id))
+        self.records.append((labels[is_labeled] - first_label, logits[:, first_label:].argmax(axis=1)))
 
     def scores(self) -> LabelScores:
         """Return the scores of all records."""
@@ -242,6 +270,7 @@ class Classification(LabeledTask):
     """Predict the label of a text, or of a pair of texts, from its first token."""
 
     name = "classification"
+    model_kind = "a classifier"
     command = "classify"
     keys = ClassificationKeys
     files = {"train": ("train_labeled",), "valid": ("valid_labeled",)}
@@ -284,6 +313,7 @@ class Tagging(LabeledTask):
     """Predict the tag of each word of a sentence from its first subword."""
 
     name = "tagging"
+    model_kind = "a tagger"
     command = "classify"
     keys = TaggingKeys
     files = {"train": ("train_tagged",), "valid": ("valid_tagged",)}
@@ -311,7 +341,8 @@ class Tagging(LabeledTask):
     def encode(
         self, tokenizer: PairTokenizer, label_ids: LabelIds
     ) -> Callable[[list[LabeledExample]], tuple[list[list[int]], ...]]:
-        encode_words, no_label = WordEncoder(tokenizer.source), tokenizer.pad_id
+        encode_words = WordEncoder(tokenizer.source)
+        no_label = tokenizer.pad_id
 
         def encode_chunk(examples: list[LabeledExample]) -> tuple[list[list[int]], ...]:
             tags = [label_ids(example) for example in examples]

@@ -26,10 +26,11 @@ class LanguageModeling(Task[PlainTokenizer, PlainText, Windows]):
     """Predict each token of a text from at most data.max_length tokens before it."""
 
     name = "language"
+    model_kind = "a language model"
     command = "generate"
     keys = LanguageKeys
     files = {"train": ("text",), "valid": ("valid_text",)}
-    examples = "text"
+    data_kind = "text"
     tokenizers = KINDS
 
     def learn_tokenizer(self, data: Any, files: Sequence[str]) -> PlainTokenizer:
@@ -42,15 +43,16 @@ class LanguageModeling(Task[PlainTokenizer, PlainText, Windows]):
         return PlainText.prepare(files[0], tokenizer, *args)
 
     def training_batches(
-        self, corpus: PlainText, config: Configuration, tokenizer: PlainTokenizer, order: int
+        self, corpus: PlainText, config: Configuration, tokenizer: PlainTokenizer, order_version: int
     ) -> WindowBatches:
         return WindowBatches(corpus, config.train.batch_tokens, config.train.seed)
 
-    def in_order(self, corpus: PlainText, batch_tokens: int) -> Iterator[tuple[Any, Windows]]:
-        return WindowBatches(corpus, batch_tokens).in_order()
+    def validation_batches(self, corpus: PlainText, batch_tokens: int) -> Iterator[tuple[Any, Windows]]:
+        return WindowBatches(corpus, batch_tokens).validation_batches()
 
     def describe_examples(self, corpus: PlainText, examples: Any) -> str:
-        return f"{corpus.length + 1} tokens each, starting at token {', '.join(map(str, sorted(examples)))} of the text"
+        starts = ", ".join(map(str, sorted(examples)))
+        return f"{corpus.window_length + 1} tokens each, starting at token {starts} of the text"
 
     def sequences(self, batch: Windows) -> tuple[npx.Array, ...]:
         return (batch.ids,)

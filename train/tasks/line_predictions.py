@@ -49,14 +49,21 @@ def label_lines(
         task: "classification" or "tagging".
         on_progress: called after every batch with the number of its lines.
 
-    Raises UserError for an empty line and for a line with more tokens than the model has positions.
+    Raises UserError for an empty line, for a line with more tokens than the model has positions, and, for a tagger, for
+    a line with a tab.
     """
-    names, first, special = label_names(tokenizer), len(SPECIALS), tokenizer.special
+    names = label_names(tokenizer)
+    first_label = len(SPECIALS)
+    special = tokenizer.special
     encode_words = WordEncoder(tokenizer.source)
 
     def encode(texts: Sequence[str]) -> tuple[Rows, list[Any]]:
         if task == "classification":
             return encode_texts(tokenizer.source, [line.split("\t") for line in texts]), [[] for _ in texts]
+        for text in texts:
+            if "\t" in text:
+                got = "a tab; try --gold F for a file with lines word<TAB>tag"
+                raise UserError(f"{text[:60]!r}: expected words separated by spaces; got {got}")
         sentences = [split_words(line) for line in texts]
         ids, positions = encode_words(sentences)
         return ids, list(zip(sentences, positions, strict=True))
@@ -68,8 +75,8 @@ def label_lines(
             is_labeled = np.zeros(ids.shape, bool)
             for row, (_, positions) in zip(is_labeled, extras, strict=True):
                 row[positions] = True
-        _, logits = model.label_logits(ids, np.where(is_labeled, first, special.pad_id))
-        logits = logits[:, first:].astype(np.float64)
+        _, logits = model.label_logits(ids, np.where(is_labeled, first_label, special.pad_id))
+        logits = logits[:, first_label:].astype(np.float64)
         p = np.exp(logits - logits.max(axis=1, keepdims=True))
         p /= p.sum(axis=1, keepdims=True)
         ends = np.cumsum(is_labeled.sum(axis=1))
@@ -112,7 +119,8 @@ def by_windows(
             line.
         compute: returns the results for padded ids (B, S) and the values that `encode` returned for these B lines.
     """
-    remaining, number = iter(lines), 0
+    remaining = iter(lines)
+    number = 0
     while texts := read_window(remaining, WINDOW, CHARACTERS_PER_TOKEN * BATCH_TOKENS):
         rows, extras = encode(texts)
         for i, (text, row) in enumerate(zip(texts, rows, strict=True), number + 1):

@@ -39,14 +39,14 @@ class Line(NamedTuple):
 class PairTask(Task[T, Corpus, Batch], Generic[T]):
     """Predict the second sequence of a pair from the first."""
 
-    examples = "pairs"
+    data_kind = "pairs"
     sides = ("source", "target")
 
-    def training_batches(self, corpus: Corpus, config: Configuration, tokenizer: T, order: int) -> BatchSource:
+    def training_batches(self, corpus: Corpus, config: Configuration, tokenizer: T, order_version: int) -> BatchSource:
         t = config.train
 
         def make_batches(corpus: Corpus) -> Batches:
-            return Batches(corpus, t.batch_tokens, t.seed, order)
+            return Batches(corpus, t.batch_tokens, t.seed, order_version)
 
         if not t.bpe_dropout:
             return make_batches(corpus)
@@ -58,7 +58,7 @@ class PairTask(Task[T, Corpus, Batch], Generic[T]):
         """Return the tokenizers of the source and of the target, with None for a side that is not text."""
         raise NotImplementedError
 
-    def in_order(self, corpus: Corpus, batch_tokens: int) -> Iterator[tuple[npx.Array, Batch]]:
+    def validation_batches(self, corpus: Corpus, batch_tokens: int) -> Iterator[tuple[npx.Array, Batch]]:
         longest_side = int(max(corpus.src_lengths.max(), corpus.tgt_lengths.max()))
         batches = Batches(corpus, max(longest_side, batch_tokens))
         return ((indices, batches.batch(indices)) for indices in batches.by_length())
@@ -105,8 +105,10 @@ def search_lines(
             by rank i modulo the number of ranks, and all ranks yield the same results.
         search: options of `beam_search`: beam, alpha, penalty, max_extra and n_best.
 
-    Raises ValueError for an invalid option, before the first line is read.
+    Raises ValueError for an invalid option, and TypeError if `lines` is a string, before the first line is read.
     """
+    if isinstance(lines, str):
+        raise TypeError(f"lines: expected a list of sentences; got a string; try [{lines[:60]!r}]")
     check_search(**search)
     for name, value, minimum in (
         ("batch_tokens", batch_tokens, 1),
@@ -140,12 +142,15 @@ def search_lines(
         return results
 
     def search_windows() -> Iterator[tuple[Line, list[Any]]]:
-        remaining, first, n_characters = iter(lines), 1, CHARACTERS_PER_TOKEN * batch_tokens
+        remaining = iter(lines)
+        first_number = 1
+        n_characters = CHARACTERS_PER_TOKEN * batch_tokens
         while texts := world.broadcast(read_window(remaining, window, n_characters) if world.rank == 0 else None):
-            encoded = encode_lines(tokenizer, texts, first, max_length, on_warning, trained_length)
-            batch = [Line(first + i, text, ids) for i, (text, ids) in enumerate(zip(texts, encoded, strict=True))]
+            encoded = encode_lines(tokenizer, texts, first_number, max_length, on_warning, trained_length)
+            numbers = range(first_number, first_number + len(texts))
+            batch = [Line(*fields) for fields in zip(numbers, texts, encoded, strict=True)]
             yield from zip(batch, search_window(batch), strict=True)
-            first += len(texts)
+            first_number += len(texts)
 
     return search_windows()
 
@@ -171,17 +176,18 @@ def read_window(lines: Iterator[str | None], max_lines: int, max_characters: int
 def encode_lines(
     tokenizer: TextTokenizer,
     lines: Sequence[str],
-    first: int,
+    first_number: int,
     max_length: int,
     on_warning: Callable[[str], object],
     trained_length: int | None = None,
 ) -> list[list[int]]:
-    """Return the token ids of each line, without EOS, truncated to max_length - 1; `first` is the first line number.
+    """Return the token ids of each line, without EOS, truncated to max_length - 1.
 
-    `on_warning` is called for a line that is truncated, or longer than `trained_length`, the limit in training.
+    `first_number` is the number of the first line. `on_warning` is called for a line that is truncated, or longer than
+    `trained_length`, the limit in training.
     """
     sources = tokenizer.encode_batch(lines)
-    for number, ids in enumerate(sources, first):
+    for number, ids in enumerate(sources, first_number):
         if len(ids) >= max_length:
             on_warning(
                 f"line {number}: expected at most {max_length - 1} tokens; got {len(ids)}; "

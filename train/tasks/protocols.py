@@ -98,13 +98,16 @@ class BatchSource(Protocol):
     """The batches of every epoch."""
 
     def epoch(self, epoch: int) -> Sequence[Any]:
-        """Return the keys of the batches of epoch 0, 1, ... in order; a key is any value that `batch` accepts."""
+        """Return the examples of each batch of an epoch (from 0), in order.
+
+        They may have any type that `sizes` and `batch` accept.
+        """
 
     def sizes(self, examples: Any) -> tuple[int, int]:
         """Return `n_target_tokens` and `n_tokens` of a batch without building it."""
 
     def batch(self, examples: Any) -> Batch:
-        """Return the batch for a key."""
+        """Build the batch of these examples."""
 
 
 class Evaluation(Protocol):

@@ -43,11 +43,13 @@ class Task(Generic[T, C, B]):
     """
 
     name: ClassVar[str]
+    model_kind: ClassVar[str] = ""  # the name of a trained model in messages, such as "a parser"
     command: ClassVar[str] = ""  # the command that applies a trained model
     # A dataclass with the task's own keys of [data] (see models/fields.py). `train` gets an option for each of them.
     keys: ClassVar[type]
     files: ClassVar[Mapping[str, tuple[str, ...]]]  # maps "train" and "valid" to the keys that name their files
-    examples: ClassVar[str]  # "pairs", "text" or "labels"; the task trains the architectures with the same value
+    # "pairs", "text" or "labels"; the task works with every architecture of the same `data_kind`
+    data_kind: ClassVar[str]
     # The kinds of tokenizer that the task can train; any other value of data.tokenizer is a path.
     tokenizers: ClassVar[tuple[str, ...]] = KINDS
     sides: ClassVar[tuple[str, ...]] = ("text",)  # sides of an example; train.batch_tokens limits each side
@@ -78,8 +80,8 @@ class Task(Generic[T, C, B]):
 
     def learn_tokenizer(self, data: Any, files: Sequence[str]) -> T:
         """Train a tokenizer of the kind `data.tokenizer` on the training text; by default a `Tokenizer`."""
-        files_are_parallel = len(files) > 1
-        return cast(T, Tokenizer.train(files, data.tokenizer, data.vocab_size, data.pretokenizer, files_are_parallel))
+        is_parallel = len(files) > 1
+        return cast(T, Tokenizer.train(files, data.tokenizer, data.vocab_size, data.pretokenizer, is_parallel))
 
     def fit_tokenizer(self, tokenizer: T, data: Any, files: Sequence[str]) -> T:
         """Adapt the existing tokenizer that a new run's configuration names to the training text."""
@@ -99,23 +101,28 @@ class Task(Generic[T, C, B]):
         tokenizer: T,
         folder: Path,
         max_length: int,
-        progress: Callable[[int], object] = lambda examples: None,
+        on_progress: Callable[[int], object] = lambda n_read: None,
         /,
     ) -> C:
         """Tokenize the text and store its arrays in `folder`.
 
-        Examples longer than `max_length` tokens are left out. `progress` is called with the number of examples read.
+        Examples longer than `max_length` tokens are left out. `on_progress` receives the number of
+        examples read so far.
         """
         raise NotImplementedError
 
-    def training_batches(self, corpus: C, config: Configuration, tokenizer: T, order: int) -> BatchSource:
+    def warnings(self, corpus: C, files: Sequence[str]) -> list[str]:
+        """Return warnings about the text `files` that was prepared as `corpus`, each a line for the log."""
+        return []
+
+    def training_batches(self, corpus: C, config: Configuration, tokenizer: T, order_version: int) -> BatchSource:
         """Return the shuffled batches that a run trains on, each with at most `train.batch_tokens` tokens per side.
 
-        `order` is the version of the batch order that the run started with.
+        `order_version` is the version of the batch order that the run started with.
         """
         raise NotImplementedError
 
-    def in_order(self, corpus: C, batch_tokens: int) -> Iterable[tuple[npx.Array, B]]:
+    def validation_batches(self, corpus: C, batch_tokens: int) -> Iterable[tuple[npx.Array, B]]:
         """Yield (examples, batch) with each example once, in a fixed order, for validation."""
         raise NotImplementedError
 
@@ -126,7 +133,7 @@ class Task(Generic[T, C, B]):
     def describe_examples(self, corpus: C, examples: Any) -> str:
         """Describe, for a message, where the examples of a batch are in the text.
 
-        `examples` is the key of the batch, as `BatchSource.epoch` returns it.
+        `examples` has the type that `BatchSource.epoch` returns.
         """
         return plural(len(examples), "example")
 
@@ -149,7 +156,7 @@ def task(cls: type[Task[T, C, B]]) -> type[Task[T, C, B]]:
 
 
 def list_lines(corpus: Any, examples: Any) -> str:
-    """Return the line numbers of examples of a corpus of pairs as text; `examples` is the key of a batch."""
+    """Return the line numbers of the examples of a batch, from a corpus of pairs, as text."""
     numbers = corpus.line_numbers(getattr(examples, "indices", examples))
     n_more = len(numbers) - MAX_LISTED
     listed = ", ".join(map(str, numbers[:MAX_LISTED])) + (f" and {n_more} more" if n_more > 0 else "")
@@ -158,7 +165,8 @@ def list_lines(corpus: Any, examples: Any) -> str:
 
 def missing_texts_error(files: Mapping[str, str], prepared: str) -> UserError:
     """Return the error for missing text `files`, a dict of paths by key; `prepared` is data.prepared."""
-    base, (first, *others) = describe_base(next(iter(files.values()))), files
+    first, *others = files
+    base = describe_base(files[first])
     attempt = f"{option(first)} with another path{base}"
     if others:
         base = base.replace("this path is", "these paths are")
@@ -172,13 +180,18 @@ def missing_texts_error(files: Mapping[str, str], prepared: str) -> UserError:
 
 
 class TaskError(UserError):
-    """The model `path` is of the task `task`, but one of the task `expected` is required."""
+    """The model `path` is of the task `task`, but one of the tasks `expected` is required."""
 
-    def __init__(self, path: object, expected: str, task: Task[Any, Any, Any], attempt: str = "") -> None:
+    def __init__(self, path: object, expected: Sequence[str], task: Task[Any, Any, Any], attempt: str = "") -> None:
         self.path, self.expected, self.task = path, expected, task
         attempt = attempt or (f"`npx-transformer {task.command}`" if task.command else "")
-        got = f"a model of the task {task.name}{attempt and f'; try {attempt}'}"
-        super().__init__(f"{path}: expected a model of the task {expected}; got {got}")
+        got = f"{describe_model(task.name)}{attempt and f'; try {attempt}'}"
+        super().__init__(f"{path}: expected {describe_model(*expected)}; got {got}")
+
+
+def describe_model(*tasks: str) -> str:
+    """Describe a model of one of these tasks, for a message."""
+    return " or ".join(TASKS[name].model_kind or f"a model of the task {name}" for name in tasks)
 
 
 def option(name: str) -> str:

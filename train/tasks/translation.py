@@ -44,6 +44,7 @@ class Translation(PairTask[TranslationTokenizer]):
     """Predict the second sentence of a pair from the first."""
 
     name = "translation"
+    model_kind = "a translation model"
     command = "translate"
     keys = TranslationKeys
     files = {"train": ("train_src", "train_tgt"), "valid": ("valid_src", "valid_tgt")}
@@ -87,7 +88,10 @@ class GreedyScores:
     """BLEU and chrF of greedy search on the validation text."""
 
     def __init__(self, tokenizer: TranslationTokenizer, corpus: Corpus, max_extra: int, tokenize: str) -> None:
-        self.tokenizer, self.corpus, self.max_extra, self.tokenize = tokenizer, corpus, max_extra, tokenize
+        self.tokenizer = tokenizer
+        self.corpus = corpus
+        self.max_extra = max_extra
+        self.tokenize = tokenize
         self.records: dict[int, list[int]] = {}  # maps a pair to token ids
 
     def add(self, model: SearchModel, indices: npx.Array, batch: Batch) -> None:
@@ -118,7 +122,7 @@ def translate_lines(
         options: keyword arguments of `decode_stream`: beam, alpha, n_best, batch_tokens, ...
 
     Returns, for each line, its `n_best` translations as (text, score), best first; [("", 0.0)] for an empty line.
-    Raises ValueError for an invalid option.
+    Raises ValueError for an invalid option and TypeError for an unknown one.
     """
     return list(translate_stream(model, tokenizer, lines, **options))
 
@@ -126,7 +130,8 @@ def translate_lines(
 def best_translations(
     model: SourceModel, tokenizer: TranslationTokenizer, lines: Iterable[str], **options: Any
 ) -> list[str]:
-    """Return the best translation of each line (see `translate_lines`)."""
+    """Return the best translation of each line; `lines` is a list of sentences, and the options are those of
+    `translate_lines`: beam, alpha, ..."""
     return [translations[0][0] for translations in translate_stream(model, tokenizer, lines, **options)]
 
 

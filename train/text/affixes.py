@@ -1,4 +1,4 @@
-"""Encodes each word as two tokens. The first is the word itself if the vocabulary contains it, otherwise its shape. The
+"""Encode each word as two tokens. The first is the word itself if the vocabulary contains it, otherwise its shape. The
 second is the ending of the word.
 
 In a small text, most subwords of a rare word are rare as well, but its shape and its ending are not.
@@ -14,8 +14,8 @@ from tokenizers import decoders, pre_tokenizers
 from train.errors import UserError
 from train.text.tokenizer import SPECIALS, Tokenizer, tokenizer_spec
 
-KIND = "affixes"
-ENDING = 3  # number of characters of an ending
+AFFIXES = "affixes"
+ENDING_LENGTH = 3  # number of characters of an ending
 ENDING_MARK = "~"
 MIN_AFFIXES = 100
 # ASCII whitespace, as in EVALB, which uses C's isspace: U+00A0 is part of a word.
@@ -45,7 +45,8 @@ class AffixTokenizer(Tokenizer):
     def encode_batch(self, texts: Sequence[str]) -> list[list[int]]:
         if not self._affixes:
             return super().encode_batch(texts)
-        ids, unknown = self._affixes, self.special.unk_id
+        ids = self._affixes
+        unknown = self.special.unk_id
         return [[ids.get(affix, unknown) for affix in affixes(split_words(text), ids)] for text in texts]
 
 
@@ -55,7 +56,7 @@ def affix_spec(sentences: Iterable[Sequence[str]], symbols: Sequence[str], vocab
     counts: Counter[str] = Counter()
     for words in sentences:
         for word in words:
-            counts.update((f" {word}", shape(word), ending(word)))
+            counts.update((f" {word}", word_shape(word), word_ending(word)))
     n_affixes = vocab_size - len(symbols)
     repeated = sorted((p for p, n in counts.items() if n > 1), key=lambda p: (p[0] == " ", -counts[p], p))
     if n_affixes < MIN_AFFIXES:
@@ -71,19 +72,19 @@ def affix_spec(sentences: Iterable[Sequence[str]], symbols: Sequence[str], vocab
 def affixes(words: Iterable[str], vocabulary: dict[str, int]) -> Iterator[str]:
     """Yield two tokens for each word: the word or its shape, and its ending."""
     for word in words:
-        yield f" {word}" if f" {word}" in vocabulary else shape(word)
-        yield ending(word)
+        yield f" {word}" if f" {word}" in vocabulary else word_shape(word)
+        yield word_ending(word)
 
 
-def shape(word: str) -> str:
+def word_shape(word: str) -> str:
     """Return the character classes of a word, such as ?Aa, ?aa-aa or ?00; runs are shortened to two characters."""
     classes = re.sub(r"[^\W\d_]", lambda m: "A" if m[0].isupper() else "a", re.sub(r"\d", "0", word))
     return "?" + re.sub(r"(.)\1+", r"\1\1", classes)[:8]
 
 
-def ending(word: str) -> str:
-    """Return the last ENDING characters of a word in lower case, marked as an ending."""
-    return f"{ENDING_MARK}{word[-ENDING:].lower()}"
+def word_ending(word: str) -> str:
+    """Return the last ENDING_LENGTH characters of a word in lower case, marked as an ending."""
+    return f"{ENDING_MARK}{word[-ENDING_LENGTH:].lower()}"
 
 
 def split_words(line: str) -> list[str]:

@@ -12,10 +12,10 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from train.errors import UserError
+from train.errors import UserError, plural
 from train.text.corpus import Corpus, IntArray
 
-ORDER = 2  # version of the batch order (see `Batches`); a resumed run keeps the version that it started with
+ORDER_VERSION = 2  # version of the batch order (see `Batches`); a resumed run keeps the one that it started with
 TWO_POOL_BATCHES = range(80, 160)  # an epoch of this many batches is split at random into two pools
 POOL_BATCHES = 32  # version 1: size of the smallest pool in batches; the largest is 8 times as large
 
@@ -45,7 +45,8 @@ class Batch:
 
     def describe(self) -> str:
         """Return the shape as text."""
-        return "{} pairs of {} + {} tokens".format(*self.shape)
+        n_pairs, src_length, tgt_length = self.shape
+        return f"{plural(n_pairs, 'pair')} of {src_length} + {tgt_length} tokens"
 
     def halves(self) -> list["Batch"]:
         """Return the two halves of the batch, or the batch itself if it has only one pair."""
@@ -60,8 +61,8 @@ class Batches:
     A batch of n pairs whose longest sentence, on either side, has length L satisfies n L <= batch_tokens.
 
     The pairs of an epoch are shuffled and divided into pools; each pool is sorted by length and cut into batches; the
-    batches of all pools are shuffled. The result depends only on (seed, epoch). The versions of `order` differ in the
-    pools and in the sorting:
+    batches of all pools are shuffled. The result depends only on (seed, epoch). The versions of the batch order
+    differ in the pools and in the sorting:
 
         2   One pool, or two if TWO_POOL_BATCHES contains the number of batches: for these numbers, few pairs have equal
             lengths, and two pools cause little padding. Pairs are sorted by the length L of the longer side, which
@@ -74,7 +75,7 @@ class Batches:
     benchmarks/padding.py measures the padding, and how often two pairs share a batch in two successive epochs.
     """
 
-    def __init__(self, corpus: Corpus, batch_tokens: int, seed: int = 1, order: int = ORDER) -> None:
+    def __init__(self, corpus: Corpus, batch_tokens: int, seed: int = 1, order_version: int = ORDER_VERSION) -> None:
         """Raise UserError for an empty corpus and for a sentence longer than `batch_tokens`."""
         if not len(corpus):
             raise UserError("data: expected at least one pair; got an empty corpus; try other training files")
@@ -86,30 +87,33 @@ class Batches:
                 f"batch_tokens: expected at least {longest}, the length of the longest sentence with its end token; "
                 f"got {batch_tokens}; try a larger batch_tokens or a smaller data.max_length"
             )
-        self.corpus, self.batch_tokens, self.seed, self.order = corpus, int(batch_tokens), int(seed), order
+        self.corpus = corpus
+        self.batch_tokens = int(batch_tokens)
+        self.seed = int(seed)
+        self.order_version = order_version
         tokens = np.maximum(corpus.src_lengths, corpus.tgt_lengths).sum(dtype=np.int64)
         n_batches = int(tokens) / batch_tokens
-        if order == 1:
+        if order_version == 1:
             pool_batches = min(max(POOL_BATCHES, n_batches / 16), 8 * POOL_BATCHES)
             n_pools = max(1, round(n_batches / pool_batches), min(2, int(n_batches / 8)))
         else:
             n_pools = 2 if int(n_batches) in TWO_POOL_BATCHES else 1
         self._pool_size = -(-len(corpus) // n_pools)  # pairs
-        self._shifts = n_batches >= 2  # a text that fits in one batch is not divided
+        self._varies_first_batch = n_batches >= 2  # a text that fits in one batch is not divided
 
     def epoch(self, epoch: int) -> list[IntArray]:
-        """Return the batches of epoch 0, 1, ... as arrays of pair indices; each pair is in exactly one batch."""
-        bits = np.random.Philox(np.random.SeedSequence([self.seed, epoch]))
-        order = shuffled(len(self.corpus), bits)
+        """Return the batches of an epoch (from 0) as arrays of pair indices; each pair is in exactly one batch."""
+        philox = np.random.Philox(np.random.SeedSequence([self.seed, epoch]))
+        order = shuffled(len(self.corpus), philox)
         batches: list[IntArray] = []
         for start in range(0, len(order), self._pool_size):
             pool = order[start : start + self._pool_size]
-            if self.order == 1:
+            if self.order_version == 1:
                 batches += self._cut(*self._by_source(pool))
             else:
-                first_tokens = 1 + int(bits.random_raw()) % self.batch_tokens if self._shifts else 0
+                first_tokens = 1 + int(philox.random_raw()) % self.batch_tokens if self._varies_first_batch else 0
                 batches += self._cut(*self._by_difference(pool), first_tokens)
-        return [batches[i] for i in shuffled(len(batches), bits)]
+        return [batches[i] for i in shuffled(len(batches), philox)]
 
     def by_length(self) -> list[IntArray]:
         """Return the batches for validation: always the same, sorted by length."""
@@ -124,7 +128,7 @@ class Batches:
         return pool[keys & np.uint64(0xFFFFFFFF)], (keys >> np.uint64(48)).astype(np.int64)
 
     def _by_difference(self, pool: IntArray) -> tuple[IntArray, IntArray]:
-        """Sort a pool as in order 2 (see `Batches`); return the same values as `_by_source`."""
+        """Sort a pool as in version 2 of the batch order (see `Batches`); return the same values as `_by_source`."""
         src = self.corpus.src_lengths[pool].astype(np.int64)
         tgt = self.corpus.tgt_lengths[pool].astype(np.int64)
         longer = np.maximum(src, tgt)
@@ -139,13 +143,15 @@ class Batches:
         Args:
             first_tokens: maximum number of tokens of the first batch, unless it has one pair; 0 means `batch_tokens`.
         """
-        start, budget = 0, first_tokens or self.batch_tokens
+        start = 0
+        budget = first_tokens or self.batch_tokens
         while start < len(pool):  # the largest n with n * (length of the longest sentence) <= budget
             window = lengths[start : start + self.batch_tokens // int(lengths[start])]
             tokens = window * np.arange(1, len(window) + 1)
             end = start + max(1, int(np.searchsorted(tokens, budget, side="right")))
             yield pool[start:end]
-            start, budget = end, self.batch_tokens
+            start = end
+            budget = self.batch_tokens
 
     def sizes(self, indices: IntArray) -> tuple[int, int]:
         """Return `n_target_tokens` and `n_tokens` of the batch of these pairs without building it."""
@@ -169,9 +175,9 @@ class Stream:
         """`batches` is a `Batches` or another object with its methods `epoch`, `sizes` and `batch`."""
         self.epoch = lru_cache(maxsize=2)(batches.epoch)  # the current epoch and the next
         self._build, self._sizes = batches.batch, batches.sizes
-        self._ready: dict[Position, Any] = {}
+        self._prepared: dict[Position, Any] = {}
 
-    def after(self, position: Position) -> tuple[int, int]:
+    def next_position(self, position: Position) -> tuple[int, int]:
         """Return the next position."""
         epoch, index = position[:2]
         return (epoch, index + 1) if index + 1 < len(self.epoch(epoch)) else (epoch + 1, 0)
@@ -180,7 +186,7 @@ class Stream:
         """Return `count` successive positions."""
         positions = [first]
         while len(positions) < count:
-            positions.append(self.after(positions[-1]))
+            positions.append(self.next_position(positions[-1]))
         return positions[:count]
 
     def sizes(self, position: Position) -> tuple[int, int]:
@@ -190,7 +196,7 @@ class Stream:
 
     def batch(self, position: Position) -> Any:
         """Return the batch at a position."""
-        return self._ready.pop(position, None) or self._build(self.examples(position))
+        return self._prepared.pop(position, None) or self._build(self.examples(position))
 
     def examples(self, position: Position) -> Any:
         """Return the indices of the examples in a batch, or in a part of it."""
@@ -203,16 +209,16 @@ class Stream:
 
     def prepare(self, positions: Iterable[Position]) -> None:
         """Build the batches at these positions now; batches prepared earlier are dropped."""
-        self._ready = {position: self.batch(position) for position in positions}
+        self._prepared = {position: self.batch(position) for position in positions}
 
 
-def shuffled(n: int, bits: "np.random.Philox") -> IntArray:  # numpy.random is imported on first use
+def shuffled(n: int, philox: "np.random.Philox") -> IntArray:  # numpy.random is imported on first use
     """Return a random permutation of 0..n-1 (uint32): n random numbers are sorted, each with its index in the low bits.
 
     Unlike `Generator.permutation`, the result is the same in all versions of NumPy, because only raw bits are drawn.
     """
     width = max(1, (n - 1).bit_length())
-    keys = bits.random_raw(n)
+    keys = philox.random_raw(n)
     keys <<= np.uint64(width)
     keys |= np.arange(n, dtype=np.uint64)
     keys.sort()  # all keys differ, so the order does not depend on the sorting algorithm

@@ -23,12 +23,15 @@ from train.text.prepared import token_dtype
 from train.text.tokenizer import Tokenizer
 
 CHUNK = 8192  # number of sentences segmented together
-WORD = 1 << 16  # a merge is skipped if its random 16-bit number is below p * WORD
+RANDOM_RANGE = 1 << 16  # random numbers have 16 bits; a merge is skipped if its number is below p * RANDOM_RANGE
 NO_MERGE = np.iinfo(np.int64).max  # rank of a pair of symbols that is not merged
 
 
 class Merges:
-    """The merges of a byte-pair tokenizer as arrays. Raises UserError for any other kind of tokenizer."""
+    """The merges of a byte-pair tokenizer as arrays. Raises UserError for any other kind of tokenizer.
+
+    The rank of a merge is its index in the tokenizer's list, in the order in which the merges were learned.
+    """
 
     def __init__(self, tokenizer: Tokenizer) -> None:
         model = tokenizer.spec["model"]
@@ -41,7 +44,8 @@ class Merges:
             )
         vocabulary: dict[str, int] = model["vocab"]
         pairs = [tuple(m.split(" ")) if isinstance(m, str) else tuple(m) for m in model["merges"]]
-        self.tokenizer, self.n_ids = tokenizer, tokenizer.vocab_size
+        self.tokenizer = tokenizer
+        self.n_ids = tokenizer.vocab_size
         keys = np.array([vocabulary[a] * self.n_ids + vocabulary[b] for a, b in pairs], np.int64)
         self._rank_of = np.argsort(keys)  # ranks of the sorted keys
         self._keys = keys[self._rank_of]
@@ -55,7 +59,7 @@ class Merges:
         self._symbols = np.array([i for s in symbols for i in s], np.int64)
 
     def ranks(self, left: IntArray, right: IntArray) -> NDArray[np.int64]:
-        """Return the ranks of the merges of pairs of symbols, NO_MERGE for pairs without one."""
+        """Return the rank of the merge of each pair of symbols, or NO_MERGE if the pair is not merged."""
         if not len(self._keys):
             return np.full(left.shape, NO_MERGE)
         keys = left * self.n_ids + right
@@ -69,32 +73,35 @@ class Merges:
         positions = np.arange(int(lengths.sum())) - np.repeat(ends - lengths, lengths)
         return self._symbols[np.repeat(self._spelling_starts[tokens], lengths) + positions]
 
-    def segment(self, words: NDArray[np.int64], threshold: int, bits: "np.random.Philox") -> list[IntArray]:
+    def segment(self, words: NDArray[np.int64], threshold: int, philox: "np.random.Philox") -> list[IntArray]:
         """Segment n words of L symbols each, shape (n, L), with dropout; return the tokens of each word.
 
         Args:
-            threshold: the probability of skipping a merge, in units of 1 / WORD.
+            threshold: the probability of skipping a merge, in units of 1 / RANDOM_RANGE.
         """
         results: list[Any] = [None] * len(words)
         rows = np.arange(len(words))
         ranks = self.ranks(words[:, :-1], words[:, 1:])
         while len(rows):  # each iteration makes one merge in every remaining word, so all have the same length
             n = ranks.size
-            skipped = bits.random_raw(-(-n // 4)).view(np.uint16)[:n].reshape(ranks.shape) < threshold
+            skipped = philox.random_raw(-(-n // 4)).view(np.uint16)[:n].reshape(ranks.shape) < threshold
             candidates = np.where(skipped, NO_MERGE, ranks)
-            at = candidates.argmin(axis=1) if ranks.shape[1] else np.zeros(len(rows), np.int64)
-            best = candidates[np.arange(len(rows)), at] if ranks.shape[1] else np.full(len(rows), NO_MERGE)
-            done = best == NO_MERGE
-            for row, tokens in zip(rows[done], words[done], strict=True):
+            # The best merge of each word: its rank, and the position of its left symbol.
+            position = candidates.argmin(axis=1) if ranks.shape[1] else np.zeros(len(rows), np.int64)
+            best = candidates[np.arange(len(rows)), position] if ranks.shape[1] else np.full(len(rows), NO_MERGE)
+            is_finished = best == NO_MERGE
+            for row, tokens in zip(rows[is_finished], words[is_finished], strict=True):
                 results[row] = tokens
-            rows, words, ranks, at, best = rows[~done], words[~done], ranks[~done], at[~done], best[~done]
+            rows, words, ranks, position, best = (x[~is_finished] for x in (rows, words, ranks, position, best))
             if not len(rows):
                 break
-            words[np.arange(len(rows)), at] = self.merged[best]
-            words, ranks = remove_columns(words, at + 1), remove_columns(ranks, at)
-            for place in (at - 1, at):  # ranks of the pairs that contain the new token
-                valid = (place >= 0) & (place < ranks.shape[1])
-                i, j = np.flatnonzero(valid), place[valid]
+            words[np.arange(len(rows)), position] = self.merged[best]
+            words = remove_columns(words, position + 1)
+            ranks = remove_columns(ranks, position)
+            for left in (position - 1, position):  # ranks of the two pairs that contain the new token
+                exists = (left >= 0) & (left < ranks.shape[1])
+                i = np.flatnonzero(exists)
+                j = left[exists]
                 ranks[i, j] = self.ranks(words[i, j], words[i, j + 1])
         return results
 
@@ -131,7 +138,7 @@ class Segmenter:
         self, corpus: Corpus, tokenizers: Sequence[Tokenizer | None], rate: float, seed: int, max_length: int
     ) -> None:
         self.corpus, self.seed, self.max_length = corpus, seed, max_length
-        self.threshold = round(rate * WORD)
+        self.threshold = round(rate * RANDOM_RANGE)
         self.merges = [None if tokenizer is None else Merges(tokenizer) for tokenizer in tokenizers]
         self._starts = [
             []
@@ -159,31 +166,31 @@ class Segmenter:
 
     def _segment(self, side: int, merges: Merges | None, number: int, epoch: int) -> tuple[IntArray, IntArray]:
         """Return the tokens of chunk `number` of a side in this epoch, and the number of tokens of each sentence."""
-        plain, offsets = self.corpus.flat(side, number * CHUNK, (number + 1) * CHUNK)
+        plain_tokens, offsets = self.corpus.flat(side, number * CHUNK, (number + 1) * CHUNK)
         plain_lengths = np.diff(offsets)
         if merges is None:
-            return plain, plain_lengths
-        bits = np.random.Philox(np.random.SeedSequence([self.seed, epoch, 1 + side, number]))
+            return plain_tokens, plain_lengths
+        philox = np.random.Philox(np.random.SeedSequence([self.seed, epoch, 1 + side, number]))
         first = np.flatnonzero(self._starts[side][number])  # the first token of each word
-        symbols = merges.spell(plain)
-        symbol_ends = np.concatenate([[0], np.cumsum(merges.spelling_lengths[plain])])
+        symbols = merges.spell(plain_tokens)
+        symbol_ends = np.concatenate([[0], np.cumsum(merges.spelling_lengths[plain_tokens])])
         word_begins = symbol_ends[first]
         word_lengths = np.diff(np.append(word_begins, len(symbols)))
         words: list[Any] = [None] * len(first)
         for length in np.unique(word_lengths):
             same = np.flatnonzero(word_lengths == length)
             matrix = symbols[word_begins[same][:, None] + np.arange(length)]
-            for word, ids in zip(same, merges.segment(matrix, self.threshold, bits), strict=True):
+            for word, ids in zip(same, merges.segment(matrix, self.threshold, philox), strict=True):
                 words[word] = ids
         counts = np.array([len(ids) for ids in words])
         sentence_of = np.searchsorted(offsets, first, side="right") - 1  # the sentence of each word
         lengths = np.bincount(sentence_of, counts, len(plain_lengths)).astype(np.int64)
         is_long = lengths >= self.max_length
-        flat = np.concatenate(words) if words else plain
+        flat = np.concatenate(words) if words else plain_tokens
         if is_long.any():
             ends = np.cumsum(lengths)
             flat = np.concatenate([
-                plain[offsets[i] : offsets[i + 1]] if is_long[i] else flat[ends[i] - lengths[i] : ends[i]]
+                plain_tokens[offsets[i] : offsets[i + 1]] if is_long[i] else flat[ends[i] - lengths[i] : ends[i]]
                 for i in range(len(lengths))
             ])  # fmt: skip
         return flat.astype(token_dtype(merges.n_ids)), np.where(is_long, plain_lengths, lengths)
@@ -210,7 +217,7 @@ class SegmentedBatches:
         self._batches = lru_cache(maxsize=2)(lambda epoch: make_batches(segmenter.epoch(epoch)))
 
     def epoch(self, epoch: int) -> list[EpochExamples]:
-        """Return the pairs of each batch of epoch 0, 1, ..."""
+        """Return the pairs of each batch of an epoch (from 0)."""
         return [EpochExamples(epoch, indices) for indices in self._batches(epoch).epoch(epoch)]
 
     def sizes(self, examples: EpochExamples) -> tuple[int, int]:

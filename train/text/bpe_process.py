@@ -21,7 +21,9 @@ def main() -> None:
     with suppress(OSError, AttributeError):  # die with the parent process
         ctypes.CDLL(None).prctl(PR_SET_PDEATHSIG, signal.SIGKILL)
     messages = (json.loads(line) for line in sys.stdin)
-    engine, settings, is_complete = Tokenizer.from_str(json.dumps(next(messages))), next(messages), False
+    engine = Tokenizer.from_str(json.dumps(next(messages)))
+    settings = next(messages)
+    is_complete = False
 
     def chunks() -> Iterator[list[str]]:
         nonlocal is_complete

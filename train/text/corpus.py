@@ -67,11 +67,13 @@ def prepare_pairs(
     out_dir: str | PathLike[str],
     max_length: int = 256,
     on_progress: Callable[[int], object] = lambda n_read: None,
+    *,
+    unseen_labels: Mapping[str, int] | None = None,
 ) -> "Corpus":
     """Prepare pairs from files of any kind, as `prepare` does for text files.
 
     `encode` receives, for each of the `paths`, a function to call with all bytes that it reads, and yields chunks of
-    pairs as (source ids, target ids).
+    pairs as (source ids, target ids). It may fill `unseen_labels`, which is stored in meta.json.
     """
     if not 2 <= max_length <= MAX_LENGTH:
         raise UserError(f"max_length: expected 2 to {MAX_LENGTH} tokens per side; got {max_length}; try 256")
@@ -88,12 +90,13 @@ def prepare_pairs(
                 raise UserError(
                     f"{', '.join(map(str, paths.values()))}: expected at least one pair; got {pairs['empty']:,} pairs "
                     f"with an empty side and {pairs['too_long']:,} over max_length {max_length}; try other files or a "
-                    "larger data.max_length"
+                    "larger maximum length (data.max_length, or --max-length of `data`)"
                 )
             sources = {name: str(path) for name, path in paths.items()}
             digests = {name: sha256.hexdigest() for name, sha256 in hashes.items()}
             return identity | {
                 "sources": sources, "dtype": dtype.name, "sha256": digests, "pairs": pairs, "tokens": tokens,
+                **({"unseen_labels": unseen_labels} if unseen_labels else {}),
             }  # fmt: skip
 
         write_prepared(out_dir, ARRAYS, write_files)
@@ -115,7 +118,8 @@ def _write(
     files[4].write(np.full(1, -1, np.int64).tobytes())  # an empty file could not be memory-mapped
     for encoded in chunks:
         lengths = np.array([[len(ids) for ids in side] for side in encoded])  # (2, pairs), without the end token
-        empty, too_long = (lengths == 0).any(0), (lengths >= max_length).any(0)
+        empty = (lengths == 0).any(0)
+        too_long = (lengths >= max_length).any(0)
         keep = ~(empty | too_long)
         files[4].write((pairs["read"] + np.flatnonzero(~keep)).tobytes())
         pairs["read"] += len(keep)
@@ -156,7 +160,8 @@ class Corpus:
             skipped: ascending indices, from 0, of the pairs of the text that are not in the corpus.
         """
         self._skipped = np.zeros(0, np.int64) if skipped is None else skipped
-        self.special, self.meta = special, meta or {}
+        self.special = special
+        self.meta = meta or {}
         self._tokens, self._offsets = tuple(tokens), tuple(offsets)
         self.src_lengths, self.tgt_lengths = map(_lengths, offsets)
 
@@ -249,13 +254,17 @@ class Corpus:
 
 
 def _lengths(offsets: IntArray, block: int = 1 << 20) -> NDArray[np.uint16]:
-    """Return the lengths (pairs,) with EOS, computed block by block so that the int64 offsets stay on disk."""
+    """Return the lengths (pairs,) with EOS, computed block by block so that the int64 offsets stay on disk.
+
+    Raises UserError for a sentence that is too long. Only pairs in memory can be: `prepare` leaves long pairs out.
+    """
     lengths = np.empty(len(offsets) - 1, np.uint16)
     for i in range(0, len(lengths), block):
         exact = np.diff(offsets[i : i + block + 1]) + 1
         if exact.max() > MAX_LENGTH:
             raise UserError(
-                f"pair {i + int(exact.argmax())}: expected at most {MAX_LENGTH} tokens per side; got {exact.max()}; "
+                f"pair {i + int(exact.argmax())} (from 0): expected at most {MAX_LENGTH:,} tokens per side; "
+                f"got {exact.max():,}; "
                 "try splitting the pair"
             )
         lengths[i : i + block] = exact

@@ -3,12 +3,14 @@
 A labeled text is a line of the form `label<TAB>text` or, for a pair, `label<TAB>text<TAB>text`. Tagged words are either
 lines of the form `word<TAB>tag`, with an empty line after each sentence, or two files, one of sentences and one of
 their tags. A prepared text consists of BOS, tokens and EOS; each text of a pair has an EOS. A text has one label id, or
-one per token; the padding id then marks tokens without a label.
+one per token; the padding id then marks tokens without a label. Labels that the training text lacks have ids after
+those of the training text. They do not contribute to the loss, and every prediction for them is an error.
 """
 
+from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from itertools import chain
+from itertools import chain, islice
 from os import PathLike
 from typing import Any, NamedTuple
 
@@ -16,15 +18,16 @@ import numpy as np
 from numpy.typing import NDArray
 from tokenizers import Regex, decoders, pre_tokenizers
 
-from train.errors import UserError, nearest, plural
+from train.errors import UserError, plural
 from train.text.affixes import split_words
-from train.text.batches import ORDER, Batches
+from train.text.batches import ORDER_VERSION, Batches
 from train.text.corpus import Corpus, IntArray
 from train.text.lines import count_lines, numbered_lines, read_parallel
 from train.text.tokenizer import DEFAULT_IDS, SPECIALS, Tokenizer, tokenizer_spec
 
 MAX_LABELS = 10_000
-SHOWN = 60  # number of characters of a line that a message shows
+MAX_SHOWN = 60  # number of characters of a line that a message shows
+MAX_LISTED = 10  # number of labels that a message lists
 
 
 class LabeledExample(NamedTuple):
@@ -46,7 +49,7 @@ def read_labeled(
     for number, line in numbered_lines(path, on_bytes):
         label, *texts = (field.strip() for field in line.split("\t"))
         if not label or not 1 <= len(texts) <= 2 or not all(texts):
-            got = repr(line[:SHOWN]) if line.strip() else "an empty line"
+            got = repr(line[:MAX_SHOWN]) if line.strip() else "an empty line"
             raise UserError(
                 f"{path}, line {number}: expected label<TAB>text, or label<TAB>text<TAB>text; got {got}; "
                 "try `paste labels.txt texts.txt`"
@@ -58,7 +61,8 @@ def read_tagged(
     path: str | PathLike[str], on_bytes: Callable[[bytes], object] | None = None
 ) -> Iterator[LabeledExample]:
     """Yield the sentences of a file whose lines have the form word<TAB>tag. Raises UserError for other lines."""
-    sentence, is_empty = LabeledExample(1, [], []), True
+    sentence = LabeledExample(1, [], [])
+    is_empty = True
     for number, line in numbered_lines(path, on_bytes):
         if not line.strip():
             if sentence.texts:
@@ -68,7 +72,7 @@ def read_tagged(
         word, *tags = (field.strip(" ") for field in line.split("\t"))
         if len(tags) != 1 or not tags[0] or len(split_words(word)) != 1:
             raise UserError(
-                f"{path}, line {number}: expected word<TAB>tag, one word per line; got {line[:SHOWN]!r}; "
+                f"{path}, line {number}: expected word<TAB>tag, one word per line; got {line[:MAX_SHOWN]!r}; "
                 "try a tag for each word, and an empty line between sentences"
             )
         sentence.texts.append(word)
@@ -93,7 +97,8 @@ def read_parallel_tags(
     chunks = read_parallel(words_path, tags_path, on_bytes=on_bytes)
     lines = chain.from_iterable(zip(*chunk, strict=True) for chunk in chunks)
     for number, (line, tag_line) in enumerate(lines, 1):
-        words, tags = split_words(line), tag_line.split()
+        words = split_words(line)
+        tags = tag_line.split()
         if len(words) != len(tags):
             raise UserError(
                 f"{tags_path}, line {number}: expected {plural(len(words), 'tag')}, one for each word of "
@@ -130,7 +135,7 @@ def make_label_tokenizer(path: object, labels: Iterable[str]) -> Tokenizer:
     for label in labels:
         names.add(label)
         if len(names) > MAX_LABELS:
-            got = f"more, among them {label[:SHOWN]!r}"
+            got = f"more, among them {label[:MAX_SHOWN]!r}"
             raise UserError(
                 f"{path}: expected at most {MAX_LABELS:,} labels; got {got}; try label<TAB>text in each line"
             )
@@ -158,28 +163,39 @@ def label_names(tokenizer: Any) -> list[str]:
 
 
 class LabelIds:
-    """The ids of labels. Raises UserError for a label that is not in the training text.
+    """The ids of labels.
 
     Args:
-        path: the file of the labels.
-        parallel: whether this file has all labels of a sentence on one line.
+        path: the file of the labels, for messages.
+        tokenizer: the tokenizer with the labels of the training text.
+
+    Attributes:
+        unseen: the ids of the labels that the training text lacks, by name. `__call__` adds them.
     """
 
-    def __init__(self, path: object, tokenizer: Any, parallel: bool = False) -> None:
-        self.path, self.parallel, names = path, parallel, label_names(tokenizer)
-        self.ids = {name: i for i, name in enumerate(names, len(SPECIALS))}
+    def __init__(self, path: object, tokenizer: Any) -> None:
+        self.path = path
+        self.ids = {name: i for i, name in enumerate(label_names(tokenizer), len(SPECIALS))}
+        self.unseen = dict[str, int]()
+        self.n_known = len(self.ids)
 
     def __call__(self, example: LabeledExample) -> list[int]:
-        """Return the ids of the labels of an example."""
-        unknown = next((i for i, label in enumerate(example.labels) if label not in self.ids), None)
-        if unknown is not None:
-            label = example.labels[unknown][:SHOWN]
-            line = example.line if self.parallel else example.line + unknown
-            raise UserError(
-                f"{self.path}, line {line}: expected a label that the training text has; got {label!r}; "
-                f"try {nearest(label, self.ids)}"
-            )
+        """Return the ids of the labels of an example. Raises UserError for too many labels."""
+        for label in example.labels:
+            if label not in self.ids:
+                self.ids[label] = self.unseen[label] = len(SPECIALS) + len(self.ids)
+                if len(self.unseen) > MAX_LABELS:
+                    raise unseen_labels_error(self.path, self.unseen)
         return [self.ids[label] for label in example.labels]
+
+
+def unseen_labels_error(path: object, labels: Iterable[str]) -> UserError:
+    """Return the error for a file with (nearly) no label that the training text has."""
+    listed = ", ".join(repr(label[:MAX_SHOWN]) for label in islice(labels, MAX_LISTED))
+    return UserError(
+        f"{path}: expected labels that the training text has; got {listed}; try a file with the labels of the "
+        "training text"
+    )
 
 
 # ---- tokens
@@ -205,7 +221,8 @@ class WordEncoder:
     MAX_WORDS = 1 << 20
 
     def __init__(self, tokenizer: Any) -> None:
-        self.tokenizer, self.words = tokenizer, dict[str, list[int]]()
+        self.tokenizer = tokenizer
+        self.words = dict[str, list[int]]()
 
     def __call__(self, sentences: Sequence[Sequence[str]]) -> tuple[list[list[int]], list[list[int]]]:
         """Return each sentence's ids (BOS, then its words' tokens) and the position of each word's first token."""
@@ -218,7 +235,8 @@ class WordEncoder:
         }
         results: tuple[list[list[int]], list[list[int]]] = [], []
         for words in sentences:
-            ids, firsts = [self.tokenizer.special.bos_id], []
+            ids = [self.tokenizer.special.bos_id]
+            firsts = []
             for word in words:
                 firsts.append(len(ids))
                 ids += self.words[word]
@@ -285,21 +303,35 @@ class LabeledText(PreparedText):
     Args:
         pairs: the token arrays.
         one_label_per_text: whether each text has one label; otherwise its tokens have labels.
+
+    Attributes:
+        unseen: the names of the labels that the training text lacks, in the order of their ids.
+        n_labels: the number of labels of each text, without `unseen`, shape (B,).
     """
 
     def __init__(self, pairs: Corpus, one_label_per_text: bool) -> None:
         super().__init__(pairs)
         self.one_label_per_text = one_label_per_text
-        if one_label_per_text:
-            self.n_labels = np.ones(len(pairs), np.int64)
-        else:
-            labels, offsets = pairs.flat(1, 0, len(pairs))
-            self.n_labels = np.add.reduceat(labels != pairs.special.pad_id, offsets[:-1], dtype=np.int64)
+        unseen: Mapping[str, int] = pairs.meta.get("unseen_labels", {})
+        self.unseen = sorted(unseen, key=unseen.__getitem__)
+        self._first_unseen = min(unseen.values(), default=pairs.special.pad_id)
+        labels, offsets = pairs.flat(1, 0, len(pairs))
+        self.n_labels = np.add.reduceat(self._seen(labels) != pairs.special.pad_id, offsets[:-1], dtype=np.int64)
 
     @property
     def n_target_tokens(self) -> int:
         """Number of labels."""
         return int(self.n_labels.sum())
+
+    def count_unseen(self) -> dict[str, int]:
+        """Return how often each label occurs that the training text lacks, most frequent first."""
+        labels, _ = self.pairs.flat(1, 0, len(self.pairs))
+        counts = Counter((labels[labels != self._seen(labels)] - self._first_unseen).tolist())
+        return {self.unseen[i]: count for i, count in counts.most_common()}
+
+    def _seen(self, labels: IntArray) -> IntArray:
+        """Return ids of labels with the padding id in place of labels that the training text lacks."""
+        return np.where(labels < self._first_unseen, labels, self.pairs.special.pad_id) if self.unseen else labels
 
     def describe(self) -> str:
         """Return the numbers of texts, tokens, labels and skipped texts."""
@@ -307,10 +339,15 @@ class LabeledText(PreparedText):
 
     def batch(self, indices: IntArray) -> LabeledBatch:
         """Build the batch of the texts `indices` (B,), in that order."""
-        pad, eos = self.pairs.special.pad_id, self.pairs.special.eos_id
+        labels = self._seen(self.labels(indices)).astype(np.int32)
+        return LabeledBatch(self.pairs.padded(0, indices), labels, self.pairs.special.pad_id)
+
+    def labels(self, indices: IntArray) -> NDArray[np.int32]:
+        """Return the padded labels (B, S) or (B, 1) of the texts `indices` (B,), those in `unseen` included."""
         labels = self.pairs.padded(1, indices)
-        labels = labels[:, :1] if self.one_label_per_text else np.where(labels == eos, pad, labels)
-        return LabeledBatch(self.pairs.padded(0, indices), labels, pad)
+        if self.one_label_per_text:
+            return labels[:, :1]
+        return np.where(labels == self.pairs.special.eos_id, self.pairs.special.pad_id, labels)
 
 
 def describe_texts(pairs: Corpus, n_labels: int = 0) -> str:
@@ -327,8 +364,8 @@ def describe_texts(pairs: Corpus, n_labels: int = 0) -> str:
 class LabeledBatches(Batches):
     """Batches of texts of similar length with their labels, like `Batches` of pairs."""
 
-    def __init__(self, text: LabeledText, batch_tokens: int, seed: int = 1, order: int = ORDER) -> None:
-        super().__init__(text.pairs, batch_tokens, seed, order)
+    def __init__(self, text: LabeledText, batch_tokens: int, seed: int = 1, order_version: int = ORDER_VERSION) -> None:
+        super().__init__(text.pairs, batch_tokens, seed, order_version)
         self.text = text
 
     def sizes(self, indices: IntArray) -> tuple[int, int]:

@@ -7,7 +7,7 @@ from os import PathLike
 from pathlib import Path
 from typing import IO, TypeVar
 
-from train.errors import UserError
+from train.errors import TO_UTF8, UserError
 from train.files import open_for_reading
 
 T = TypeVar("T")
@@ -16,7 +16,7 @@ CHUNK_BYTES = 1 << 20  # bytes of a chunk of lines; the tokenizers need up to 40
 MAX_LINE_BYTES = 1 << 20  # maximum length of a line in bytes, except in text that is read in pieces
 PIECE_BYTES = 1 << 16  # maximum length of a piece in bytes, for text whose lines may have any length
 GZIP = b"\x1f\x8b"  # the first bytes of a gzip file
-_WORDS = re.compile(r".*\S(?= )", re.DOTALL)  # up to the last single space, or the first of a run of spaces
+_COMPLETE_WORDS = re.compile(r".*\S(?= )", re.DOTALL)  # up to the last single space, or the first of a run of spaces
 
 
 def chunks_of(items: Iterable[T], max_items: int, size_of: Callable[[T], int]) -> Iterator[list[T]]:
@@ -35,7 +35,7 @@ def chunks_of(items: Iterable[T], max_items: int, size_of: Callable[[T], int]) -
 def limited_lines(file: IO[bytes], name: object) -> Iterator[bytes]:
     """Yield the lines of a file, with their line feeds; raise UserError for a line of more than MAX_LINE_BYTES bytes.
 
-    The end of such a line is not read, so a small compressed file that contains a huge line does not fill the memory.
+    Reading stops at the limit, so a small compressed file with one huge line cannot exhaust the memory.
     """
     for number in count(1):
         line = file.readline(MAX_LINE_BYTES + 1)
@@ -61,7 +61,7 @@ def decode_line(raw: bytes, name: object, number: int) -> str:
         if number == 1 and raw.startswith(GZIP):
             raise gzip_error(name) from None
         got = f"byte {raw[error.start]:#04x} at column {error.start + 1}"
-        raise UserError(f"{name}, line {number}: expected UTF-8 text; got {got}; try `iconv -t UTF-8`") from None
+        raise UserError(f"{name}, line {number}: expected UTF-8 text; got {got}; try {TO_UTF8}") from None
     return text.removeprefix("\ufeff") if number == 1 else text
 
 
@@ -81,7 +81,7 @@ def line_pieces(file: IO[bytes], name: object) -> Iterator[bytes]:
         cut = len(block)
         if cut >= PIECE_BYTES and not block.endswith(b"\n"):
             text = block.decode(errors="ignore")  # excludes an incomplete last character
-            match = _WORDS.match(text)
+            match = _COMPLETE_WORDS.match(text)
             cut = len(match[0].encode() if match else text.removesuffix("\r").encode()) or len(block)
         yield block[:cut]
         rest = block[cut:]
@@ -124,7 +124,8 @@ def decoded_chunks(
     """Yield lists of decoded lines, or of pieces of lines, as `divide` yields them, with their line endings."""
     path = Path(path)
     with open_for_reading(path, "a text file", allow_pipe) as file:
-        is_first, number = True, 1  # number of the line in which the next chunk begins
+        is_first = True
+        number = 1  # number of the line in which the next chunk begins
         for raw in chunks_of(divide(file, path), chunk_lines, len):
             block = b"".join(raw)
             if on_bytes is not None:
@@ -134,18 +135,19 @@ def decoded_chunks(
             except UnicodeDecodeError as error:
                 if is_first and block.startswith(GZIP):
                     raise gzip_error(path) from None
-                before = b"".join(raw[: raw.index(error.object)])
-                number += before.count(b"\n")
-                column = len(before) - before.rfind(b"\n") + error.start
+                preceding = b"".join(raw[: raw.index(error.object)])
+                number += preceding.count(b"\n")
+                column = len(preceding) - preceding.rfind(b"\n") + error.start
                 raise UserError(
                     f"{path}, line {number}: expected UTF-8 text; got "
-                    f"0x{error.object[error.start]:02x} as byte {column} of the line; try converting the file "
-                    "(iconv -t UTF-8) or removing the line on both sides"
+                    f"0x{error.object[error.start]:02x} as byte {column} of the line; try {TO_UTF8}, "
+                    "or removing the line on both sides"
                 ) from None
             if is_first:
                 lines[0] = lines[0].removeprefix("\ufeff")
             yield lines
-            is_first, number = False, number + block.count(b"\n")
+            is_first = False
+            number += block.count(b"\n")
         if is_first:
             raise UserError(f"{path}: expected at least one line of text; got an empty file; try another file")
 
@@ -153,10 +155,12 @@ def decoded_chunks(
 def count_lines(path: str | PathLike[str]) -> int:
     """Return the number of lines of a file, as `read_lines` counts them."""
     with open_for_reading(path, "a text file") as file:
-        count, last = 0, b"\n"
+        count = 0
+        last_byte = b"\n"
         while block := file.read(1 << 20):
-            count, last = count + block.count(b"\n"), block[-1:]
-    return count + (last != b"\n")
+            count += block.count(b"\n")
+            last_byte = block[-1:]
+    return count + (last_byte != b"\n")
 
 
 def read_all_lines(path: str | PathLike[str], allow_pipe: bool = False) -> list[str]:
@@ -167,7 +171,8 @@ def read_all_lines(path: str | PathLike[str], allow_pipe: bool = False) -> list[
 def count_shared_lines(path: str | PathLike[str], others: str | PathLike[str]) -> tuple[int, int]:
     """Return how many lines of a small text also occur in the text `others`, and how many lines the small text has."""
     lines = read_all_lines(path)
-    distinct, shared = {*lines} - {""}, set[str]()
+    distinct = {*lines} - {""}
+    shared = set[str]()
     for chunk in read_lines(others):
         shared.update(distinct.intersection(chunk))
     return sum(line in shared for line in lines), len(lines)
@@ -204,7 +209,8 @@ def read_parallel(
     sides = [
         read_lines(path, chunk_lines=chunk_lines, on_bytes=callback) for path, callback in zip_longest(paths, on_bytes)
     ]
-    n_read, chunks = 0, [next(side, []) for side in sides]
+    n_read = 0
+    chunks = [next(side, []) for side in sides]
     while n := min(map(len, chunks)):
         yield tuple(lines[:n] for lines in chunks)
         n_read += n

@@ -6,14 +6,15 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from train.text.batches import ORDER, Batches
+from train.text.batches import ORDER_VERSION, Batches
 from train.text.bpe_dropout import EpochExamples
 from train.text.corpus import Corpus
 from train.text.labeled_text import LabeledBatch, PreparedText, describe_texts
 from train.text.tokenizer import SPECIALS
 
 MASK_RATE = 0.15
-MASKED, REPLACED = 0.8, 0.1  # fractions of the predicted tokens that are masked or replaced; the rest is unchanged
+# Of the predicted tokens, these fractions are masked or replaced; the rest is unchanged.
+MASKED_FRACTION, REPLACED_FRACTION = 0.8, 0.1
 
 
 class MaskedText(PreparedText):
@@ -54,13 +55,18 @@ class MaskedBatches:
     """
 
     def __init__(
-        self, text: MaskedText, batch_tokens: int, seed: int = 1, rate: float = MASK_RATE, order: int = ORDER
+        self,
+        text: MaskedText,
+        batch_tokens: int,
+        seed: int = 1,
+        rate: float = MASK_RATE,
+        order_version: int = ORDER_VERSION,
     ) -> None:
-        self.batches = Batches(text.pairs, batch_tokens, seed, order)
+        self.batches = Batches(text.pairs, batch_tokens, seed, order_version)
         self.text, self.seed, self.rate = text, seed, rate
 
     def epoch(self, epoch: int) -> list[EpochExamples]:
-        """Return the texts of each batch of epoch 0, 1, ..."""
+        """Return the texts of each batch of an epoch (from 0)."""
         return [EpochExamples(epoch, indices) for indices in self.batches.epoch(epoch)]
 
     def sizes(self, examples: EpochExamples) -> tuple[int, int]:
@@ -70,19 +76,22 @@ class MaskedBatches:
 
     def batch(self, examples: EpochExamples) -> LabeledBatch:
         """Build a batch."""
-        special, pairs = self.text.pairs.special, self.text.pairs
+        pairs = self.text.pairs
+        special = pairs.special
         ids = pairs.padded(0, examples.indices)
         labels = np.full_like(ids, special.pad_id)
         n_masked = self.text.n_masked(examples.indices, self.rate)
         lengths = pairs.src_lengths[examples.indices].astype(int) - 2
         for row, (index, length, n) in enumerate(zip(examples.indices.tolist(), lengths, n_masked, strict=True)):
-            bits = np.random.Philox(np.random.SeedSequence([self.seed, examples.epoch, index]))
+            philox = np.random.Philox(np.random.SeedSequence([self.seed, examples.epoch, index]))
             word = self.text.word_starts[ids[row, 1 : 1 + length]].cumsum()  # the word of each token
-            positions = 1 + np.argsort(bits.random_raw(int(length) + 1)[word], kind="stable")[:n]
-            chance = bits.random_raw(int(n)) / 2.0**64
+            positions = 1 + np.argsort(philox.random_raw(int(length) + 1)[word], kind="stable")[:n]
+            chance = philox.random_raw(int(n)) / 2.0**64
             n_special = len(SPECIALS)
-            random_ids = n_special + bits.random_raw(int(n)) % np.uint64(len(self.text.word_starts) - n_special)
+            random_ids = n_special + philox.random_raw(int(n)) % np.uint64(len(self.text.word_starts) - n_special)
             labels[row, positions] = ids[row, positions]
-            replaced = np.where(chance < MASKED + REPLACED, random_ids.astype(np.int32), ids[row, positions])
-            ids[row, positions] = np.where(chance < MASKED, special.unk_id, replaced)
+            replaced = np.where(
+                chance < MASKED_FRACTION + REPLACED_FRACTION, random_ids.astype(np.int32), ids[row, positions]
+            )
+            ids[row, positions] = np.where(chance < MASKED_FRACTION, special.unk_id, replaced)
         return LabeledBatch(ids, labels, special.pad_id)

@@ -31,7 +31,8 @@ from train.text.tokenizer import (
 )
 
 KINDS = ("characters", "bpe")
-FORMAT, TOKENS = 2, "text.tokens"  # version and name of the prepared file
+FORMAT = 2  # version of the prepared file
+TOKENS = "text.tokens"  # its name
 # Matches words with the preceding space, digits, symbols, line feeds, other whitespace; no subword spans two matches.
 WORDS = r" ?[\p{L}\p{M}]{1,100}| ?\p{N}{1,100}| ?[^\s\p{L}\p{M}\p{N}]{1,100}|\n|[^\S\n]{1,100}|[\s\S]"
 
@@ -87,21 +88,21 @@ class PlainText:
 
     Args:
         tokens: token ids (N,).
-        length: number of predictions per window.
+        window_length: number of predictions per window.
         meta: content of meta.json, {} for a text in memory.
 
     Raises UserError for a text shorter than one window.
     """
 
     tokens: IntArray
-    length: int
+    window_length: int
     meta: dict[str, Any] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
-        if len(self.tokens) <= self.length:
+        if len(self.tokens) <= self.window_length:
             name = self.meta["sources"]["text"] if self.meta else "data"
             raise UserError(
-                f"{name}: expected a text of at least {self.length + 1} tokens (data.max_length + 1); "
+                f"{name}: expected a text of at least {self.window_length + 1} tokens (data.max_length + 1); "
                 f"got {len(self.tokens)}; try a longer text, or training with a smaller data.max_length"
             )
 
@@ -111,7 +112,7 @@ class PlainText:
         path: str | PathLike[str],
         tokenizer: Tokenizer,
         out_dir: Path,
-        length: int,
+        window_length: int,
         on_progress: Callable[[int], object] = lambda n_read: None,
     ) -> "PlainText":
         """Encode a file into the folder `out_dir`, or reuse the folder if it holds the result for the same text.
@@ -124,12 +125,14 @@ class PlainText:
             dtype = token_dtype(tokenizer.vocab_size)
 
             def write_files(files: Sequence[BinaryIO]) -> dict[str, Any]:
-                sha256, n_tokens, n_lines, n_characters = hashlib.sha256(), 0, 0, 0
+                sha256 = hashlib.sha256()
+                n_tokens = n_lines = n_characters = 0
                 # A pipe is read once. `Task.texts` rejects it for training, which reads the text several times.
                 for lines in read_plain(path, on_bytes=sha256.update, allow_pipe=True):
                     ids = np.fromiter(chain.from_iterable(tokenizer.encode_batch(lines)), dtype)
                     files[0].write(ids.tobytes())
-                    n_tokens, n_lines = n_tokens + len(ids), n_lines + sum(line.endswith("\n") for line in lines)
+                    n_tokens += len(ids)
+                    n_lines += sum(line.endswith("\n") for line in lines)
                     n_characters += sum(map(len, lines))
                     on_progress(n_lines)
                 return identity | {
@@ -138,7 +141,7 @@ class PlainText:
                 }  # fmt: skip
 
             meta = write_prepared(out_dir, [TOKENS], write_files)
-        return cls(np.asarray(np.memmap(out_dir / TOKENS, np.dtype(meta["dtype"]), "r")), length, meta)
+        return cls(np.asarray(np.memmap(out_dir / TOKENS, np.dtype(meta["dtype"]), "r")), window_length, meta)
 
     @property
     def digest(self) -> Any:
@@ -185,7 +188,7 @@ class Windows:
 
 
 class WindowBatches:
-    """Batches of windows of `text.length` predictions, at most `batch_tokens` predictions per batch.
+    """Batches of windows of `text.window_length` predictions, at most `batch_tokens` predictions per batch.
 
     Each epoch divides the text into adjacent windows, from a random offset within the first window, and shuffles them.
     The result depends only on (seed, epoch). Tokens that do not fill a window are skipped in that epoch.
@@ -193,35 +196,37 @@ class WindowBatches:
 
     def __init__(self, text: PlainText, batch_tokens: int, seed: int = 1) -> None:
         """Raise UserError if a window has more than `batch_tokens` predictions."""
-        length = text.length
+        length = text.window_length
         if length > batch_tokens:
             raise UserError(
                 f"batch_tokens: expected at least data.max_length = {length}; got {batch_tokens}; try {length}"
             )
-        self.text, self.length, self.seed = text, length, seed
+        self.text, self.window_length, self.seed = text, length, seed
         self.batch_size = batch_tokens // length  # in windows
 
     def epoch(self, epoch: int) -> list[IntArray]:
-        """Return the batches of epoch 0, 1, ... as arrays of window starts."""
-        bits = np.random.Philox(np.random.SeedSequence([self.seed, epoch]))
+        """Return the batches of an epoch (from 0) as arrays of window starts."""
+        philox = np.random.Philox(np.random.SeedSequence([self.seed, epoch]))
         predictions = len(self.text.tokens) - 1
-        offset = int(bits.random_raw()) % min(self.length, predictions - self.length + 1)
-        starts = offset + self.length * shuffled((predictions - offset) // self.length, bits).astype(np.int64)
+        offset = int(philox.random_raw()) % min(self.window_length, predictions - self.window_length + 1)
+        n_windows = (predictions - offset) // self.window_length
+        starts = offset + self.window_length * shuffled(n_windows, philox).astype(np.int64)
         return [starts[i : i + self.batch_size] for i in range(0, len(starts), self.batch_size)]
 
     def sizes(self, starts: IntArray) -> tuple[int, int]:
         """Return `n_target_tokens` and `n_tokens` of the batch of these windows without building it."""
-        return len(starts) * self.length, len(starts) * self.length
+        n_tokens = len(starts) * self.window_length
+        return n_tokens, n_tokens
 
     def batch(self, starts: IntArray) -> Windows:
         """Build the batch of the windows that start at these positions (B,)."""
-        return Windows(self.text.tokens[starts[:, None] + np.arange(self.length + 1)].astype(np.int32))
+        return Windows(self.text.tokens[starts[:, None] + np.arange(self.window_length + 1)].astype(np.int32))
 
-    def in_order(self) -> Iterator[tuple[IntArray, Windows]]:
+    def validation_batches(self) -> Iterator[tuple[IntArray, Windows]]:
         """Yield each prediction of the text once: full windows from the start, then a shorter one for the rest."""
         predictions = len(self.text.tokens) - 1
-        starts = np.arange(0, predictions - self.length + 1, self.length)
+        starts = np.arange(0, predictions - self.window_length + 1, self.window_length)
         for i in range(0, len(starts), self.batch_size):
             yield starts[i : i + self.batch_size], self.batch(starts[i : i + self.batch_size])
-        if rest := predictions % self.length:
+        if rest := predictions % self.window_length:
             yield np.array([predictions - rest]), Windows(self.text.tokens[None, -rest - 1 :].astype(np.int32))

@@ -15,8 +15,8 @@ from train.text.tokenizer import SPACE, SpecialIds, Tokenizer, check_surrogates
 
 TYPE = "SentencePiece"  # type of the "model" in tokenizer.json
 # Marks around the language code at the start of a multilingual model's source: ">>deu<< A dog runs.".
-CODE = ">>", "<<"
-BATCH = 1  # number of threads; a batch is too small to benefit from more
+CODE_MARKS = ">>", "<<"
+N_THREADS = 1  # a batch is too small to benefit from more threads
 
 
 class SentencePieceTokenizer(Tokenizer):
@@ -81,8 +81,9 @@ class SentencePieceTokenizer(Tokenizer):
         check_surrogates(texts)
         splits = [split_code(text, self.vocabulary) for text in texts]
         codes, rests = zip(*splits, strict=True) if splits else ((), ())
-        pieces = self._processor.encode(list(rests), out_type=str, num_threads=BATCH)
-        get, unk = self.vocabulary.get, self.special.unk_id
+        pieces = self._processor.encode(list(rests), out_type=str, num_threads=N_THREADS)
+        get = self.vocabulary.get
+        unk = self.special.unk_id
         return [
             [get(piece, unk) for piece in ([code] if code else []) + line]
             for code, line in zip(codes, pieces, strict=True)
@@ -124,7 +125,7 @@ def load_engine(model: bytes, name: str) -> Any:
 
 def split_code(text: str, vocabulary: Collection[str]) -> tuple[str, str]:
     """Return the language code at the beginning of a text, if it is in the vocabulary (else ""), and the rest."""
-    begin, end = CODE
+    begin, end = CODE_MARKS
     if text.startswith(begin) and (stop := text.find(end)) != -1:
         code, rest = text[: stop + len(end)], text[stop + len(end) :]
         if code in vocabulary:

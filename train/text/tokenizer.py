@@ -30,7 +30,7 @@ from typing import Any, NamedTuple, Self
 from tokenizers import Regex, decoders, models, normalizers, pre_tokenizers
 from tokenizers import Tokenizer as HuggingFaceTokenizer
 
-from train.errors import UserError, check_choice, one_line
+from train.errors import TO_UTF8, UserError, check_choice, one_line
 from train.files import write_text
 from train.json_files import read_json
 from train.text.lines import read_lines, read_parallel
@@ -261,7 +261,7 @@ def check_surrogates(texts: Iterable[str]) -> None:
     """Raise UserError for a text with lone surrogates, which stand for invalid UTF-8 in Python."""
     for number, text in enumerate(texts, 1):
         if any("\ud800" <= c <= "\udfff" for c in text):
-            raise UserError(f"text {number}: expected UTF-8; got invalid bytes; try `iconv -t UTF-8`")
+            raise UserError(f"text {number}: expected UTF-8; got invalid bytes; try {TO_UTF8}")
 
 
 def normalize(text: str) -> str:
@@ -308,7 +308,8 @@ def _train_merges(spec: dict[str, Any], settings: dict[str, Any], lines: Iterabl
     The native trainer runs for minutes, ignores Ctrl-C, and is killed when memory runs out. A separate process protects
     the caller from these effects and releases the memory (1.6 KB per distinct word) at the end.
     """
-    program, pipe = [sys.executable, "-I", str(Path(__file__).with_name("bpe_process.py"))], subprocess.PIPE
+    program = [sys.executable, "-I", str(Path(__file__).with_name("bpe_process.py"))]
+    pipe = subprocess.PIPE
     with subprocess.Popen(
         program, stdin=pipe, stdout=pipe, stderr=pipe, encoding="utf-8", start_new_session=True
     ) as process:

@@ -1,4 +1,4 @@
-"""Sanitizes text for XML, the format of SVG pictures."""
+"""Sanitize text for XML, the format of SVG pictures."""
 
 import re
 

@@ -6,7 +6,8 @@ import numpy as np
 
 import npx
 from autograd import Tensor, observing
-from autograd.neural import composed_rotation, softmax
+from autograd.compositions import composed_rotation
+from autograd.neural import softmax
 from train.viewer.trace import Operation, Recording, Trace, on_host
 
 

@@ -1,4 +1,4 @@
-"""Draw a beam search: one column per step, with every kept, finished or dropped hypothesis, and why the search ended.
+"""Draw a beam search: a column per step with the live, finished and dropped hypotheses, and why the search ended.
 
 A long search is divided into bands of at most MAX_WIDTH inches. Each band begins with the live hypotheses of the band
 above.
@@ -8,8 +8,8 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from models.search.tree import CUT, DROPPED, FINISHED, KEPT, Tree
-from train.viewer.heads import shortened
+from models.search.tree import CUT, DROPPED, FINISHED, KEPT, SearchTree
+from train.viewer.heads import shorten
 from train.viewer.inspection import labels, output_text
 from train.viewer.picture import new_figure, plain_text, write
 
@@ -23,7 +23,7 @@ STYLES = {  # maps a fate to (edge, fill, text color)
 }
 
 
-def draw_beam(tree: Tree, best: Any, tokenizer: Any, sentence: str, path: Path, source: str) -> Path:
+def draw_beam(tree: SearchTree, best: Any, tokenizer: Any, sentence: str, path: Path, source: str) -> Path:
     """Draw the search tree.
 
     Args:
@@ -36,13 +36,14 @@ def draw_beam(tree: Tree, best: Any, tokenizer: Any, sentence: str, path: Path, 
     column = 0.075 * max(map(len, tokens)) + 0.55
     bands = wrap(steps, tree, max(2, int((MAX_WIDTH - 0.3) / column - 0.6)))
     heights = [ROW * max(map(len, band.values())) + 0.45 for band in bands]
-    width, height = column * (max(map(len, bands)) + 0.6) + 0.3, sum(heights) + 1.25
+    width = column * (max(map(len, bands)) + 0.6) + 0.3
+    height = sum(heights) + 1.25
     figure = new_figure(max(width, 7.0), height)
     width = figure.get_size_inches()[0]
     axis = figure.add_axes((0, 0, 1, 1), xlim=(0, width), ylim=(height, 0))
     axis.axis("off")
     title = f"Beam search: {sentence}"
-    plain_text(axis.text(0.15, 0.25, shortened(title, int(width * 11)), fontsize=11, va="center"))
+    plain_text(axis.text(0.15, 0.25, shorten(title, int(width * 11)), fontsize=11, va="center"))
     best_path = path_to(tree, best[0]) if best else []
     top = 0.72
     for band, band_height in zip(bands, heights, strict=True):
@@ -56,14 +57,15 @@ def draw_beam(tree: Tree, best: Any, tokenizer: Any, sentence: str, path: Path, 
         for i, (x, y) in positions.items():
             if i < 0:
                 continue
-            c, thick = tree.candidates[i], i in best_path
+            c = tree.candidates[i]
+            is_best = i in best_path
             edge, fill, ink = STYLES[c.fate]
-            line: dict[str, Any] = {"color": "#222222" if thick else edge, "linewidth": 1.8 if thick else 0.7}
+            line: dict[str, Any] = {"color": "#222222" if is_best else edge, "linewidth": 1.8 if is_best else 0.7}
             if c.parent in positions:
                 x0, y0 = positions[c.parent]
                 start = x0 + (column - 0.2) / 2 if c.parent >= 0 else x0 + 0.1
                 axis.plot((start, x - (column - 0.2) / 2), (y0, y), zorder=1, **line)
-            box = {"facecolor": fill, "edgecolor": line["color"], "linewidth": 1.6 if thick else 0.7}
+            box = {"facecolor": fill, "edgecolor": line["color"], "linewidth": 1.6 if is_best else 0.7}
             axis.add_patch(Rectangle((x - (column - 0.2) / 2, y - 0.17), column - 0.2, 0.34, zorder=2, **box))
             plain_text(axis.text(x, y - 0.06, tokens[i], ha="center", va="center", fontsize=7.5, color=ink, zorder=3))
             axis.text(x, y + 0.09, f"{c.score:.3f}", ha="center", va="center", fontsize=6, color=ink, zorder=3)
@@ -82,20 +84,20 @@ def draw_beam(tree: Tree, best: Any, tokenizer: Any, sentence: str, path: Path, 
     return write(figure, path, title, "\n".join(alt), source)
 
 
-def wrap(steps: Sequence[Sequence[int]], tree: Tree, most: int) -> list[dict[int, list[int]]]:
-    """Divide the steps into bands of at most `most` columns, each as {step: its candidates}.
+def wrap(steps: Sequence[Sequence[int]], tree: SearchTree, max_columns: int) -> list[dict[int, list[int]]]:
+    """Divide the steps into bands of at most `max_columns` columns, each as {step: its candidates}.
 
     Every band except the first begins with the live candidates of the step before it.
     """
-    bands = [{n: list(steps[n]) for n in range(min(most, len(steps)))}]
-    for start in range(most, len(steps), most - 1):
+    bands = [{n: list(steps[n]) for n in range(min(max_columns, len(steps)))}]
+    for start in range(max_columns, len(steps), max_columns - 1):
         live = [i for i in steps[start - 1] if tree.candidates[i].fate == KEPT]
-        rest = range(start, min(start + most - 1, len(steps)))
+        rest = range(start, min(start + max_columns - 1, len(steps)))
         bands.append({start - 1: live} | {n: list(steps[n]) for n in rest})
     return bands
 
 
-def path_to(tree: Tree, hypothesis: Any) -> list[int]:
+def path_to(tree: SearchTree, hypothesis: Any) -> list[int]:
     """Return the indices of the candidates that lead to a hypothesis, last first."""
     for i, c in enumerate(tree.candidates):
         if (

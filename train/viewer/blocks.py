@@ -1,4 +1,4 @@
-"""JSON for one block of a traced pass (trace.py): its matrices with their values and gradients."""
+"""JSON for the blocks of a traced pass (trace.py): an overview, and one block with its values and gradients."""
 
 import base64
 from collections.abc import Callable, Mapping, Sequence
@@ -37,18 +37,18 @@ def show_overview(trace: Trace) -> dict[str, Any]:
     shown = {}
     for name, block in trace.blocks.items():
         y, g = trace.output(name)
-        left = {source: norm(value) for source, value in trace.leaving(name).items()}
+        outgoing = {source: norm(value) for source, value in trace.outgoing_gradients(name).items()}
         weights = sum(trace.parameter_gradients.get(p, 0.0) ** 2 for p in block.parameters) ** 0.5
         shown[name] = {
             "shape": list(y.shape), "value": thumbnail(y), "gradient": thumbnail(g), "norm": norm(y),
-            "gradient_norm": norm(g), "leaving": left, "parameter_gradient_norm": weights,
+            "gradient_norm": norm(g), "leaving": outgoing, "parameter_gradient_norm": weights,
         }  # fmt: skip
     return {"blocks": shown, "loss": trace.loss, "about_loss": describe_loss_targets(trace)}
 
 
 def describe_loss_targets(trace: Trace) -> str:
     """Return a sentence on the targets with which the loss compares the predictions."""
-    if trace.model.examples == "labels":
+    if trace.model.data_kind == "labels":
         return OWN_LABELS
     return NEXT_TOKEN if trace.ids["encoder"] is None else OWN_OUTPUT
 
@@ -57,13 +57,13 @@ def thumbnail(values: Any) -> dict[str, Any]:
     """Return a matrix as base64-encoded signed bytes, scaled to its largest magnitude, with at most 128 columns."""
     step = -(-values.shape[1] // MAX_THUMBNAIL)
     values = values[:, ::step]
-    most = float(np.abs(values).max(initial=0)) or 1.0
-    levels = np.rint(values / most * 127).astype(np.int8)
+    largest = float(np.abs(values).max(initial=0)) or 1.0
+    levels = np.rint(values / largest * 127).astype(np.int8)
     return {"rows": len(values), "columns": values.shape[1], "bytes": base64.b64encode(levels.tobytes()).decode()}
 
 
 def matrix(
-    title: str, values: Any, gradient: Any, rows: Sequence[str], columns: Sequence[str] | str, **more: Any
+    title: str, values: Any, gradient: Any, rows: Sequence[str], columns: Sequence[str] | str, **extra: Any
 ) -> dict[str, Any]:
     """Return a matrix with headers, its values and its gradient (None if it has no gradient) as base64-encoded float32.
 
@@ -73,17 +73,17 @@ def matrix(
     return {
         "title": title, "shape": list(values.shape), "rows": list(rows),
         "columns": columns if isinstance(columns, str) else list(columns),
-        "values": encoded(values), "gradient": None if gradient is None else encoded(gradient),
+        "values": encode_array(values), "gradient": None if gradient is None else encode_array(gradient),
         "norm": norm(np.nan_to_num(values, neginf=0)), "gradient_norm": None if gradient is None else norm(gradient),
-        **more,
+        **extra,
     }  # fmt: skip
 
 
-def encoded(values: Any) -> str:
+def encode_array(values: Any) -> str:
     return base64.b64encode(np.ascontiguousarray(values[:, :MAX_COLUMNS], "<f4").tobytes()).decode()
 
 
-def encoded_mask(mask: Any) -> str | None:
+def encode_mask(mask: Any) -> str | None:
     """Return a base64-encoded byte for each cell, 1 where a mask is false (hidden); None without a mask."""
     return None if mask is None else base64.b64encode(np.ascontiguousarray(~mask, "u1").tobytes()).decode()
 
@@ -98,13 +98,13 @@ def show_block(trace: Trace, name: str, head: int, tokenizer: Any) -> dict[str, 
         head: index of the head of an attention block (`has_head`); ignored for other blocks.
     """
     block = trace.blocks[name]
-    side = "source" if trace.model.examples == "labels" else "target"
+    side = "source" if trace.model.data_kind == "labels" else "target"
     tokens = {
         stack: [] if ids is None else labels(tokenizer, ids.tolist(), "source" if stack == "encoder" else side)
         for stack, ids in trace.ids.items()
     }
     tokens["decoder"][0] = BEGIN
-    if trace.model.examples == "labels":
+    if trace.model.data_kind == "labels":
         tokens["text"][0] = BEGIN
     tokens["rows"] = tokens[block.stack]
     answer = SHOW.get(block.kind, show_other)(trace, block, tokens, tokenizer, head)
@@ -112,7 +112,7 @@ def show_block(trace: Trace, name: str, head: int, tokenizer: Any) -> dict[str, 
     shapes = [(p, trace.parameters[p]) for p in block.parameters]
     return {
         "block": name, **answer, "arriving": norm(g) if name != OUTPUT else 1.0,
-        "leaving": [[to, norm(value)] for to, value in trace.leaving(name).items()],
+        "leaving": [[to, norm(value)] for to, value in trace.outgoing_gradients(name).items()],
         "parameters": [
             [n, list(p.shape), p.size, norm(p.data), trace.parameter_gradients.get(n, 0.0)] for n, p in shapes
         ],
@@ -121,7 +121,7 @@ def show_block(trace: Trace, name: str, head: int, tokenizer: Any) -> dict[str, 
 
 def inputs_of(trace: Trace, block: Block, rows: Mapping[str, Any], symbol: str = "x") -> list[dict[str, Any]]:
     """Return the matrices that a block reads, with the gradient that it passes back to each."""
-    left = trace.leaving(block.name)
+    outgoing = trace.outgoing_gradients(block.name)
     matrices = []
     for name, x in trace.inputs(block.name).items():
         source = trace.blocks[name]
@@ -131,7 +131,7 @@ def inputs_of(trace: Trace, block: Block, rows: Mapping[str, Any], symbol: str =
         elif source.name == f"{block.name}_residual":
             title = "norm(x)"
         names = rows[source.stack][: len(x)]  # the output of a pooler has one row
-        matrices.append(matrix(title, x, zeros_if_none(left.get(name), x), names, "dimension"))
+        matrices.append(matrix(title, x, zeros_if_none(outgoing.get(name), x), names, "dimension"))
     return matrices
 
 
@@ -151,9 +151,12 @@ def show_norm(trace: Trace, block: Block, rows: Any, tokenizer: Any, head: int) 
 def show_embedding(trace: Trace, block: Block, rows: Any, tokenizer: Any, head: int) -> dict[str, Any]:
     """Show the scaled rows of the table, the vectors added to them, and the sum."""
     y, g = trace.output(block.name)
-    model, config, ids = trace.model, trace.model.config, trace.ids[block.stack]
+    model = trace.model
+    config = trace.model.config
+    ids = trace.ids[block.stack]
     table = trace.parameters[block.parameters[0]]
-    normed, types = getattr(model, "embedding_norm", None), getattr(model, "token_types", None)
+    normed = getattr(model, "embedding_norm", None)
+    types = getattr(model, "token_types", None)
     embedding = model.source_embedding if block.parameters[0].startswith("source") else model.embedding
     positions = getattr(model, block.name.replace("embedding", "positions"))
     start = config.decoder_start if block.stack == "decoder" else "bos"
@@ -201,7 +204,7 @@ def show_embedding(trace: Trace, block: Block, rows: Any, tokenizer: Any, head: 
 
 def show_feed_forward(trace: Trace, block: Block, rows: Any, tokenizer: Any, head: int) -> dict[str, Any]:
     """Show the input, the hidden values after the activation, and the output."""
-    outer = trace.find(block.name, "linear")
+    outer = trace.find_operation(block.name, "linear")
     assert outer is not None
     hidden = trace.operations[cast(int, outer.inputs[0])]
     zeros = float((hidden.y == 0).mean())
@@ -221,30 +224,34 @@ def show_residual(trace: Trace, block: Block, rows: Any, tokenizer: Any, head: i
     """Show both inputs, their sum, the mean and deviation of each row, and the output."""
     residual = module_of(trace.model, block.name)
     inputs = trace.inputs(block.name)
-    left = trace.leaving(block.name)
+    outgoing = trace.outgoing_gradients(block.name)
     sublayer = next(s for s in inputs if trace.blocks[s].kind in ("attention", "feed_forward", "other"))
-    skip, title = next((s for s in inputs if s != sublayer), sublayer), "output y"
+    skip = next((s for s in inputs if s != sublayer), sublayer)
+    title = "output y"
     x, f = inputs[skip], inputs[sublayer]
-    gradient = zeros_if_none(left.get(sublayer), f)  # also the gradient of the sum before a norm
+    gradient = zeros_if_none(outgoing.get(sublayer), f)  # also the gradient of the sum before a norm
     scaled = "x" if residual.alpha == 1 else "α x"
     alpha = "" if residual.alpha == 1 else f",  α = {residual.alpha:.4g}"
+    formula = "f(x)" if residual.is_post_norm else "f(norm(x))"
     shown = [
-        matrix("x, the residual stream", x, zeros_if_none(left.get(skip), x), rows["rows"], "dimension"),
-        matrix(f"{'f(x)' if residual.post else 'f(norm(x))'}, the sub-layer", f, gradient, rows["rows"], "dimension"),
+        matrix("x, the residual stream", x, zeros_if_none(outgoing.get(skip), x), rows["rows"], "dimension"),
+        matrix(f"{formula}, the sub-layer", f, gradient, rows["rows"], "dimension"),
     ]
-    if residual.post:
+    if residual.is_post_norm:
         normalized = np.float32(residual.alpha) * x + f
         kind = "post"
         shown.append(matrix(f"{scaled} + f(x)", normalized, gradient, rows["rows"], "dimension"))
     else:
-        normalized, kind, title = x, "pre", "x + f(norm(x)), output y"
+        normalized = x
+        kind = "pre"
+        title = "x + f(norm(x)), output y"
         if residual.output_norm:
             kind, title = "sandwich", "x + norm′(f(norm(x))), output y"
-            normed = trace.operations[cast(int, trace.last(block.name).inputs[1])]
+            normed = trace.operations[cast(int, trace.last_operation(block.name).inputs[1])]
             shown.append(matrix("norm′(f(norm(x)))", normed.y, normed.g, rows["rows"], "dimension"))
     statistics = np.stack([normalized.mean(axis=1), normalized.std(axis=1)], axis=1)
     before = matrix("before the norm", statistics, None, rows["rows"], ["mean", "deviation"])
-    shown.insert(len(shown) if residual.post else 1, before)
+    shown.insert(len(shown) if residual.is_post_norm else 1, before)
     return {
         **explain(f"residual.{kind}", trace.model.config.normalization, x=scaled, alpha=alpha,
                   factor="" if residual.alpha == 1 else "α "),
@@ -258,7 +265,7 @@ def show_residual(trace: Trace, block: Block, rows: Any, tokenizer: Any, head: i
 def show_attention(trace: Trace, block: Block, rows: Any, tokenizer: Any, head: int) -> dict[str, Any]:
     """Show one head from its queries, keys and values to its output, recomputed with elementary operations."""
     attention = module_of(trace.model, block.name)
-    operation = trace.find(block.name, "attention")
+    operation = trace.find_operation(block.name, "attention")
     parts = head_inputs(trace, operation, attention, head) if operation else None
     if operation is None or parts is None:
         return show_without_heads(trace, block, rows)
@@ -276,7 +283,8 @@ def show_attention(trace: Trace, block: Block, rows: Any, tokenizer: Any, head: 
     masked = steps["scaled"][0].copy()
     if mask is not None:
         masked[~mask] = -np.inf
-    queries, plus = rows["rows"], "" if mask is None else " + mask"
+    queries = rows["rows"]
+    plus = "" if mask is None else " + mask"
     ablated_heads = [h for h in range(attention.n_heads) if Head(kind, cast(int, block.layer), h) in trace.ablated]
     ablated = "This head is ablated: its rows of W^O are 0. " if head in ablated_heads else ""
     row, column = (AXES | TEXT_AXES)[kind]
@@ -303,9 +311,9 @@ def show_attention(trace: Trace, block: Block, rows: Any, tokenizer: Any, head: 
             matrix("keys k", *steps["k"], keys, "dimension"),
             matrix("values v", *steps["v"], keys, "dimension"),
             matrix("scores q kᵀ", *steps["scores"], queries, keys),
-            matrix(f"scores / √d_k{plus}", masked, steps["scaled"][1], queries, keys, masked=encoded_mask(mask)),
+            matrix(f"scores / √d_k{plus}", masked, steps["scaled"][1], queries, keys, masked=encode_mask(mask)),
             matrix("weights, softmax of each row", *steps["weights"], queries, keys, unit=True,
-                   masked=encoded_mask(mask)),
+                   masked=encode_mask(mask)),
             matrix("head output, weights · v", *steps["output"], queries, "dimension"),
             output_of(trace, block, rows, "all heads, concatenated, times W^O: y"),
         ],
@@ -335,7 +343,7 @@ def show_output(trace: Trace, block: Block, rows: Any, tokenizer: Any, head: int
     logits = on_host(trace.model.logits(Tensor(npx.asarray(trace.states[trace.rows]))).data)
     log_p = log_softmax(logits)  # (T, V)
     order = np.argsort(-log_p, axis=1, kind="stable")
-    has_target = np.arange(len(log_p)) < len(log_p) - (trace.model.examples == "text")  # a text's last token has none
+    has_target = np.arange(len(log_p)) < len(log_p) - (trace.model.data_kind == "text")  # a text's last token has none
     targets = trace.targets[has_target]
     wanted = dict.fromkeys(targets.tolist())
     for rank in range(log_p.shape[1]):
@@ -350,7 +358,8 @@ def show_output(trace: Trace, block: Block, rows: Any, tokenizer: Any, head: int
     gradient /= max(1, int((targets != trace.model.config.pad_id).sum()))
     predicted = [*labels(tokenizer, targets.tolist()), *["(next token)"] * int((~has_target).sum())]
     whom = "the first token, <s>," if len(trace.states) == 1 else "the first token of each word"
-    kind, tied = "output", trace.model.projection is None
+    kind = "output"
+    tied = trace.model.projection is None
     bias = "" if trace.model.output_bias is None else " + b"
     note = f"{'E is the embedding matrix: input and output are tied. ' if tied else ''}" + (
         f"The loss on this sentence is {trace.loss:.4f} nats per token. "
@@ -358,7 +367,7 @@ def show_output(trace: Trace, block: Block, rows: Any, tokenizer: Any, head: int
     )
     note += "" if has_target.all() else " The last row predicts the token after the text."
     read = rows | {block.stack: predicted}
-    if trace.model.examples == "labels":
+    if trace.model.data_kind == "labels":
         kind, read = "output.labels", rows
         note = (
             f"The loss on this text is {trace.loss:.4f} nats per label. Of {log_p.shape[1]:,} entries, {len(ids)} are "

@@ -36,6 +36,10 @@ class LimitedProtocol(H11Protocol):
         self.idle_since = self.loop.time()
         super().on_response_complete()
 
+    def shutdown(self) -> None:
+        """Close the connection because the server stops, even during a request: the server has cancelled its job."""
+        self.transport.abort()
+
     def close_if_idle(self) -> None:
         """Close the connection if it has been idle for too long; otherwise check again in a second."""
         if self.is_idle() and self.loop.time() - self.idle_since >= IDLE_SECONDS:

@@ -2,35 +2,48 @@
 
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 from train.viewer.picture import new_figure, plain_text, write
 
-# Maps a name to (title with unit, label of the y axis, (kind of entry, key) pairs in metrics.jsonl, whether that axis
-# is logarithmic).
-PANELS: dict[str, tuple[str, str, Sequence[tuple[str, str]], bool]] = {
-    "loss": (
+
+class Panel(NamedTuple):
+    """A plot of one quantity against the updates.
+
+    Attributes:
+        title: name of the quantity, with its unit.
+        unit: label of the y axis.
+        lines: for each line, the kind of the entries in metrics.jsonl and the key of their values.
+        is_logarithmic: whether the y axis is logarithmic.
+    """
+
+    title: str
+    unit: str
+    lines: Sequence[tuple[str, str]]
+    is_logarithmic: bool = False
+
+
+PANELS = {
+    "loss": Panel(
         "loss (nats per token; training: with the run's label smoothing)",
         "nats per token",
         [("train", "loss"), ("valid", "loss")],
-        False,
     ),
-    "perplexity": ("validation perplexity", "perplexity", [("valid", "perplexity")], True),
-    "bleu": ("validation BLEU (greedy)", "BLEU", [("valid", "bleu")], False),
-    "chrf": ("validation chrF (greedy)", "chrF", [("valid", "chrf")], False),
-    "f1": ("validation F1 (%)", "F1 (%)", [("valid", "f1")], False),
-    "accuracy": ("validation accuracy (%)", "accuracy (%)", [("valid", "accuracy")], False),
-    "macro_f1": ("validation macro F1 (%)", "macro F1 (%)", [("valid", "macro_f1")], False),
-    "lr": ("learning rate", "learning rate", [("train", "lr")], False),
-    "gradient_norm": ("gradient norm", "L2 norm", [("train", "gradient_norm")], True),
-    "tokens_per_second": (
+    "perplexity": Panel("validation perplexity", "perplexity", [("valid", "perplexity")], True),
+    "bleu": Panel("validation BLEU (greedy)", "BLEU", [("valid", "bleu")]),
+    "chrf": Panel("validation chrF (greedy)", "chrF", [("valid", "chrf")]),
+    "f1": Panel("validation F1 (%)", "F1 (%)", [("valid", "f1")]),
+    "accuracy": Panel("validation accuracy (%)", "accuracy (%)", [("valid", "accuracy")]),
+    "macro_f1": Panel("validation macro F1 (%)", "macro F1 (%)", [("valid", "macro_f1")]),
+    "lr": Panel("learning rate", "learning rate", [("train", "lr")]),
+    "gradient_norm": Panel("gradient norm", "L2 norm", [("train", "gradient_norm")], True),
+    "tokens_per_second": Panel(
         "tokens per second, source + target",
         "tokens per second",
         [("train", "tokens_per_second")],
-        False,
     ),
 }
-LARGEST = 1e150  # the ticks of matplotlib overflow near the largest double; excludes NaN and infinity
+MAX_PLOTTED = 1e150  # the ticks of matplotlib overflow near the largest double; excludes NaN and infinity
 HUES = ("#4477aa", "#ee6677", "#228833", "#ccbb44", "#66ccee", "#aa3377")
 DASHES = {"train": "-", "valid": "--"}
 
@@ -38,7 +51,7 @@ DASHES = {"train": "-", "valid": "--"}
 Series = dict[str, dict[str, list[tuple[int, float]]]]
 
 
-def by_name(runs: Iterable[Path]) -> dict[str, Path]:
+def runs_by_name(runs: Iterable[Path]) -> dict[str, Path]:
     """Return runs by folder name, or by full path if two have the same name."""
     names: dict[str, Path] = {}
     for run in map(Path.absolute, runs):
@@ -50,12 +63,12 @@ def by_name(runs: Iterable[Path]) -> dict[str, Path]:
 def series(metrics: Sequence[Mapping[str, Any]]) -> Series:
     """Return the points to plot from the entries of metrics.jsonl; empty panels are omitted."""
     panels: Series = {}
-    for name, (_, _, lines, _) in PANELS.items():
-        for kind, key in lines:
+    for name, panel in PANELS.items():
+        for kind, key in panel.lines:
             points = [
                 (entry["step"], float(entry[key]))
                 for entry in metrics
-                if entry["kind"] == kind and isinstance(entry.get(key), (int, float)) and abs(entry[key]) < LARGEST
+                if entry["kind"] == kind and isinstance(entry.get(key), (int, float)) and abs(entry[key]) < MAX_PLOTTED
             ]
             if points:
                 panels.setdefault(name, {})[kind] = points
@@ -72,14 +85,14 @@ def draw_curves(runs: Mapping[str, Series], path: Path, source: str) -> Path:
     figure = new_figure(4.2 * across + 0.2, 2.9 * down + 0.9)
     figure.set_layout_engine("constrained")
     for n, name in enumerate(panels):
-        about, unit, _, logarithmic = PANELS[name]
+        panel = PANELS[name]
         axis = figure.add_subplot(down, across, n + 1)
         axis.set_xlabel("updates", fontsize=8)
-        axis.set_ylabel(unit, fontsize=8)
-        axis.set_title(about, fontsize=9, loc="left")
-        if logarithmic:
+        axis.set_ylabel(panel.unit, fontsize=8)
+        axis.set_title(panel.title, fontsize=9, loc="left")
+        if panel.is_logarithmic:
             axis.set_yscale("log")
-            axis.set_ylabel(f"{unit} (log scale)", fontsize=8)
+            axis.set_ylabel(f"{panel.unit} (log scale)", fontsize=8)
             axis.yaxis.set_major_locator(LogLocator(subs=(1, 2, 5)))
             axis.yaxis.set_major_formatter("{x:g}")
             axis.minorticks_off()
@@ -105,9 +118,10 @@ def draw_curves(runs: Mapping[str, Series], path: Path, source: str) -> Path:
     for run, curves in runs.items():
         for name, kinds in curves.items():
             for kind, points in kinds.items():
-                least, most = min(points, key=lambda p: p[1]), max(points, key=lambda p: p[1])
+                low_step, low = min(points, key=lambda p: p[1])
+                high_step, high = max(points, key=lambda p: p[1])
                 alt.append(
-                    f"{run}, {PANELS[name][0]}, {kind}: first {points[0][1]:.4g}, last {points[-1][1]:.4g} at update "
-                    f"{points[-1][0]:,}; minimum {least[1]:.4g} at {least[0]:,}, maximum {most[1]:.4g} at {most[0]:,}."
+                    f"{run}, {PANELS[name].title}, {kind}: first {points[0][1]:.4g}, last {points[-1][1]:.4g} at "
+                    f"update {points[-1][0]:,}; minimum {low:.4g} at {low_step:,}, maximum {high:.4g} at {high_step:,}."
                 )
     return write(figure, path, title, "\n".join(alt), source)

@@ -20,7 +20,8 @@ class Explanation(NamedTuple):
 
 def explain(kind: str, norm: str = "", **values: Any) -> dict[str, Any]:
     """Return the explanation of a kind of block, with the lines of its norm, as JSON."""
-    block, lines = BLOCKS[kind], NORMS.get(norm, ((), ()))
+    block = BLOCKS[kind]
+    lines = NORMS.get(norm, ((), ()))
     return {
         "text": block.text.format(**values),
         "formulas": [line.format(**values) for line in (*block.formulas, *lines[0])],
@@ -201,7 +202,7 @@ TEXT_SIGNS = {"␣": "a space", "⏎": "a line break"}
 
 
 def notation(task: str, is_shared: bool, size: int) -> dict[str, Any]:
-    """Return a text about the vocabulary, and the symbols used in tokens, each with its meaning."""
+    """Describe the vocabulary, and list the symbols used in tokens with their meanings."""
     text, signs = {
         "text": (TEXT_TOKENS, TEXT_SIGNS),
         "classification": (SUBWORDS + LABELED, LABELED_SIGNS),
@@ -240,8 +241,13 @@ OPERATIONS = {
     "transpose": ("y = aᵀ", "∂a = gᵀ"),
     "where": ("y = a where the condition holds, else b", "∂a = g where it holds, else 0;  ∂b = g where it does not"),
 }
-REPEATED = "An input that is broadcast to the shape of the other receives the sum of these gradients."
+BROADCAST = "An input that is broadcast to the shape of the other receives the sum of these gradients."
 ELEMENTWISE = ("add", "subtract", "multiply", "divide", "maximum", "minimum", "where")
+
+
+def is_for_variable(equation: str) -> bool:
+    """Return False for the gradient of a constant, such as ∂2 = g."""
+    return not re.match(r"∂(?![^\W\d])", equation)
 
 
 def operation_formulas(name: str, inputs: Sequence[str], repeats: bool) -> list[str]:
@@ -253,9 +259,8 @@ def operation_formulas(name: str, inputs: Sequence[str], repeats: bool) -> list[
     """
     named = dict(zip("ab", inputs, strict=False))
     lines = [
-        re.sub(r"(?<![A-Za-z])[ab](?![A-Za-z])", lambda found: named.get(found[0], found[0]), line).replace("ᵀᵀ", "")
+        re.sub(r"(?<![A-Za-z])[ab](?![A-Za-z])", lambda match: named.get(match[0], match[0]), line).replace("ᵀᵀ", "")
         for line in OPERATIONS.get(name, ())
     ]
-    equations = [re.split(r"(?<=[,;])  ", line) for line in lines]
-    lines = ["  ".join(one for one in line if not re.match(r"∂(?![^\W\d])", one)).rstrip(",;") for line in equations]
-    return [*lines, *([REPEATED] if repeats and name in ELEMENTWISE else [])]
+    lines = ["  ".join(filter(is_for_variable, re.split(r"(?<=[,;])  ", line))).rstrip(",;") for line in lines]
+    return [*lines, *([BROADCAST] if repeats and name in ELEMENTWISE else [])]

@@ -9,7 +9,6 @@ security policy prevents the page from loading anything from elsewhere.
 import asyncio
 import secrets
 from collections.abc import Awaitable, Callable, Mapping
-from http.cookies import CookieError, SimpleCookie
 from typing import Any
 from urllib.parse import parse_qs
 
@@ -31,7 +30,8 @@ class Guard:
     """Pass permitted requests to the application `app`; answer all others with one line that gives the reason."""
 
     def __init__(self, app: Any, port: int, token: str = "") -> None:
-        self.app, self.token = app, token or secrets.token_urlsafe(24)
+        self.app = app
+        self.token = token or secrets.token_urlsafe(24)
         self.hosts = {f"127.0.0.1:{port}".encode(), f"localhost:{port}".encode()}
         self.cookie = f"npx-{port}"  # browsers share cookies between ports of a host
 
@@ -41,9 +41,9 @@ class Guard:
         if scope["type"] != "http":
             return None
         is_login = self.has_token(scope)
-        status, why = self.refusal(scope, is_login)
+        status, reason = self.refusal(scope, is_login)
 
-        async def sending(message: Any) -> None:
+        async def guarded_send(message: Any) -> None:
             if message["type"] == "http.response.start":
                 headers = [(name, value) for name, value in message["headers"] if name.decode() not in HEADERS]
                 headers += [(name.encode(), value.encode()) for name, value in HEADERS.items()]
@@ -54,19 +54,19 @@ class Guard:
             await send(message)
 
         if status:
-            return await refuse(sending, status, why)
+            return await refuse(guarded_send, status, reason)
         try:
             body = await asyncio.wait_for(read_body(receive), BODY_SECONDS) if scope["method"] == "POST" else b""
         except TimeoutError:
-            return await refuse(sending, 408, f"expected the complete request within {BODY_SECONDS:g} s")
+            return await refuse(guarded_send, 408, f"expected the complete request within {BODY_SECONDS:g} s")
         if body is None:
-            return await refuse(sending, 413, f"expected at most {MAX_BODY:,} bytes")
+            return await refuse(guarded_send, 413, f"expected at most {MAX_BODY:,} bytes")
         replayed = [{"type": "http.request", "body": body, "more_body": False}]
 
-        async def receiving() -> Any:
+        async def replay_body() -> Any:
             return replayed.pop() if replayed else await receive()
 
-        await self.app(scope, receiving, sending)
+        await self.app(scope, replay_body, guarded_send)
 
     def has_token(self, scope: Mapping[str, Any]) -> bool:
         """Return whether the request is for the printed address, with the token in its query."""
@@ -98,17 +98,15 @@ class Guard:
         return 0, ""
 
     def cookies(self, headers: Mapping[str, list[bytes]]) -> list[str]:
-        """Return the values of our cookie."""
-        try:
-            morsels = [SimpleCookie(value.decode("latin-1")).get(self.cookie) for value in headers.get("cookie", ())]
-        except CookieError:
-            return []
-        return [morsel.value for morsel in morsels if morsel]
+        """Return the values of our cookie. SimpleCookie takes quadratic time for some headers (CVE-2024-7592)."""
+        cookies = b";".join(headers.get("cookie", ())).decode("latin-1").split(";")
+        pairs = (cookie.strip().partition("=") for cookie in cookies)
+        return [value for name, _, value in pairs if name == self.cookie]
 
 
-async def refuse(send: Send, status: int, why: str) -> None:
+async def refuse(send: Send, status: int, reason: str) -> None:
     """Answer with a status and a reason, and close the connection, so that each attempt needs a new connection."""
-    body = f"{status}: {why}\n".encode()
+    body = f"{status}: {reason}\n".encode()
     headers = [(b"content-type", b"text/plain; charset=utf-8"), (b"content-length", str(len(body)).encode())]
     headers.append((b"connection", b"close"))
     await send({"type": "http.response.start", "status": status, "headers": headers})
@@ -117,11 +115,14 @@ async def refuse(send: Send, status: int, why: str) -> None:
 
 async def read_body(receive: Receive) -> bytes | None:
     """Return the body of a request, or None if it is too long."""
-    parts, size, more = [], 0, True
+    parts = []
+    size = 0
+    more = True
     while more:
         message = await receive()
         parts.append(message.get("body", b""))
-        size, more = size + len(parts[-1]), message.get("more_body", False)
+        size += len(parts[-1])
+        more = message.get("more_body", False)
         if size > MAX_BODY:
             return None
     return b"".join(parts)

@@ -30,22 +30,22 @@ def draw_heads(
     """Draw a mosaic per kind of attention: layers from top to bottom, heads from left to right, one color scale."""
     axes = AXES | TEXT_AXES
     parts = {kind: mosaic(inspection.maps[kind], inspection.masks[kind]) for kind in kinds}
-    side = (
-        0.07 * max(len(label) for label in (*inspection.source, *inspection.target)) + 0.3
-    )  # inches for row or column labels
+    longest_label = max(len(label) for label in (*inspection.source, *inspection.target))
+    side = 0.07 * longest_label + 0.3  # inches for row or column labels
     titles = {kind: f"{kind}: {axes[kind][0]} (row), {axes[kind][1]} (column)" for kind in kinds}
     sizes = {}  # (height, width) of each part in inches; short sentences have larger cells
     for kind, part in parts.items():
-        cells = (max(CELL, LABEL / (len(tokens) + 1)) for tokens in inspection.edges(kind))
+        cells = (max(CELL, LABEL / (len(tokens) + 1)) for tokens in inspection.axis_labels(kind))
         sizes[kind] = tuple(n * cell for n, cell in zip(part.shape, cells, strict=True))
     width = side + max(max(w + 0.9, 0.07 * len(titles[kind])) for kind, (_, w) in sizes.items())
-    height = max(sum(h + side + 0.6 for h, _ in sizes.values()) + 0.5, 2.8)  # at least that of the color bar
+    height = max(sum(h + side + 0.6 for h, _ in sizes.values()) + 0.5, 2.8)  # at least as high as the color bar
     figure = new_figure(width, height)
     title = f"Attention of all heads: {sentence}"
-    plain_text(figure.text(0.1 / width, 1 - 0.25 / height, shortened(title, int(width * 11)), fontsize=11, va="center"))
-    top, image = height - 0.5, None
+    plain_text(figure.text(0.1 / width, 1 - 0.25 / height, shorten(title, int(width * 11)), fontsize=11, va="center"))
+    top = height - 0.5
+    image = None
     for kind, part in parts.items():
-        rows, columns = inspection.edges(kind)
+        rows, columns = inspection.axis_labels(kind)
         layers, heads = inspection.maps[kind].shape[:2]
         part_height, part_width = sizes[kind]
         axis = figure.add_axes(
@@ -80,7 +80,8 @@ def describe(inspection: Inspection, kinds: Sequence[str]) -> str:
     output = "" if "text" in kinds else f" Output: {' '.join(inspection.target)}."
     lines = [f"Input: {' '.join(inspection.source)}.{output} Each row of a head sums to 1."]
     for kind in kinds:
-        maps, (rows, columns) = inspection.maps[kind], inspection.edges(kind)
+        maps = inspection.maps[kind]
+        rows, columns = inspection.axis_labels(kind)
         confidence = {(i, j): summary(maps[i, j])["confidence"] for i, j in np.ndindex(*maps.shape[:2])}
         i, j = max(confidence, key=lambda head: confidence[head])
         attended = ", ".join(f"{row} to {columns[w.argmax()]}" for row, w in zip(rows, maps[i, j], strict=True))
@@ -89,9 +90,9 @@ def describe(inspection: Inspection, kinds: Sequence[str]) -> str:
     return "\n".join(lines)
 
 
-def shortened(text: str, most: int) -> str:
-    """Shorten text to at most `most` characters."""
-    return text if len(text) <= most else f"{text[: most - 3]}..."
+def shorten(text: str, max_length: int) -> str:
+    """Shorten text to at most `max_length` characters."""
+    return text if len(text) <= max_length else f"{text[: max_length - 3]}..."
 
 
 # ---- the paper's figures 3 to 5
@@ -106,11 +107,13 @@ def draw_links(
     """
     from matplotlib.patches import Rectangle
 
-    step, label = 0.24, 0.085 * max(map(len, tokens)) + 0.1  # inches
+    step = 0.24  # inches, as all sizes below
+    label = 0.085 * max(map(len, tokens)) + 0.1
     blocks = 0.09 * max(len(heads) if followed is not None else 0 for heads, _, followed in panels)
     panel_width = 2 * label + 1.9 + blocks
     panel_height = step * (len(tokens) + 2)
-    width, height = max(panel_width * len(panels) + 0.2, 0.08 * len(title) + 0.3), panel_height + 0.45
+    width = max(panel_width * len(panels) + 0.2, 0.08 * len(title) + 0.3)
+    height = panel_height + 0.45
     figure = new_figure(width, height)
     plain_text(figure.text(0.15 / width, 1 - 0.22 / height, title, fontsize=10, va="center"))
     for n, (heads, weights, followed) in enumerate(panels):
@@ -144,32 +147,40 @@ def draw_figures(inspection: Inspection, word: str, layer: int, out: Path, sourc
     heads over the complete sentence.
     """
     tokens, maps = inspection.source, inspection.maps["encoder"][layer]  # (H, S, S)
-    at = tokens.index(word)
+    row = tokens.index(word)
     heads = range(len(maps))
-    away = sorted(heads, key=lambda h: maps[h, at, at])[:2]
-    confident = sorted(heads, key=lambda h: -summary(maps[h])["confidence"])[:2]
-    where = f"encoder self-attention, layer {layer} (counted from 0)"
+    outward = sorted(heads, key=lambda h: maps[h, row, row])[:2]
+    confident_heads = sorted(heads, key=lambda h: -summary(maps[h])["confidence"])[:2]
+    layer_text = f"encoder self-attention, layer {layer} (counted from 0)"
 
-    def attended(h: int, row: int) -> str:
-        best = np.argsort(-maps[h, row], kind="stable")[:2]
-        return f"head {h}: " + ", ".join(f"{tokens[x]} {maps[h, row, x]:.2f}" for x in best)
+    def attended(h: int, query: int) -> str:
+        best = np.argsort(-maps[h, query], kind="stable")[:2]
+        return f"head {h}: " + ", ".join(f"{tokens[x]} {maps[h, query, x]:.2f}" for x in best)
 
-    sentence, all_of = " ".join(tokens), "; ".join(attended(h, at) for h in heads)
-    of_word = f"Largest weights from '{word}': {'; '.join(attended(h, at) for h in away)}."
-    of_confident = "\n".join(f"{p}: {'; '.join(attended(h, y) for h in confident)}." for y, p in enumerate(tokens))
+    sentence = " ".join(tokens)
+    all_heads_text = "; ".join(attended(h, row) for h in heads)
+    outward_text = f"Largest weights from '{word}': {'; '.join(attended(h, row) for h in outward)}."
+    confident_text = "\n".join(
+        f"{p}: {'; '.join(attended(h, y) for h in confident_heads)}." for y, p in enumerate(tokens)
+    )
     drawings: list[tuple[str, Any, str, str]] = [
-        ("figure3", [(heads, maps, at)], f"What '{word}' attends to: {where}", f"From '{word}': {all_of}."),
+        (
+            "figure3",
+            [(heads, maps, row)],
+            f"What '{word}' attends to: {layer_text}",
+            f"From '{word}': {all_heads_text}.",
+        ),
         (
             "figure4",
-            [(away, maps[away], None), (away, maps[away], at)],
-            f"Two heads that attend from '{word}' to other tokens: {where}",
-            of_word,
+            [(outward, maps[outward], None), (outward, maps[outward], row)],
+            f"Two heads that attend from '{word}' to other tokens: {layer_text}",
+            outward_text,
         ),
         (
             "figure5",
-            [([h], maps[[h]], None) for h in confident],
-            f"The two most confident heads and what each token attends to: {where}",
-            of_confident,
+            [([h], maps[[h]], None) for h in confident_heads],
+            f"The two most confident heads and what each token attends to: {layer_text}",
+            confident_text,
         ),
     ]
     out.mkdir(parents=True, exist_ok=True)

@@ -49,7 +49,7 @@ class Head(NamedTuple):
 def all_heads(model: Any) -> list[Head]:
     """Return every head of a model, the encoder's first."""
     layers, heads = model.config.n_layers, model.config.n_heads
-    kinds = AXES if model.examples == "pairs" else TEXT_AXES
+    kinds = AXES if model.data_kind == "pairs" else TEXT_AXES
     return [Head(kind, layer, head) for kind in kinds for layer in range(layers) for head in range(heads)]
 
 
@@ -126,7 +126,7 @@ def source_ids(model: Any, tokenizer: Any, sentence: str) -> list[int]:
     ids = tokenizer.encode(escape_brackets(sentence) if is_parser(tokenizer) else sentence)
     limit = max_source_tokens(model)
     if not 1 <= len(ids) <= limit:
-        name = "text" if model.examples == "text" else "sentence"
+        name = "text" if model.data_kind == "text" else "sentence"
         attempt = f"a shorter {name}" if ids else "at least one word"
         raise UserError(f"{name}: expected 1 to {limit} tokens; got {len(ids)}; try {attempt}")
     return [*ids, tokenizer.eos_id]
@@ -173,7 +173,7 @@ class Inspection:
     by_layer: Any  # (L, T) most probable token if the layer's output is projected to the vocabulary (logit lens)
     by_layer_p: Any  # (L, T) the probability of that token
 
-    def edges(self, kind: str) -> tuple[list[str], list[str]]:
+    def axis_labels(self, kind: str) -> tuple[list[str], list[str]]:
         """Return the labels of the rows and columns of a kind of attention."""
         rows = self.source if kind in ("encoder", "text") else self.target
         return rows, self.decoder_input if kind == "decoder" else self.source
@@ -182,7 +182,8 @@ class Inspection:
 def mask_of(model: Any, kind: str, length: int) -> tuple[Any, str]:
     """Return the mask (T, T) of a kind of attention of a model, true where a key is visible, and a description of the
     hidden tokens; None and "" if it has no mask."""
-    causal, window = kind in model.causal_kinds, getattr(model.attentions()[kind][0], "window", None)
+    causal = kind in model.causal_kinds
+    window = getattr(model.attentions()[kind][0], "window", None)
     if kind == "cross" or (window is None and not causal):
         return None, ""
     mask = npx.to_host(window_mask(length, length, window or max(1, length), causal))
@@ -198,11 +199,12 @@ def masks_of(model: Any, maps: Mapping[str, Any]) -> dict[str, Any]:
 def inspect(model: Any, tokenizer: Any, src: Sequence[int], tokens: Sequence[int]) -> Inspection:
     """Run the model once on a sentence and its translation `tokens` (ids without BOS and EOS)."""
     ids = [model.config.bos_id, *tokens][: model.max_length]
-    inside = model.inspect(np.array([src]), np.array([ids]))
-    layers = [log_softmax(npx.to_host(model.logits(hidden).data)[0]) for hidden in inside.hidden]
+    internals = model.inspect(np.array([src]), np.array([ids]))
+    layers = [log_softmax(npx.to_host(model.logits(hidden).data)[0]) for hidden in internals.hidden]
     target = labels(tokenizer, [*tokens, tokenizer.eos_id])[: len(ids)]
-    maps = {kind: np.stack([layer[0] for layer in weights]) for kind, weights in inside.maps.items() if weights}
-    source, decoder_input = labels(tokenizer, src, "source"), [BEGIN, *target[:-1]]
+    maps = {kind: np.stack([layer[0] for layer in weights]) for kind, weights in internals.maps.items() if weights}
+    source = labels(tokenizer, src, "source")
+    decoder_input = [BEGIN, *target[:-1]]
     return Inspection(source, target, decoder_input, maps, masks_of(model, maps), *predictions(layers))
 
 

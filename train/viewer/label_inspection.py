@@ -26,16 +26,16 @@ class LabeledInspection(NamedTuple):
     """A text with its predicted labels: S tokens, BOS and EOS included, and T labels."""
 
     inspection: Inspection
-    ids: list[int]  # (S,) of the tokens
-    positions: list[int]  # (T,) of the tokens from which the labels are predicted
-    label_ids: list[int]  # (T,)
+    ids: list[int]  # (S,) ids of the tokens
+    positions: list[int]  # (T,) index of the token from which each label is predicted
+    label_ids: list[int]  # (T,) ids of the predicted labels
 
     def targets(self, pad_id: int) -> list[int]:
-        """Return the labels as the loss takes them: one for the text, or a label or padding for each token."""
+        """Return the targets of the loss: one label for the text, or a label or padding for each token."""
         if self.positions == [0]:
             return self.label_ids
-        at = dict(zip(self.positions, self.label_ids, strict=True))
-        return [at.get(i, pad_id) for i in range(len(self.ids))]
+        label_at = dict(zip(self.positions, self.label_ids, strict=True))
+        return [label_at.get(i, pad_id) for i in range(len(self.ids))]
 
 
 def read_labels(model: Any, tokenizer: Any, text: str, task: str) -> LabeledInspection:
@@ -50,7 +50,8 @@ def read_labels(model: Any, tokenizer: Any, text: str, task: str) -> LabeledInsp
     if words:
         (ids,), (positions,) = WordEncoder(tokenizer.source)([words])
     else:
-        (ids,), positions = encode_texts(tokenizer.source, [text.split("\t")]), [0]
+        (ids,) = encode_texts(tokenizer.source, [text.split("\t")])
+        positions = [0]
     limit = max_source_tokens(model) - 1
     if not 2 <= len(ids) <= limit + 1:
         attempt = "a shorter text" if ids else "at least one word"
@@ -67,7 +68,8 @@ def read_labels(model: Any, tokenizer: Any, text: str, task: str) -> LabeledInsp
             logits[:, : len(SPECIALS)] = -np.inf  # are never labels
             layers.append(log_softmax(logits))
     label_ids = layers[-1].argmax(axis=1).tolist()
-    target, source = labels(tokenizer, label_ids), [BEGIN, *labels(tokenizer, ids[1:], "source")]
+    target = labels(tokenizer, label_ids)
+    source = [BEGIN, *labels(tokenizer, ids[1:], "source")]
     if words:
         target = [f"{word}/{tag}" for word, tag in zip(words, target, strict=True)]
     inspection = Inspection(source, target, source, maps, masks_of(model, maps), *predictions(layers))

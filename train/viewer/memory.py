@@ -10,16 +10,16 @@ from train.tasks import Task
 from train.viewer.picture import new_figure, plain_text, write
 
 MIB = 2**20
-LARGEST = 5  # number of layers listed by name
+MAX_NAMED_LAYERS = 5  # number of layers listed by name
 
 
 def measure_memory(task: Task, model: Any, batch: Any, settings: Any) -> MemoryProfiler:
     """Measure the memory of a forward and backward pass with the [train] settings, without weights and gradients."""
     FlatParameters(model)  # as in training: the flat buffers exist before the pass
     model.train()
-    how = {"label_smoothing": settings.label_smoothing, "smoothing_classes": settings.smoothing_over}
+    loss_options = {"label_smoothing": settings.label_smoothing, "smoothing_classes": settings.smoothing_over}
     with npx.keyed(settings.seed, 1), observing(MemoryProfiler()) as memory:
-        model.loss(*task.sequences(batch), **how, loss_normalizer=batch.n_target_tokens).backward()
+        model.loss(*task.sequences(batch), **loss_options, loss_normalizer=batch.n_target_tokens).backward()
     model.eval()
     return memory
 
@@ -27,17 +27,17 @@ def measure_memory(task: Task, model: Any, batch: Any, settings: Any) -> MemoryP
 def draw_memory(memory: MemoryProfiler, batch: str, path: Path, source: str) -> Path:
     """Plot live memory, its peak and the layers that add the most; `batch` describes the batch in words."""
     live = [sample.live / MIB for sample in memory.samples]
-    turn = sum(sample.phase == "forward" for sample in memory.samples)
+    n_forward = sum(sample.phase == "forward" for sample in memory.samples)
     peak = memory.peak
-    at = memory.samples.index(peak)
-    layers = list(memory.by_layer().items())[:LARGEST]
+    peak_index = memory.samples.index(peak)
+    layers = list(memory.by_layer().items())[:MAX_NAMED_LAYERS]
     figure = new_figure(9.5, 4.2)
     axis = figure.add_axes((0.065, 0.125, 0.545, 0.745))
     axis.fill_between(range(len(live)), live, step="mid", color="#4477aa", alpha=0.25, linewidth=0)
     axis.step(range(len(live)), live, where="mid", color="#4477aa", linewidth=1.2)
-    axis.axvline(turn - 0.5, color="0.5", linewidth=0.8, linestyle="--")
+    axis.axvline(n_forward - 0.5, color="0.5", linewidth=0.8, linestyle="--")
     axis.annotate(
-        f"peak {peak.live / MIB:,.1f} MiB: {peak.operation}, {peak.phase}", (at, live[at]), fontsize=8,
+        f"peak {peak.live / MIB:,.1f} MiB: {peak.operation}, {peak.phase}", (peak_index, live[peak_index]), fontsize=8,
         xytext=(0.03, 0.96), textcoords="axes fraction", arrowprops={"arrowstyle": "-", "linewidth": 0.6}, va="top",
     )  # fmt: skip
     axis.set(xlim=(0, len(live) - 1), ylim=(0, 1.18 * max(live)))
@@ -56,7 +56,7 @@ def draw_memory(memory: MemoryProfiler, batch: str, path: Path, source: str) -> 
     names = "; ".join(f"{name or 'other'} {bytes_ / MIB:,.1f} MiB" for name, bytes_ in layers)
     alt = (
         f"{title}. Excludes weights, their gradients, Adam's moments and temporary memory inside kernels. "
-        f"Over {turn} operations forward and {len(live) - turn} backward; peak {peak.live / MIB:,.1f} MiB at "
+        f"Over {n_forward} operations forward and {len(live) - n_forward} backward; peak {peak.live / MIB:,.1f} MiB at "
         f"{peak.operation} ({peak.phase}{f', {peak.layer}' if peak.layer else ''}).\nLayers that add the most "
         f"in the forward pass: {names}."
     )

@@ -21,14 +21,14 @@ DPI = 144
 SOURCE_LINE = b"Drawn from "  # beginning of the last line of an alternative text file
 
 
-def check(path: Path) -> None:
+def check_picture(path: Path) -> None:
     """Raise UserError before any computation if a picture cannot be drawn or written to `path`."""
     if importlib.util.find_spec("matplotlib") is None:
         raise UserError(f"draw: matplotlib is not installed; try {pip_install('draw')}")
-    check_path(path, KINDS)
+    check_suffix(path, KINDS)
 
 
-def check_path(path: Path, kinds: Sequence[str]) -> None:
+def check_suffix(path: Path, kinds: Sequence[str]) -> None:
     """Raise UserError unless `path` has the ending of one of these formats."""
     if path.suffix not in kinds:
         names = " or ".join(kinds)
@@ -72,19 +72,23 @@ def write(figure: Any, path: Path, title: str, alt: str, source: str, write_thro
     `write_through` is for a path that the user named (see `atomic_write`).
     """
     import matplotlib
+    from matplotlib.text import Text
 
+    title, alt, source = map(xml_safe, (title, alt, source))
+    for text in figure.findobj(Text):  # a file name may have bytes that are not UTF-8
+        text.set_text(xml_safe(text.get_text()))
     svg = path.suffix == ".svg"
-    about: dict[str, Any] = {"Title": title, "Description": alt, "Source": source}
-    about |= {"Date": None, "Creator": None} if svg else {"Software": None}
+    metadata: dict[str, Any] = {"Title": title, "Description": alt, "Source": source}
+    metadata |= {"Date": None, "Creator": None} if svg else {"Software": None}
     with matplotlib.rc_context({"svg.hashsalt": "npx-transformer", "svg.fonttype": "none"}), warnings.catch_warnings():
         warnings.filterwarnings("ignore", "Glyph .* missing", UserWarning)  # for scripts that the font does not cover
         drawn = io.BytesIO()
-        figure.savefig(drawn, format=path.suffix[1:], dpi=DPI, metadata=about)
+        figure.savefig(drawn, format=path.suffix[1:], dpi=DPI, metadata=metadata)
     with atomic_write(path, write_through=write_through) as file:
         file.write(xml_safe(drawn.getvalue().decode()).encode() if svg else drawn.getvalue())
-    with atomic_write(text := alt_text_path(path), "t", write_through) as file:
+    with atomic_write(alt_text := alt_text_path(path), "t", write_through) as file:
         file.write(f"{title}\n\n{alt}\n\n{SOURCE_LINE.decode()}{source}.\n")
-    return text
+    return alt_text
 
 
 def alt_text_path(path: Path) -> Path:

@@ -62,7 +62,7 @@ class EvaluationText:
         self.evaluation = task.evaluation(config, tokenizer, corpus)
         scores: dict[str, str] = task.scores if self.evaluation is not None else {}
         self.key, self.score = next(iter(scores.items()), ("", ""))
-        self.chosen = np.arange(0, len(corpus), max(1, len(corpus) // pairs))[:pairs]
+        self.indices = np.arange(0, len(corpus), max(1, len(corpus) // pairs))[:pairs]
         sides = zip(*(corpus.pair(i) for i in range(len(corpus))), strict=True)
         sizes = tokenizer.src_vocab_size or tokenizer.vocab_size, tokenizer.vocab_size
         src_counts, tgt_counts = (
@@ -72,9 +72,9 @@ class EvaluationText:
         if tokenizer.src_vocab_size is None:  # one vocabulary
             src_counts = tgt_counts = src_counts + tgt_counts
         self.src_counts, self.tgt_counts = src_counts, tgt_counts
-        self.pairs = [corpus.pair(int(i)) for i in self.chosen]
+        self.pairs = [corpus.pair(int(i)) for i in self.indices]
         self.batch = Batch(
-            corpus.padded(0, self.chosen), corpus.padded(1, self.chosen, bos=True), corpus.special.pad_id
+            corpus.padded(0, self.indices), corpus.padded(1, self.indices, bos=True), corpus.special.pad_id
         )
 
     def quality(self, model: Any) -> tuple[float, float, list[Any]]:
@@ -85,29 +85,31 @@ class EvaluationText:
             hypotheses = greedy_search(model, self.batch.src, max_extra=self.max_extra)
             return loss, 0.0, [h.tokens for h in hypotheses]
         self.evaluation.records = type(self.evaluation.records)()  # empty
-        self.evaluation.add(model, self.chosen, self.batch)
+        self.evaluation.add(model, self.indices, self.batch)
         records = self.evaluation.records
         outputs = list(records.values() if isinstance(records, dict) else records)
         return loss, self.evaluation.result()[self.key], outputs
 
 
 def measure_roles(
-    model: Any, text: EvaluationText, progress: Callable[[int, int], object] = lambda done, of: None
+    model: Any, text: EvaluationText, on_progress: Callable[[int, int], object] = lambda done, of: None
 ) -> tuple[tuple[float, float], list[Role]]:
     """Return the loss (nats per token) and the score of the model without ablation, and the role of every head.
 
-    `progress(done, total)` is called before each head.
+    `on_progress(done, total)` is called before each head.
     """
     heads = all_heads(model)
     sums = {head: dict.fromkeys(MEASURES, 0.0) for head in heads}
     for src, tgt in text.pairs:
-        src, tgt = [*src, model.config.eos_id], [model.config.bos_id, *tgt]
-        inside = model.inspect(np.array([src]), np.array([tgt]))
+        src = [*src, model.config.eos_id]
+        tgt = [model.config.bos_id, *tgt]
+        internals = model.inspect(np.array([src]), np.array([tgt]))
         rarest = {"cross": int(text.src_counts[src[:-1]].argmin()), "encoder": int(text.src_counts[src[:-1]].argmin())}
         rarest["decoder"] = 1 + int(text.tgt_counts[tgt[1:]].argmin()) if len(tgt) > 1 else 0
         for head in heads:
-            weights = inside.maps[head.kind][head.layer][0, head.head].astype(np.float64)
-            maxima, rows = weights.argmax(axis=1), np.arange(len(weights))
+            weights = internals.maps[head.kind][head.layer][0, head.head].astype(np.float64)
+            maxima = weights.argmax(axis=1)
+            rows = np.arange(len(weights))
             measures = {
                 name: float((maxima == rows + n).mean()) for n, name in ((-1, "before"), (0, "same"), (1, "after"))
             }
@@ -116,7 +118,7 @@ def measure_roles(
                 sums[head][name] += value / len(text.pairs)
     loss, score, outputs = text.quality(model)
     for done, head in enumerate(heads):
-        progress(done, len(heads))
+        on_progress(done, len(heads))
         with ablate_heads(model, [head]):
             loss_without, score_without, others = text.quality(model)
         changed = sum(a != b for a, b in zip(outputs, others, strict=True)) / len(outputs)
@@ -149,13 +151,13 @@ def draw_roles(
     for y, role in enumerate(roles):
         axis.text(len(columns) - 0.4, y, role.name, fontsize=7.5, va="center")
     score = f", {text.score} {baseline[1]:.2f} (greedy)" if text.score else ""
-    below = (
+    legend = (
         "at ...: fraction of maximum weights; loss increase in nats per token; colors: from the least (dark) to the "
+        f"greatest (light) value of a column.\nModel without ablation: {baseline[0]:.3f} nats per token{score}."
     )
-    below += f"greatest (light) value of a column.\nModel without ablation: {baseline[0]:.3f} nats per token{score}."
-    axis.text(-0.5, len(roles) - 0.1, below, fontsize=7.5, va="top", color="0.3")
+    axis.text(-0.5, len(roles) - 0.1, legend, fontsize=7.5, va="top", color="0.3")
     alt = [f"{title}. Model without ablation: {baseline[0]:.4f} nats per token{score}."]
     for role in roles:
-        numbers = ", ".join(f"{about} {role.measures[name]:.3f}" for name, about in columns.items())
+        numbers = ", ".join(f"{column} {role.measures[name]:.3f}" for name, column in columns.items())
         alt.append(f"{role.head}{f' ({role.name})' if role.name else ''}: {numbers}.")
     return write(figure, path, title, "\n".join(alt), source)

@@ -21,9 +21,9 @@ from models.module import evaluation_mode
 from models.search import sample
 from models.search.beam import SearchStep
 from models.search.sampling import check_sampling, sampling_probabilities
-from models.search.tree import CUT, FINISHED, Tree
+from models.search.tree import CUT, FINISHED, SearchTree
 from train.errors import UserError, one_line
-from train.viewer.blocks import encoded, encoded_mask, has_head, show_block, show_overview
+from train.viewer.blocks import encode_array, encode_mask, has_head, show_block, show_overview
 from train.viewer.inspection import (
     Head,
     Inspection,
@@ -82,7 +82,9 @@ class Sentences:
         return show_overview(self.trace(query))
 
     def block(self, query: Mapping[str, Any], send: Send) -> dict[str, Any]:
-        trace, name, head = self.trace(query), str(query.get("block")), query.get("head", 0)
+        trace = self.trace(query)
+        name = str(query.get("block"))
+        head = query.get("head", 0)
         block = trace.blocks.get(name)
         if block is None or type(head) is not int or not has_head(self.model, block, head):
             raise UserError(EXPIRED)
@@ -90,20 +92,23 @@ class Sentences:
 
     def head_weights(self, query: Mapping[str, Any], send: Send) -> dict[str, Any]:
         try:
-            (inspection, *_), kind = self.recent[query["translation"]], query["kind"]
+            inspection, *_ = self.recent[query["translation"]]
+            kind = query["kind"]
             layer, head = int(query["layer"]), int(query["head"])
             if min(layer, head) < 0:
                 raise IndexError
             weights = inspection.maps[kind][layer, head]
         except (KeyError, IndexError, TypeError, ValueError, OverflowError):
             raise UserError(EXPIRED) from None
-        rows, columns = inspection.edges(kind)
+        rows, columns = inspection.axis_labels(kind)
         return {"rows": rows, "columns": columns, "weights": weights.tolist(), **summary(weights)}
 
     def translate(self, query: Mapping[str, Any], send: Send) -> dict[str, Any]:
         key = json.dumps([query.get(name) for name in ("text", "beam", "alpha", "prefix", "ablated_heads")])
         if self.answers.get(key, {}).get("translation") not in self.recent:
-            answer = {"text": self.read, "labels": self.label}.get(self.model.examples, self.search_output)(query, send)
+            answer = {"text": self.read, "labels": self.label}.get(self.model.data_kind, self.search_output)(
+                query, send
+            )
             self.answers = {k: v for k, v in self.answers.items() if v["translation"] in self.recent} | {key: answer}
         name = self.answers[key]["translation"]
         self.recent[name] = self.recent.pop(name)  # make it the latest
@@ -114,8 +119,10 @@ class Sentences:
         model, tokenizer = self.model, self.tokenizer
         sentence = " ".join(text_of(query).split())
         src = source_ids(model, tokenizer, sentence)
-        search, prefix, ablated = self.search(query), self.prefix(query), self.ablated_heads(query)
-        tree = Tree()
+        search = self.search(query)
+        prefix = self.prefix(query)
+        ablated = self.ablated_heads(query)
+        tree = SearchTree()
 
         def observe(step: SearchStep) -> None:
             tree(step)
@@ -173,7 +180,8 @@ class Sentences:
 
     def predictions(self, inspection: Inspection, ids: list[int], ablated: list[Head]) -> dict[str, Any]:
         """Return tokens, their probabilities and alternatives, all heads, and the predictions of each layer."""
-        log_p, tokenizer = inspection.log_probabilities, self.tokenizer
+        log_p = inspection.log_probabilities
+        tokenizer = self.tokenizer
         order = np.argsort(-log_p, axis=1, kind="stable")[:, : ALTERNATIVES + 1]  # (T, 6)
         alternatives = [
             [{"id": int(i), "label": label, "p": float(np.exp(log_p[t, i]))}
@@ -196,14 +204,16 @@ class Sentences:
 
         If "tokens" > 0, also return a continuation of the text, sampled with "seed".
         """
-        if self.model.examples != "text":
+        if self.model.data_kind != "text":
             raise UserError(
                 "next_token: expected a language model; got another kind of model; try the request `translate`"
             )
-        text, options = text_of(query), sampling_options(query)
+        text = text_of(query)
+        options = sampling_options(query)
         if not (ids := self.tokenizer.encode(text)):
             raise UserError("text: expected at least one token; got an empty text; try at least one word")
-        model, window = self.model, self.config.data.max_length
+        model = self.model
+        window = self.config.data.max_length
         c = model.config
         with evaluation_mode(model):
             last, state = model.start(np.array([ids[-window:]]))
@@ -239,7 +249,8 @@ class Sentences:
         return search | {name: getattr(defaults, name) for name in names}
 
     def prefix(self, query: Mapping[str, Any]) -> list[int]:
-        ids, c = query.get("prefix", []), self.model.config
+        ids = query.get("prefix", [])
+        c = self.model.config
         limit = max_source_tokens(self.model)
         fits = isinstance(ids, list) and all(type(i) is int and 0 <= i < self.tokenizer.n_outputs for i in ids)
         if not fits or len(ids) > limit or any(i in (c.pad_id, c.bos_id) for i in ids) or c.eos_id in ids[:-1]:
@@ -249,9 +260,9 @@ class Sentences:
         return ids
 
     def ablated_heads(self, query: Mapping[str, Any]) -> list[Head]:
-        known = {str(head): head for head in all_heads(self.model)}
+        heads_by_name = {str(head): head for head in all_heads(self.model)}
         try:
-            return [known[name] for name in query.get("ablated_heads", [])]
+            return [heads_by_name[name] for name in query.get("ablated_heads", [])]
         except (KeyError, TypeError):
             raise UserError(
                 "ablated_heads: expected the names of heads, such as cross.0.1; got an unknown name; try translating "
@@ -264,16 +275,16 @@ class Sentences:
         """Return the weights of all heads, rounded to one byte each (for colors), and their exact mean."""
         out: dict[str, Any] = {}
         for kind, maps in inspection.maps.items():
-            rows, columns = inspection.edges(kind)
+            rows, columns = inspection.axis_labels(kind)
             summaries = [[summary(weights) for weights in layer] for layer in maps]
             levels = np.rint(maps * 255).astype(np.uint8)
             out[kind] = {"rows": rows, "columns": columns, "layers": len(maps), "heads": maps.shape[1],
                          "bytes": base64.b64encode(levels.tobytes()).decode(), "summary": summaries,
-                         "mean": encoded(maps[-1].mean(axis=0)),  # over the heads of the last layer
-                         "masked": encoded_mask(inspection.masks[kind])}  # fmt: skip
+                         "mean": encode_array(maps[-1].mean(axis=0)),  # over the heads of the last layer
+                         "masked": encode_mask(inspection.masks[kind])}  # fmt: skip
         return out
 
-    def beam(self, tree: Tree, hypotheses: Any) -> dict[str, Any]:
+    def beam(self, tree: SearchTree, hypotheses: Any) -> dict[str, Any]:
         """Return the search tree; `won` is the leaf of the best hypothesis."""
         texts = labels(self.tokenizer, [c.token for c in tree.candidates])
         nodes = [
@@ -305,20 +316,25 @@ def text_of(query: Mapping[str, Any]) -> str:
 
 
 def number_in(
-    query: Mapping[str, Any], name: str, least: float, most: float, kind: type = float, default: float | None = None
+    query: Mapping[str, Any],
+    name: str,
+    minimum: float,
+    maximum: float,
+    kind: type = float,
+    default: float | None = None,
 ) -> Any:
-    """Return a number from a query. Raises UserError unless it is between `least` (the default) and `most`."""
-    default = least if default is None else default
+    """Return a number from a query. Raises UserError unless it is between `minimum` (the default) and `maximum`."""
+    default = minimum if default is None else default
     value = query.get(name, default)
     if (
         isinstance(value, bool)
         or not isinstance(value, (int, float))
-        or not least <= value <= most
+        or not minimum <= value <= maximum
         or kind(value) != value
     ):
-        what = "whole number" if kind is int else "number"
+        kind_name = "whole number" if kind is int else "number"
         got = f"'{value[:20]}'" if isinstance(value, str) else str(value)[:20]
-        raise UserError(f"{name}: expected a {what} from {least:g} to {most:g}; got {got}; try {default:g}")
+        raise UserError(f"{name}: expected a {kind_name} from {minimum:g} to {maximum:g}; got {got}; try {default:g}")
     return kind(value)
 
 

@@ -133,7 +133,7 @@ class Page:
         if self.sentences is not None and self.examples:
             search = self.config.search
             settings = (
-                {"beam": min(search.beam, MAX_BEAM), "alpha": search.alpha} if self.model.examples == "pairs" else {}
+                {"beam": min(search.beam, MAX_BEAM), "alpha": search.alpha} if self.model.data_kind == "pairs" else {}
             )
             query = {"text": self.examples[0], **settings, "prefix": [], "ablated_heads": []}
             self.inference.thread.submit(self.sentences.translate, query, lambda item: None)
@@ -155,10 +155,11 @@ class Page:
             "source": self.source,
         }
         if self.model is not None:
-            c, search = self.model.config, self.config.search
+            c = self.model.config
+            search = self.config.search
             tasks = {"text": "text", "labels": self.config.data.task}
-            task = tasks.get(self.model.examples, "tree" if is_parser(self.tokenizer) else "translation")
-            size = (c.src_vocab_size or 0) if self.model.examples == "labels" else c.vocab_size
+            task = tasks.get(self.model.data_kind, "tree" if is_parser(self.tokenizer) else "translation")
+            size = (c.src_vocab_size or 0) if self.model.data_kind == "labels" else c.vocab_size
             answer["model"] = {
                 "task": task, "layers": c.n_layers, "heads": c.n_heads, "d_model": c.d_model, "d_ff": c.d_ff,
                 "d_k": c.d_k or c.d_model // c.n_heads, "vocabulary": size, "norm": c.norm,
@@ -166,7 +167,7 @@ class Page:
                 "beam": min(search.beam, MAX_BEAM), "most_beam": MAX_BEAM, "alpha": search.alpha,
                 "notation": notation(task, self.tokenizer.src_vocab_size is None, size),
                 "trained_on": self.training_files(),
-                "kinds": AXES if self.model.examples == "pairs" else TEXT_AXES,
+                "kinds": AXES if self.model.data_kind == "pairs" else TEXT_AXES,
             }  # fmt: skip
         return JSONResponse(answer)
 
@@ -179,16 +180,20 @@ class Page:
         tag = f'"{" ".join(etag_part(run.metrics_file) for run in self.runs.values())}"'
         if request.headers.get("if-none-match") == tag:
             return Response(status_code=304, headers={"etag": tag})
-        about = {name: {"title": title, "axis": axis, "log": log} for name, (title, axis, _, log) in PANELS.items()}
+        panels = {
+            name: {"title": panel.title, "axis": panel.unit, "log": panel.is_logarithmic}
+            for name, panel in PANELS.items()
+        }
         try:
             curves = await asyncio.to_thread(lambda: {name: series(run.metrics()) for name, run in self.runs.items()})
         except UserError as error:
             return JSONResponse({"error": one_line(error)})
-        return JSONResponse({"runs": curves, "about": about}, headers={"etag": tag})
+        return JSONResponse({"runs": curves, "about": panels}, headers={"etag": tag})
 
     async def answer(self, request: Request) -> Response:
         """Answer a question in the inference thread."""
-        name, query = request.url.path.rsplit("/", 1)[1], await read_query(request)
+        name = request.url.path.rsplit("/", 1)[1]
+        query = await read_query(request)
 
         def job(send: Send) -> Mapping[str, Any]:
             if name == "step":

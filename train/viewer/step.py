@@ -18,7 +18,7 @@ from autograd.operations import where
 from train.errors import UserError, one_line
 from train.viewer.explanations import operation_formulas
 
-KNOWN = {
+ALLOWED_FUNCTIONS = {
     "absolute", "concatenate", "exp", "log", "matmul", "max", "maximum", "mean", "min", "minimum", "power", "relu",
     "reshape", "sigmoid", "softmax", "sqrt", "stack", "sum", "swapaxes", "tanh", "transpose",
 }  # fmt: skip
@@ -57,9 +57,9 @@ class StepRecorder(Recorder):
         return f"({text})" if text.startswith("−") else text
 
     def on_backward(self, event: BackwardEvent) -> None:
-        now = {node.number: to_json(total.array) for node, total in event.sums.items()}
-        now[event.node.number] = to_json(event.g)
-        self.sums.append((self.sums[-1] if self.sums else {}) | now | self.leaf_gradients())
+        gradients = {node.number: to_json(total.array) for node, total in event.sums.items()}
+        gradients[event.node.number] = to_json(event.g)
+        self.sums.append((self.sums[-1] if self.sums else {}) | gradients | self.leaf_gradients())
         super().on_backward(event)
 
     def leaf_gradients(self) -> dict[int, Any]:
@@ -82,9 +82,11 @@ def steps(request: Mapping[str, Any]) -> dict[str, Any]:
     try:
         with np.errstate(all="ignore"), observing(StepRecorder()) as recorder:
             if "head" in request:
-                result = head(leaves, titles, options(request["head"], "head", {"causal"}).get("causal", False))
+                options = checked_options(request["head"], "head", {"causal"})
+                result = compute_head(leaves, titles, options.get("causal", False))
             else:
-                result = expression(leaves, **options(request, "request", {"expression", "values"}))
+                options = checked_options(request, "request", {"expression", "values"})
+                result = evaluate_expression(leaves, **options)
             if not isinstance(result, Tensor) or result.node is None:
                 raise ExpressionError("expected an operation on a variable, as in a * b + a; got a constant")
             result.backward(np.ones_like(result.data))
@@ -93,16 +95,16 @@ def steps(request: Mapping[str, Any]) -> dict[str, Any]:
     return describe(recorder, {id(leaf): name for name, leaf in leaves.items()}, titles)
 
 
-def options(given: Any, name: str, known: set[str]) -> Mapping[str, Any]:
+def checked_options(value: Any, name: str, allowed: set[str]) -> Mapping[str, Any]:
     """Return the options of a request. Raises ExpressionError for anything but an object with known names."""
-    if not isinstance(given, dict) or not known.issuperset(given):
+    if not isinstance(value, dict) or not allowed.issuperset(value):
         raise ExpressionError(
-            f"{name}: expected an object with only {' and '.join(sorted(known))}; got {reprlib.repr(given)}"
+            f"{name}: expected an object with only {' and '.join(sorted(allowed))}; got {reprlib.repr(value)}"
         )
-    return given
+    return value
 
 
-def expression(leaves: dict[str, Tensor], expression: str = "", values: Any = None) -> Any:
+def evaluate_expression(leaves: dict[str, Tensor], expression: str = "", values: Any = None) -> Any:
     """Evaluate an expression of the variables in `values`. Raises ExpressionError if a variable has no value."""
     if not isinstance(expression, str) or not 1 <= len(expression) <= MAX_CHARACTERS:
         raise ExpressionError(
@@ -123,13 +125,13 @@ def expression(leaves: dict[str, Tensor], expression: str = "", values: Any = No
                 f"expected variables with at most {MAX_VALUES} numbers each; got {name[:20]!r} with {array.size}"
             )
         leaves[name] = Tensor(array, requires_grad=True)
-    result = evaluate(parse(expression), leaves, KNOWN)
+    result = evaluate(parse(expression), leaves, ALLOWED_FUNCTIONS)
     if missing := [name for name in leaves if name not in (values or {})]:
         raise ExpressionError(f"values: {missing[0][:20]} is missing; try {missing[0][:20]} = 2")
     return result
 
 
-def head(leaves: dict[str, Tensor], titles: dict[int, str], causal: bool = False) -> Tensor:
+def compute_head(leaves: dict[str, Tensor], titles: dict[int, str], causal: bool = False) -> Tensor:
     """Compute one attention head over 3 tokens with d_k = 2 (paper section 3.2.1) from elementary operations."""
     for name, rows in (
         ("q", [[1, 0], [0, 2], [1, 1]]),
@@ -175,7 +177,7 @@ def describe(recorder: StepRecorder, names: Mapping[int, str], titles: Mapping[i
         title = f"{step.name} {nth[step.name]}" if counts[step.name] > 1 else step.name
         title = titles.get(step.number, title)
         symbols[step.number] = title.partition(":")[0].replace(" ", "_")
-        inputs = [one if isinstance(one, str) else symbols[one] for one in recorder.inputs[step.number]]
+        inputs = [operand if isinstance(operand, str) else symbols[operand] for operand in recorder.inputs[step.number]]
         nodes.append({
             "key": key[step.number], "name": title, "leaf": False,
             "value": to_json(step.value),
@@ -188,11 +190,11 @@ def describe(recorder: StepRecorder, names: Mapping[int, str], titles: Mapping[i
     layout = Layout(graph, ROW)
     edges = iter(layout.lines)  # in the order of boxes and their inputs
     for node in nodes:
-        node["x"], node["y"], node["width"] = (at[node["key"]] for at in (layout.x, layout.y, layout.width))
+        node["x"], node["y"], node["width"] = (values[node["key"]] for values in (layout.x, layout.y, layout.width))
         node["edges"] = [layout.corners(next(edges)[0]) for _ in node["inputs"]]
     width, height = layout.size
     sums = [*recorder.sums, (recorder.sums[-1] if recorder.sums else {}) | recorder.leaf_gradients()]
-    so_far = [{key[number]: g for number, g in now.items() if number in key} for now in sums]
+    so_far = [{key[number]: g for number, g in gradients.items() if number in key} for gradients in sums]
     visited = sorted((step for step in steps if step.visit is not None), key=lambda step: step.visit or 0)
     backward_order = [key[step.number] for step in visited]
     return {"nodes": nodes, "backward_order": backward_order, "sums": so_far, "width": width, "height": height}

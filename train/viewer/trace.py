@@ -1,9 +1,10 @@
 """One forward and backward pass of a model on one sentence, block by block: the data of the page's view of the model.
 
-A *block* is a box of the paper's Figure 1: an embedding, a sub-layer, a residual connection with its norm, a final norm
-or the output projection. `blocks` lists the blocks of a model by walking its modules. `Trace` runs the model on a
-sentence and its target, records every operation through an observer of the engine, and assigns the operations to blocks
-by the names of their modules. blocks.py turns a traced block into the matrices that the page shows.
+A *block* is a part of the model that the page draws as a box, like those in Figure 1 of the paper: an embedding, a
+sub-layer, a residual connection with its norm, a final norm or the output projection. `blocks` lists the blocks of a
+model by walking its modules. `Trace` runs the model on a sentence and its target, records every operation through an
+observer of the engine, and assigns the operations to blocks by the names of their modules. blocks.py turns a traced
+block into the matrices that the page shows.
 """
 
 from collections.abc import Iterable, Sequence
@@ -29,7 +30,10 @@ STACKS = {"encoder": "encoder", "decoder": "decoder", "layers": "text"}
 
 @dataclass(frozen=True)
 class Block:
-    """A box of Figure 1. `name` is the dotted name of its module, if it is exactly one module."""
+    """One block of the model as the page draws it, like the boxes in Figure 1 of the paper.
+
+    `name` is the dotted name of the module that computes the block, if there is exactly one.
+    """
 
     name: str
     kind: str  # "embedding", "attention", "residual", "feed_forward", "norm", "output" or "other"
@@ -85,7 +89,7 @@ def describe(name: str, module: Module, causal: bool) -> tuple[str, str]:
             return "attention", "Cross-attention"
         return "attention", "Masked self-attention" if causal else "Self-attention"
     if isinstance(module, Residual):
-        return "residual", "Add & norm" if module.post else "Norm & add"
+        return "residual", "Add & norm" if module.is_post_norm else "Norm & add"
     if isinstance(module, FeedForward):
         return "feed_forward", "Feed-forward"
     return "other", name.replace("_", " ").capitalize()
@@ -123,7 +127,8 @@ class Recording(Observer):
         operation.gradients = {}
         for i, (parent, gradient) in enumerate(zip(event.parents, event.gradients, strict=False)):
             if isinstance(parent, Node) and gradient is not None:
-                array, before = on_host(gradient), self.sums.get(parent.number, 0)
+                array = on_host(gradient)
+                before = self.sums.get(parent.number, 0)
                 if event.accumulate_into and gradient is event.accumulate_into[i]:  # the vjp has added to the sum
                     array = array - before
                 self.sums[parent.number] = before + array
@@ -156,76 +161,79 @@ class Trace:
         self.ablated = frozenset(ablated)
         self.parameters = dict(model.named_parameters())
         *sources, predicted = (np.array([row]) for row in ids)
-        labels_text = model.examples == "labels"
-        padding, is_text = np.full((1, 1), model.config.pad_id), model.examples == "text"
-        inputs, targets = (sources[0], predicted) if labels_text else (predicted[:, :-1], predicted[:, 1:])
+        predicts_labels = model.data_kind == "labels"
+        padding = np.full((1, 1), model.config.pad_id)
+        is_text = model.data_kind == "text"
+        inputs, targets = (sources[0], predicted) if predicts_labels else (predicted[:, :-1], predicted[:, 1:])
         if is_text:
             inputs, targets = predicted, np.concatenate([targets, padding], axis=1)
-        has_source = bool(sources) and not labels_text
+        has_source = bool(sources) and not predicts_labels
         self.ids = {"encoder": sources[0][0] if has_source else None, "decoder": inputs[0], "text": inputs[0]}
-        self.rows = np.flatnonzero(targets[0] != model.config.pad_id) if labels_text else np.arange(targets.shape[1])
+        self.rows = np.arange(targets.shape[1])
+        if predicts_labels:  # only some tokens have a label
+            self.rows = np.flatnonzero(targets[0] != model.config.pad_id)
         self.targets = targets[0, self.rows]
         with ablate_heads(model, self.ablated), observing(Recording()) as recording:
-            if labels_text:
+            if predicts_labels:
                 hidden = model.label_states(model.encode(inputs)[0], one_label_per_text)
             elif has_source:
                 hidden = model.decode(npx.from_host(inputs), *model.encode(sources[0]))
             else:
                 hidden = model.hidden_states(npx.from_host(inputs))
-            loss = model.cross_entropy(hidden, npx.from_host(targets), 0.0, "all", max(1, len(self.rows) - is_text))
+            loss = model.token_loss(hidden, npx.from_host(targets), 0.0, "all", max(1, len(self.rows) - is_text))
             loss.backward()
         self.loss = loss.item()
         self.operations = recording.operations
         self.parameter_gradients = {n: norm(p.grad) for n, p in self.parameters.items() if p.grad is not None}
         for parameter in self.parameters.values():
             parameter.grad = None
-        self.states = on_host(hidden.data)  # projected to the vocabulary, of which `rows` are predictions
-        self.members = self.assign()
-        self.owner_of = {number: name for name, numbers in self.members.items() for number in numbers}
+        self.states = on_host(hidden.data)  # the projected states (T, D); `rows` are the indices of the predictions
+        self.members = self.assign_operations()
+        self.block_of = {number: name for name, numbers in self.members.items() for number in numbers}
 
-    def assign(self) -> dict[str, list[int]]:
+    def assign_operations(self) -> dict[str, list[int]]:
         """Return the operations of each block, by the names of their modules."""
         members: dict[str, list[int]] = {name: [] for name in self.blocks}
-        early: list[int] = []  # embeddings and positions run before the first layer of their stack
-        inside: set[str] = set()  # stacks whose first layer has begun
+        pending: list[int] = []  # embeddings and positions run before the first layer of their stack
+        started_stacks: set[str] = set()  # stacks whose first layer has begun
         for number, operation in self.operations.items():
-            owner = self.owner(operation.layer)
+            owner = self.block_of_layer(operation.layer)
             if owner is None:
-                early.append(number)
+                pending.append(number)
                 continue
             stack = self.blocks[owner].stack
             first = next(block.name for block in self.blocks.values() if block.stack == stack)
-            members[owner if stack in inside else first] += early
-            early = []
+            members[owner if stack in started_stacks else first] += pending
+            pending = []
             members[owner].append(number)
             if owner != first:
-                inside.add(stack)
-        members[OUTPUT] += early  # the loss
+                started_stacks.add(stack)
+        members[OUTPUT] += pending  # the loss
         return members
 
-    def owner(self, layer: str) -> str | None:
+    def block_of_layer(self, layer: str) -> str | None:
         """Return the block that contains a module; if several do, the one with the longest name."""
         names = [name for name in self.blocks if layer == name or layer.startswith(f"{name}.")]
         return max(names, key=len, default=None)
 
-    def last(self, block: str) -> Operation:
+    def last_operation(self, block: str) -> Operation:
         """Return the operation that computes the output of a block."""
         return self.operations[self.members[block][-1]]
 
     def output(self, block: str) -> tuple[Any, Any]:
         """Return the output (T, D) of a block and its gradient; for the output block, return its input."""
         if block == OUTPUT:
-            return next(iter(self.inputs(block).values())), next(iter(self.leaving(block).values()))
-        operation = self.last(block)
+            return next(iter(self.inputs(block).values())), next(iter(self.outgoing_gradients(block).values()))
+        operation = self.last_operation(block)
         return operation.y, zeros_if_none(operation.g, operation.y)
 
-    def leaving(self, block: str) -> dict[str, Any]:
+    def outgoing_gradients(self, block: str) -> dict[str, Any]:
         """Return the gradients that a block passes on, by the name of the block that receives them."""
         gradients: dict[str, Any] = {}
         for number in self.members[block]:
             operation = self.operations[number]
             for i, g in (operation.gradients or {}).items():
-                receiver = self.owner_of[cast(int, operation.inputs[i])]
+                receiver = self.block_of[cast(int, operation.inputs[i])]
                 if receiver != block:
                     gradients[receiver] = gradients.get(receiver, 0) + g
         return gradients
@@ -235,11 +243,11 @@ class Trace:
         values: dict[str, Any] = {}
         for number in self.members[block]:
             for source in self.operations[number].inputs:
-                if source is not None and self.owner_of[source] != block:
-                    values[self.owner_of[source]] = self.operations[source].y
+                if source is not None and self.block_of[source] != block:
+                    values[self.block_of[source]] = self.operations[source].y
         return values
 
-    def find(self, block: str, name: str) -> Operation | None:
+    def find_operation(self, block: str, name: str) -> Operation | None:
         """Return the last operation of a block whose name contains `name`."""
         operations = (self.operations[number] for number in reversed(self.members[block]))
         return next((operation for operation in operations if name in operation.name), None)

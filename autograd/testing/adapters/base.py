@@ -24,7 +24,7 @@ class ForeignOperation:
     """A function of another framework as an operation on Tensors.
 
     Subclasses define `evaluate`. Arguments that are not Tensors are passed on unchanged, except that arrays are
-    converted to the framework's own type. Several outputs are concatenated into one vector, so one random incoming
+    converted to the framework's own type. Several outputs are concatenated into one vector, so that one random incoming
     gradient checks all of them.
 
     Args:
@@ -44,7 +44,7 @@ class ForeignOperation:
         self.notes: list[str] = []
 
     def evaluate(self, values: list[Any], requires_grad: list[bool], call: Call) -> tuple[list[Array], Backward | None]:
-        """Return the outputs and a function that runs the backward pass, or None instead if no output has a gradient.
+        """Return the outputs, and a function that runs the backward pass or, if no output has a gradient, None.
 
         Outputs without a gradient are omitted and recorded with `note`.
 
@@ -82,7 +82,7 @@ class ForeignOperation:
         return record_node(self.__name__, y, vjp, tuple(parts), any(requires_grad))
 
     def cost(self, backward: Backward) -> tuple[int, int]:
-        """Return the number of operations of the forward pass, and the number of values that they compute or save."""
+        """Return how many operations the forward pass runs, and how many values they compute or save."""
         return 1, sum(x.size for x in iterate_captured_arrays(backward) if isinstance(x, npx.ndarray))
 
     def split(self, g: Array, outputs: list[Array]) -> list[Array | None]:
@@ -92,7 +92,8 @@ class ForeignOperation:
         """
         if len(outputs) == 1:
             return [g]
-        parts, start = [], 0
+        parts = []
+        start = 0
         for output in outputs:
             parts.append(g[start : start + output.size].reshape(output.shape).astype(output.dtype, copy=False))
             start += output.size
@@ -214,7 +215,8 @@ def name_of(f: Any) -> str:
 
 def source_of(f: Any, placeholder: str) -> str:
     """Return the name of a function as source code, or the placeholder if the caller has to define the function."""
-    name, owner = name_of(f), owner_of(f)
+    name = name_of(f)
+    owner = owner_of(f)
     if owner is not f:
         return f"{name}.{f.__name__}"
     return name if name.isidentifier() and hasattr(f, "__name__") else placeholder

@@ -59,8 +59,10 @@ def dot_general(a: Any, b: Any, dimension_numbers: Any, preferred_element_type: 
     (contract_a, contract_b), (batch_a, batch_b) = dimension_numbers
     free_a = [k for k in range(a.ndim) if k not in contract_a and k not in batch_a]
     free_b = [k for k in range(b.ndim) if k not in contract_b and k not in batch_b]
-    batch, rows = [a.shape[k] for k in batch_a], [a.shape[k] for k in free_a]
-    columns, inner = [b.shape[k] for k in free_b], [a.shape[k] for k in contract_a]
+    batch = [a.shape[k] for k in batch_a]
+    rows = [a.shape[k] for k in free_a]
+    columns = [b.shape[k] for k in free_b]
+    inner = [a.shape[k] for k in contract_a]
     size = int(np.prod(inner))
     left = a.transpose([*batch_a, *free_a, *contract_a]).reshape([*batch, int(np.prod(rows)), size])
     right = b.transpose([*batch_b, *contract_b, *free_b]).reshape([*batch, size, int(np.prod(columns))])
@@ -144,7 +146,9 @@ def windows(shape: Any, indices: Any, numbers: Any, sizes: Any) -> tuple[Any, An
     """
     indexed, operand_batch, index_batch = numbers
     batch = indices.shape[:-1]
-    n_batch, grid, valid = len(batch), [], np.ones(batch, dtype=bool)
+    n_batch = len(batch)
+    grid = []
+    valid = np.ones(batch, dtype=bool)
     for axis, size in enumerate(sizes):
         if size > shape[axis]:
             raise IndexError("a window is larger than the array")
@@ -195,7 +199,8 @@ def scatter(store: Function) -> Function:
         for axis, k in zip(window_axes, d.update_window_dims, strict=True):
             sizes[axis] = updates.shape[k]
         grid, valid, shape = windows(x.shape, indices, numbers, sizes)
-        n_batch, y = indices.ndim - 1, x.copy()
+        y = x.copy()
+        n_batch = indices.ndim - 1
         u = np.moveaxis(updates, d.update_window_dims, range(n_batch, updates.ndim)).reshape(shape)
         require_promised(valid, mode)
         valid = np.broadcast_to(valid | ("CLIP" in str(mode)), shape)
@@ -301,22 +306,25 @@ class Closed:
 
 
 def loop(inputs: list[Any], cond_nconsts: int, cond_jaxpr: Any, body_nconsts: int, body_jaxpr: Any) -> list[Any]:
-    condition, body = inputs[:cond_nconsts], inputs[cond_nconsts : cond_nconsts + body_nconsts]
+    condition = inputs[:cond_nconsts]
+    body = inputs[cond_nconsts : cond_nconsts + body_nconsts]
     state = inputs[cond_nconsts + body_nconsts :]
     while True:
         running = evaluate(cond_jaxpr, [*condition, *state])[0]  # under vmap, a value for each element of the batch
         if not running.any():
             return state
-        batch, after = running.ndim, evaluate(body_jaxpr, [*body, *state])
-        pairs = zip(after, state, strict=True)
-        state = [np.where(running.reshape(running.shape + (1,) * (y.ndim - batch)), y, x) for y, x in pairs]
+        n_batch = running.ndim
+        pairs = zip(evaluate(body_jaxpr, [*body, *state]), state, strict=True)
+        state = [np.where(running.reshape(running.shape + (1,) * (y.ndim - n_batch)), y, x) for y, x in pairs]
 
 
 def scan(
     inputs: list[Any], jaxpr: Any, length: int, reverse: bool, num_consts: int, num_carry: int, **params: Any
 ) -> list[Any]:
-    constants, carry = inputs[:num_consts], inputs[num_consts : num_consts + num_carry]
-    sequences, rows = inputs[num_consts + num_carry :], []
+    constants = inputs[:num_consts]
+    carry = inputs[num_consts : num_consts + num_carry]
+    sequences = inputs[num_consts + num_carry :]
+    rows = []
     for t in reversed(range(length)) if reverse else range(length):
         results = evaluate(jaxpr, [*constants, *carry, *(x[t] for x in sequences)])
         carry = results[:num_carry]

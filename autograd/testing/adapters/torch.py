@@ -106,7 +106,9 @@ class TorchOperation(ForeignOperation):
 
     def cost(self, backward: Backward) -> tuple[int, int]:
         """Return the number of operations in PyTorch's graph, and the number of elements of the tensors they save."""
-        stack, seen, total = [*getattr(backward, "graph", ())], set(), 0
+        stack = [*getattr(backward, "graph", ())]
+        seen = set()
+        total = 0
         while stack:
             function = stack.pop()
             if function is not None and function not in seen:
@@ -170,7 +172,8 @@ class TorchOperation(ForeignOperation):
 
     def tensor(self, x: Array) -> Any:
         """Return a new tensor with the values and, where PyTorch supports it, the memory layout of an array."""
-        torch, host = self.torch, npx.to_host(x)
+        torch = self.torch
+        host = npx.to_host(x)
         if host.flags.c_contiguous and host.dtype.kind in "fib" and host.itemsize <= 8 and self.device == "cpu":
             return torch.from_numpy(host.copy())  # the general case below takes several times as long
         dtype = getattr(torch, host.dtype.name, None)

@@ -49,11 +49,11 @@ class Backward:
     """A function of the backward code.
 
     Attributes:
-        result: "gradients": a tuple, one per input; "gradient": a single one; "value": an intermediate value.
+        result: what it returns: GRADIENTS (a tuple, one per input), GRADIENT (a single one) or VALUE (an intermediate).
         inputs: the names of the operation's leading arguments without defaults.
-        operations: the operations it belongs to.
-        root: whether the engine calls it, rather than other backward code.
-        returned_at: the expressions in raw functions that return it.
+        operations: the operations that it belongs to.
+        root: whether the engine calls it, and not only other backward code.
+        returned_at: the expressions with which the operations' functions on arrays return it.
         g: the position of the incoming gradient among its arguments.
     """
 
@@ -74,7 +74,7 @@ def alternatives(value: ast.expr | None) -> list[ast.expr]:
     return [] if value is None else [value]
 
 
-def own_nodes(node: ast.AST) -> Iterator[ast.AST]:
+def body_nodes(node: ast.AST) -> Iterator[ast.AST]:
     """Yield the nodes of a function's body, excluding nested functions and classes."""
     queue = list(node.body) if isinstance(node, ast.FunctionDef) else [node.body] if hasattr(node, "body") else []
     while queue:
@@ -84,14 +84,14 @@ def own_nodes(node: ast.AST) -> Iterator[ast.AST]:
             queue[:0] = list(ast.iter_child_nodes(child))
 
 
-def returned(function: Function) -> list[ast.expr]:
+def returned_values(function: Function) -> list[ast.expr]:
     """Return the expressions that a function may return."""
     if isinstance(function, ast.Lambda):
         return alternatives(function.body)
-    return [v for node in own_nodes(function) if isinstance(node, ast.Return) for v in alternatives(node.value)]
+    return [v for node in body_nodes(function) if isinstance(node, ast.Return) for v in alternatives(node.value)]
 
 
-def leading(function: Function) -> list[str]:
+def leading_parameters(function: Function) -> list[str]:
     """Return the names of the positional arguments without a default."""
     args = [*function.args.posonlyargs, *function.args.args]
     return [a.arg for a in args[: len(args) - len(function.args.defaults)]]
@@ -120,7 +120,7 @@ class BackwardCode:
             self.raw.append(function)
             self.follow_raw(name, function)
         for node in self.gradient_kernels():
-            self.add(node, node.name, GRADIENT, leading(node), None)
+            self.add(node, node.name, GRADIENT, leading_parameters(node), None)
         for name, node, inputs, g in (*self.torch_functions(), *self.jax_rules(), *self.pairs()):
             if node not in self.backward and node not in self.raw:
                 self.add(node, name, GRADIENT if len(inputs) == 1 else GRADIENTS, inputs, None)
@@ -186,7 +186,7 @@ class BackwardCode:
                 methods = {m.name: m for m in node.body if isinstance(m, ast.FunctionDef)}
                 if "backward" in methods:
                     skipped = 0 if "setup_context" in methods else 1  # ctx
-                    inputs = leading(methods["forward"])[skipped:] if "forward" in methods else []
+                    inputs = leading_parameters(methods["forward"])[skipped:] if "forward" in methods else []
                     yield node.name, methods["backward"], inputs, 1
 
     def jax_rules(self) -> Iterator[tuple[str, Function, list[str], int]]:
@@ -194,9 +194,11 @@ class BackwardCode:
         for node in ast.walk(self.source.tree):
             match node:
                 case ast.Call(func=ast.Attribute(value=ast.Name(id=name) as f, attr="defvjp"), args=[_, rule, *_]):
-                    function, backward = self.resolve(f), rule if isinstance(rule, ast.Lambda) else self.resolve(rule)
+                    function = self.resolve(f)
+                    backward = rule if isinstance(rule, ast.Lambda) else self.resolve(rule)
                     if backward:
-                        yield name, backward, leading(function) if function else [], len(arguments(backward)) - 1
+                        inputs = leading_parameters(function) if function else []
+                        yield name, backward, inputs, len(arguments(backward)) - 1
 
     def pairs(self) -> Iterator[tuple[str, Function, list[str], int]]:
         """Yield the name, backward function, inputs and position of g of each pair of functions with matching names."""
@@ -206,14 +208,14 @@ class BackwardCode:
             if "backward" in name:
                 forward = functions.get(name.replace("backward", "forward")) or functions.get(stem)
                 if forward:
-                    yield stem or name, node, leading(forward), 0
+                    yield stem or name, node, leading_parameters(forward), 0
 
     def follow_raw(self, operation: str, function: Function) -> None:
         """Find the vjps that a raw function returns, either in (output, vjp) or through another raw function."""
-        for value in returned(function):
+        for value in returned_values(function):
             if isinstance(value, ast.Tuple) and len(value.elts) == 2:
                 for vjp in alternatives(value.elts[1]):
-                    self.follow(vjp, operation, leading(function), vjp)
+                    self.follow(vjp, operation, leading_parameters(function), vjp)
             elif isinstance(value, ast.Call) and (other := self.resolve(value.func)) not in (None, function):
                 assert other is not None
                 self.follow_raw(operation, other)  # several operations may share it
@@ -228,7 +230,7 @@ class BackwardCode:
             if factory and isinstance(self.source.parents[factory], ast.ClassDef):
                 self.add(factory, operation, GRADIENTS, inputs, returned_at)
             elif factory:
-                for value in returned(factory):
+                for value in returned_values(factory):
                     self.follow(value, operation, inputs, returned_at)
             else:  # partial(vjp, ...) and other wrappers
                 for argument in value.args:
@@ -264,7 +266,7 @@ class BackwardCode:
                 if not names:
                     continue
                 calls = [self.source.parents[name] for name in names]
-                is_result = any(call in returned(caller.node) for call in calls) and caller.result != VALUE
+                is_result = any(call in returned_values(caller.node) for call in calls) and caller.result != VALUE
                 known = self.backward.get(function)
                 helper = known or Backward(
                     function, getattr(function, "name", names[0].id), caller.result if is_result else VALUE, []

@@ -16,10 +16,10 @@ from autograd.testing.mutation.backward_code import (
     Source,
     alternatives,
     arguments,
+    body_nodes,
     is_torch_function,
-    leading,
-    own_nodes,
-    returned,
+    leading_parameters,
+    returned_values,
 )
 from autograd.testing.mutation.operators import (
     ON_A_GRADIENT,
@@ -44,7 +44,7 @@ class Mutant:
         before, after: the line (or joined lines) before and after the change.
         old, new: the changed part of that line before and after the change.
         gradient: the index of the changed gradient, if the expression returns several.
-        over: the name of the overwritten array.
+        overwritten: the name of the array that the mutant overwrites, if any.
         statement: whether a statement is replaced.
     """
 
@@ -59,7 +59,7 @@ class Mutant:
     start: int
     end: int
     gradient: int | None = None
-    over: str | None = None
+    overwritten: str | None = None
     statement: bool = False
 
     def apply(self, text: str) -> str:
@@ -87,7 +87,7 @@ def instrumented(text: str, mutants: list[Mutant]) -> str:
         places.setdefault((mutant.start, mutant.end, mutant.statement), []).append(number)
     insertions: list[tuple[int, int, str]] = []  # position, order (keeps nested places nested), text
     for (start, end, statement), numbers in places.items():
-        arguments = ", ".join(f"({i}, {mutants[i].gradient}, {mutants[i].over})" for i in numbers)
+        arguments = ", ".join(f"({i}, {mutants[i].gradient}, {mutants[i].overwritten})" for i in numbers)
         if statement:
             insertions.append((start, -end - 1, f"planted.reached(True, {arguments}); "))
         else:
@@ -102,7 +102,8 @@ class Mutator:
     """Collects the mutants of one module."""
 
     def __init__(self, source: Source) -> None:
-        self.source, self.code = source, BackwardCode(source)
+        self.source = source
+        self.code = BackwardCode(source)
         imports = [node for node in ast.walk(source.tree) if isinstance(node, ast.Import)]
         names = {alias.asname or alias.name.split(".")[0] for node in imports for alias in node.names}
         self.modules = names | {"xp", "npx", "ops", "operations"}
@@ -116,7 +117,7 @@ class Mutator:
         node: Node,
         replacement: ast.AST,
         gradient: int | None = None,
-        over: str | None = None,
+        overwritten: str | None = None,
     ) -> None:
         """Add the mutant that replaces a node, unless it is invalid Python or equals an earlier one."""
         start, end = self.source.span(node)
@@ -144,7 +145,7 @@ class Mutator:
                 start=start,
                 end=end,
                 gradient=gradient,
-                over=over,
+                overwritten=overwritten,
                 statement=isinstance(node, ast.stmt),
             )
         )
@@ -153,15 +154,18 @@ class Mutator:
         """Return a dump of the top-level statement around a node with `text` in its place; None for invalid Python."""
         statement = [node, *self.source.ancestors(node)][-2]
         assert isinstance(statement, ast.stmt)
-        first, last = self.source.starts[statement.lineno - 1], self.source.span(statement)[1]
+        data = self.source.data
+        before = data[self.source.starts[statement.lineno - 1] : start]
+        after = data[end : self.source.span(statement)[1]]
         try:
-            return ast.dump(ast.parse(self.source.data[first:start] + text.encode() + self.source.data[end:last]))
+            return ast.dump(ast.parse(before + text.encode() + after))
         except SyntaxError:
             return None
 
     def mutate(self, backward: Backward) -> None:
         """Add every mutant of one function of the backward code."""
-        context, function = Context(backward.inputs, self.modules), backward.node
+        context = Context(backward.inputs, self.modules)
+        function = backward.node
         for part in function.body if isinstance(function, ast.FunctionDef) else [function.body]:
             for node in value_nodes(part, context):
                 if isinstance(node, (ast.expr, ast.stmt)):
@@ -169,7 +173,7 @@ class Mutator:
                         for change in rule(node, context):
                             self.add(backward, kind, *(change if isinstance(change, tuple) else (node, change)))
         if backward.result != VALUE:
-            for result in returned(function):
+            for result in returned_values(function):
                 self.mutate_result(backward, result)
         if backward.root:
             self.mix_calls(backward)
@@ -185,15 +189,15 @@ class Mutator:
                     for i in range(last + 1):
                         self.mutate_gradient(backward, gx, i)
                     for i in range(last):
-                        other = template(f"planted.swapped(them, {i})", them=gx)
-                        self.add(backward, "swapped operands", gx, other, i + 1)
+                        swapped = template(f"planted.swapped(gx, {i})", gx=gx)
+                        self.add(backward, "swapped operands", gx, swapped, i + 1)
             return
         for gx in self.gradients(result.elts):
             self.mutate_gradient(backward, gx, None)
         for i, (a, b) in enumerate(zip(result.elts, result.elts[1:], strict=False)):
             if not any(isinstance(x, ast.Constant) for x in (a, b)):
-                swapped = [*result.elts[:i], b, a, *result.elts[i + 2 :]]
-                self.add(backward, "swapped operands", result, ast.Tuple(swapped))
+                elements = [*result.elts[:i], b, a, *result.elts[i + 2 :]]
+                self.add(backward, "swapped operands", result, ast.Tuple(elements))
 
     def gradients(self, results: list[ast.expr]) -> Iterator[ast.expr]:
         """Yield the gradients that are not None or zeros."""
@@ -209,19 +213,20 @@ class Mutator:
         """Mutate a gradient, the i-th if the expression returns several."""
         g = next((a.arg for a in arguments(backward.node)[backward.g :]), None)
         helper = self.code.resolve(gx.func) if isinstance(gx, ast.Call) else None
-        may_be_none = helper is not None and any(getattr(v, "value", v) is None for v in returned(helper))
+        may_be_none = helper is not None and any(getattr(v, "value", v) is None for v in returned_values(helper))
         for kind, change in ON_A_GRADIENT:
-            over = g if kind == "gradient overwritten" else None
+            overwritten = g if kind == "gradient overwritten" else None
             if kind == "sign" and isinstance(gx, ast.UnaryOp):
                 continue  # the rule for signs does the same
-            if kind == "gradient overwritten" and over in (None, ast.unparse(gx)):
+            if kind == "gradient overwritten" and overwritten in (None, ast.unparse(gx)):
                 continue  # the result is the incoming gradient
-            change = change.replace("(g,", f"({over},")
-            if i is not None:
-                change = f"planted.changed(them, lambda gx: {change}, {i})"
-            elif may_be_none and "gx" in change:
-                change = f"planted.changed(them, lambda gx: {change})"
-            self.add(backward, kind, gx, template(change, **{"them" if "them" in change else "gx": gx}), i, over)
+            change = change.replace("(g,", f"({overwritten},")
+            name = "gx"
+            if i is not None or (may_be_none and "gx" in change):
+                name = "result"
+                index = "" if i is None else f", {i}"
+                change = f"planted.changed(result, lambda gx: {change}{index})"
+            self.add(backward, kind, gx, template(change, **{name: gx}), i, overwritten)
 
     def mix_calls(self, backward: Backward) -> None:
         """Add mutants that use values saved or returned by another call."""
@@ -229,13 +234,14 @@ class Mutator:
             node for node in self.source.ancestors(backward.node) if isinstance(node, (ast.FunctionDef, ast.Lambda))
         ]
         saved = {a.arg for function in outer for a in arguments(function)}
-        saved |= {n.id for function in outer for n in own_nodes(function) if isinstance(n, ast.Name)}
+        saved |= {n.id for function in outer for n in body_nodes(function) if isinstance(n, ast.Name)}
         if any(isinstance(n, ast.Name) and n.id in saved for n in ast.walk(backward.node)):
             for vjp in backward.returned_at:
                 self.add(backward, "stale workspace", vjp, template("planted.vjp_of_last_call(vjp)", vjp=vjp))
-        for result in returned(backward.node):
+        for result in returned_values(backward.node):
             if any(self.gradients(result.elts if isinstance(result, ast.Tuple) else [result])):
-                self.add(backward, "stale workspace", result, template("planted.of_call_before(them)", them=result))
+                stale = template("planted.of_call_before(result)", result=result)
+                self.add(backward, "stale workspace", result, stale)
 
     def mutate_layers(self) -> None:
         """Add mutants that detach a parameter or an input in layers that are composed of operations."""
@@ -253,9 +259,9 @@ class Mutator:
             if isinstance(node, ast.Assign) and isinstance(node.targets[0], ast.Attribute)
             if any(called_name(part) == "Parameter" for part in ast.walk(node.value))
         }
-        inputs = leading(forward)[1:]  # without self
+        inputs = leading_parameters(forward)[1:]  # without self
         for method in methods.values():
-            for node in own_nodes(method) if method.name != "__init__" else ():
+            for node in body_nodes(method) if method.name != "__init__" else ():
                 parent = self.source.parents[node]
                 if isinstance(parent, ast.Attribute) and parent.attr in SHAPE_ATTRIBUTES | {"data", "grad"}:
                     continue

@@ -28,7 +28,7 @@ class planted:
 
     last_vjp: Callable[..., Any]
     previous: Any = None
-    test = ""  # id of the running test; "" between tests
+    test = ""  # id of the running test; "" outside of tests (COLLECTION in runner.py)
     reached_by: dict[int, set[str]] = {}  # index of a place -> ids of the tests that reach it
     can_change: set[int] = set()  # indices of places where the mutant differs from the original
 
@@ -72,7 +72,8 @@ class planted:
     @staticmethod
     def of_call_before(gradients: Any) -> Any:
         """Return the result of the previous call if the shapes agree, like a workspace that is filled too late."""
-        previous, planted.previous = planted.previous, gradients
+        previous = planted.previous
+        planted.previous = gradients
         return previous if shapes(previous) == shapes(gradients) else gradients
 
     @staticmethod
@@ -142,9 +143,10 @@ class Finder:
 class Plugin:
     """A pytest plugin that tracks the running test, deselects and orders tests, and records the first failure."""
 
-    def __init__(self, finder: Finder, skip: list[str], first: list[str]) -> None:
-        self.finder, self.skip = finder, set(skip)
-        self.order = {nodeid: position for position, nodeid in enumerate(first)}
+    def __init__(self, finder: Finder, skipped: list[str], order: list[str]) -> None:
+        self.finder = finder
+        self.skipped = set(skipped)
+        self.order = {nodeid: position for position, nodeid in enumerate(order)}
         self.failure: list[str] = []
 
     @pytest.hookimpl(wrapper=True, tryfirst=True)
@@ -168,8 +170,8 @@ class Plugin:
         sys.meta_path.insert(0, cast(Any, self.finder))
 
     def pytest_collection_modifyitems(self, config: Any, items: list[Any]) -> None:
-        deselected = [item for item in items if item.nodeid in self.skip]
-        items[:] = [item for item in items if item.nodeid not in self.skip]
+        deselected = [item for item in items if item.nodeid in self.skipped]
+        items[:] = [item for item in items if item.nodeid not in self.skipped]
         items.sort(key=lambda item: self.order.get(item.nodeid, len(self.order)))
         config.hook.pytest_deselected(items=deselected)
 
@@ -198,7 +200,7 @@ def main(task_file: str, arguments: list[str]) -> int:
     finder = Finder(task["file"])
     sys.meta_path.insert(0, cast(Any, finder))
     sys.path.insert(0, os.getcwd())  # as `python -m pytest` does
-    plugin = Plugin(finder, task["skip"], task["first"])
+    plugin = Plugin(finder, task["skipped"], task["order"])
     status = int(pytest.main(arguments, plugins=[plugin]))
     result = {
         "loaded": Loader.loaded,

@@ -23,35 +23,37 @@ SCRIPT = Path(__file__).with_name("planted.py")
 FOUND, CRASHED, ENDLESS = "found", "crashed", "does not end"  # detected by the tests
 UNNOTICED, NOT_RUN = "unnoticed", "not run"  # survivors
 NO_TESTS_RAN = 5  # pytest's exit status
+COLLECTION = ""  # instead of the name of a test: a place reached outside of tests, which affects all of them
 ONE_THREAD = dict.fromkeys(("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS", "NPX_THREADS"), "1")
 
 
 class UsageError(Exception):
-    """Wrong usage. The message names the expected value, the given value and something to try."""
+    """Wrong usage of a command. The message says what was expected, what was given and what to try."""
 
 
 @dataclass(frozen=True)
-class Outcome:
-    """The result of the tests on a mutant: the outcome, the first failed test, its error, and the time in seconds."""
+class MutantResult:
+    """The result of the tests on a mutant: the status, the first failed test, its error, and the time in seconds."""
 
     mutant: Mutant
-    outcome: str
+    status: str
     test: str = ""
     error: str = ""
     seconds: float = 0.0
 
     @property
     def detected(self) -> bool:
-        return self.outcome in (FOUND, CRASHED, ENDLESS)
+        return self.status in (FOUND, CRASHED, ENDLESS)
 
 
 class FirstRun(NamedTuple):
     """The run of the tests on the original module.
 
     Attributes:
+        seconds: its duration.
         reached: the tests that reach the place of each mutant. Mutants that tests reach but that change nothing are
             omitted: their gradient is always None, or does not fit the array in which it would be stored.
-        names: all tests that reach any place.
+        names: all tests that reach the place of any mutant.
     """
 
     seconds: float
@@ -87,42 +89,42 @@ class Runner:
         effective = {n: names for n, names in reached.items() if not names or n in result["can_change"]}
         return FirstRun(seconds, effective, {name for names in reached.values() for name in names})
 
-    def run_on_all(self, mutants: list[Mutant], first: FirstRun, limit: float, jobs: int) -> Iterator[Outcome]:
-        """Yield the outcome of each mutant as it completes; only tests that reach the mutated place run."""
+    def run_on_all(self, mutants: list[Mutant], first: FirstRun, limit: float, jobs: int) -> Iterator[MutantResult]:
+        """Yield the result of each mutant as it completes; only tests that reach the mutated place run."""
         with ThreadPoolExecutor(jobs) as pool:
             try:
                 futures = []
                 n_reached = Counter(name for names in first.reached.values() for name in names)
                 for number, names in first.reached.items():
                     if not names:
-                        yield Outcome(mutants[number], NOT_RUN)
+                        yield MutantResult(mutants[number], NOT_RUN)
                         continue
-                    at_collection = "" in names  # a place reached outside of tests affects every test
-                    skip = set() if at_collection else first.names - set(names)
+                    affects_all = COLLECTION in names
+                    skipped = set() if affects_all else first.names - set(names)
                     order = sorted(names, key=lambda name: n_reached[name])  # the most specific tests first
-                    futures.append(pool.submit(self.run_on, mutants[number], sorted(skip), order, limit))
+                    futures.append(pool.submit(self.run_on, mutants[number], sorted(skipped), order, limit))
                 for future in as_completed(futures):
                     yield future.result()
             finally:
                 pool.shutdown(wait=False, cancel_futures=True)
                 self.stop()
 
-    def run_on(self, mutant: Mutant, skip: list[str], first: list[str], limit: float) -> Outcome:
-        """Run the tests on one mutant."""
+    def run_on(self, mutant: Mutant, skipped: list[str], order: list[str], limit: float) -> MutantResult:
+        """Run the tests on one mutant, except those in `skipped`; the tests in `order` run first."""
         start = time.perf_counter()
-        status, result, last = self.run(mutant.apply(self.text), limit, skip, first)
+        exit_status, result, last = self.run(mutant.apply(self.text), limit, skipped, order)
         seconds = time.perf_counter() - start
-        if status is None:
-            return Outcome(mutant, ENDLESS, error=f"did not end after {limit:.0f} s", seconds=seconds)
-        if status in (0, NO_TESTS_RAN):
-            return Outcome(mutant, UNNOTICED if status == 0 else NOT_RUN, seconds=seconds)
-        test, error, outcome = result.get("failure") or ("", last, FOUND if result else CRASHED)
-        return Outcome(mutant, outcome, test, error, seconds)
+        if exit_status is None:
+            return MutantResult(mutant, ENDLESS, error=f"did not end after {limit:.0f} s", seconds=seconds)
+        if exit_status in (0, NO_TESTS_RAN):
+            return MutantResult(mutant, UNNOTICED if exit_status == 0 else NOT_RUN, seconds=seconds)
+        test, error, status = result.get("failure") or ("", last, FOUND if result else CRASHED)
+        return MutantResult(mutant, status, test, error, seconds)
 
     def run(
-        self, text: str, limit: float | None = None, skip: Sequence[str] = (), first: Sequence[str] = ()
+        self, text: str, limit: float | None = None, skipped: Sequence[str] = (), order: Sequence[str] = ()
     ) -> tuple[int | None, dict[str, Any], str]:
-        """Run pytest with `text` as the source of the module.
+        """Run pytest with `text` as the source of the module. `skipped` and `order` are as for `run_on`.
 
         Returns the exit status, the result of planted.py and the last line of output. The status is None if the run
         exceeds `limit` seconds of CPU time or, on a busy machine, ten times as many seconds of wall time. The caches of
@@ -130,7 +132,7 @@ class Runner:
         """
         with tempfile.TemporaryDirectory(prefix="mutate-") as folder:
             task, result, output = (Path(folder) / name for name in ("task", "result", "output"))
-            selection = {"limit": limit, "skip": [*skip], "first": [*first]}
+            selection = {"limit": limit, "skipped": [*skipped], "order": [*order]}
             description = {"file": str(self.file), "text": text, "result": str(result), **selection}
             task.write_text(json.dumps(description), encoding="utf-8")
             caches = {"HYPOTHESIS_STORAGE_DIRECTORY": f"{folder}/examples", "COVERAGE_FILE": f"{folder}/coverage"}

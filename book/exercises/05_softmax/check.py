@@ -50,6 +50,8 @@ NAMES = {
     "g_log": "g y",
     "log_y": "the logarithm of y",
     "peak": "the row's maximum",
+    "own": "the effect of an input on its own output",
+    "others": "its effect on the other outputs",
 }
 AFTER = """\
 The real one (npx/kernels/softmax.py, `softmax`) also takes a mask and returns zeros for a row that is masked

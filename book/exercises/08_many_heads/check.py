@@ -43,7 +43,10 @@ def first_misplaced(yours, expected, *_):
 
 
 def first_wrong_entry(yours, expected, queries, keys):
-    query, key = map(int, np.argwhere(np.asarray(yours) != expected)[0])
+    wrong = np.argwhere(np.asarray(yours) != expected)
+    if all(key == keys - queries + query for query, key in wrong):
+        return "A query may look at its own position, but in yours, some may not. Does a range end too early?"
+    query, key = map(int, wrong[0])
     may = "may" if expected[query, key] else "may not"
     return f"Query {query} is at position {keys - queries + query}: it {may} look at key {key}."
 

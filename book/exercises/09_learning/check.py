@@ -45,9 +45,12 @@ def explain_rate(yours, right, step, d_model, warmup):
     return f"The rising term is {rising:.4g} here, the falling one {falling:.4g}; d_model^-0.5 is {d_model**-0.5:.4g}."
 
 
-def explain_update(yours, right, *_):
+def explain_update(yours, right, p, g, m, v, step, *rest):
     wrong = [name for name, a, b in zip("pmv", yours, right, strict=True) if not close_to(a, b)]
     if wrong == ["p"]:
+        for other in range(1, step + 3):
+            if other != step and close_to(yours[0], right_adam(p.copy(), g, m.copy(), v.copy(), other, *rest)[0]):
+                return f"m and v are right, but p moves as if step were {other}, not {step}. Look at both corrections."
         return "The moments m and v are right; only p is wrong."
     return f"Of the moments, {' and '.join(name for name in wrong if name != 'p')} is wrong, and p depends on it."
 

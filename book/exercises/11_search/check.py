@@ -9,7 +9,10 @@ from book.exercise import Rejected, Stage
 
 
 def model(table):
-    """Return next_log_p of a table, and the log of its calls. Prefixes that the table lacks are followed by END."""
+    """Return a function next_log_p that looks up probabilities in `table`, and a list in which it records its calls.
+
+    Prefixes that the table lacks are followed by END.
+    """
     log = []
 
     def next_log_p(prefix):

@@ -8,7 +8,7 @@ import npx
 from autograd import Tensor
 from book.exercise import Rejected, Stage, draw, kind
 from models import TransformerConfig
-from models.architectures.blocks import DecoderLayer
+from models.architectures.layers import DecoderLayer
 
 OUTPUTS = {"o": "the self-attention", "cross_o": "the cross-attention", "w2": "the feed-forward network"}
 
@@ -129,5 +129,5 @@ NAMES = {
     "attend": "an attention with its projections",
 }
 AFTER = """\
-The real one (models/architectures/blocks.py, `DecoderLayer`) has the same three lines. Its projections to queries, keys
+The real one (models/architectures/layers.py, `DecoderLayer`) has the same three lines. Its projections to queries, keys
 and values are one matmul, and dropout, sum and norm are one operation. You have now written each part of the model."""

@@ -39,18 +39,18 @@ inline int __syncthreads_or(int predicate, const char* file = __builtin_FILE(), 
     return emulator::block_or(predicate != 0, file, line);
 }
 inline void __syncwarp(unsigned mask = 0xFFFFFFFF, const char* file = __builtin_FILE(), int line = __builtin_LINE()) {
-    emulator::meet(mask, file, line);
+    emulator::warp_barrier(mask, file, line);
 }
 inline void __threadfence() {}
 inline void __threadfence_block() {}
 
 #define SHUFFLE(NAME, OTHER)                                                                      \
     template <class V> inline V NAME(unsigned mask, V value, int by, int width = 32,              \
-                                     const char* file = __builtin_FILE(), int line = __builtin_LINE()) { \
+                                     const char* file = __builtin_FILE(), int line = __builtin_LINE()) {\
         int lane = emulator::current->lane, first = lane / width * width, other = OTHER;          \
-        auto* shown = emulator::exchange(mask, value, file, line);                                \
+        auto* values = emulator::exchange(mask, value, file, line);                               \
         if (other < 0 || other > 31 || !(mask >> other & 1)) other = lane;                        \
-        return emulator::shown_by<V>(shown, other);                                               \
+        return emulator::value_of<V>(values, other);                                              \
     }
 SHUFFLE(__shfl_sync, first + (by & (width - 1)))
 SHUFFLE(__shfl_xor_sync, (lane ^ by) < first + width ? lane ^ by : lane)
@@ -58,10 +58,10 @@ SHUFFLE(__shfl_down_sync, lane + by < first + width ? lane + by : lane)
 SHUFFLE(__shfl_up_sync, lane - by >= first ? lane - by : lane)
 
 inline unsigned __ballot_sync(unsigned mask, int predicate, const char* file = __builtin_FILE(), int line = __builtin_LINE()) {
-    auto* shown = emulator::exchange(mask, predicate, file, line);
+    auto* values = emulator::exchange(mask, predicate, file, line);
     unsigned bits = 0;
     for (int lane = 0; lane < 32; lane++)
-        if (mask >> lane & 1 && emulator::shown_by<int>(shown, lane)) bits |= 1u << lane;
+        if (mask >> lane & 1 && emulator::value_of<int>(values, lane)) bits |= 1u << lane;
     return bits;
 }
 inline int __any_sync(unsigned mask, int predicate, const char* file = __builtin_FILE(), int line = __builtin_LINE()) {
@@ -73,7 +73,7 @@ inline int __all_sync(unsigned mask, int predicate, const char* file = __builtin
 
 #define ATOMIC(NAME, RESULT)                                                                      \
     template <class V> UNCHECKED static V NAME(V* p, V value) {                                   \
-        emulator::touch(p, sizeof(V), true, __builtin_return_address(0), true);                   \
+        emulator::check_access(p, sizeof(V), true, __builtin_return_address(0), true);            \
         V old = *p;                                                                               \
         *p = RESULT;                                                                              \
         return old;                                                                               \
@@ -85,7 +85,7 @@ ATOMIC(atomicOr, old | value)
 ATOMIC(atomicAnd, old & value)
 ATOMIC(atomicExch, value)
 template <class V> UNCHECKED static V atomicCAS(V* p, V expected, V value) {
-    emulator::touch(p, sizeof(V), true, __builtin_return_address(0), true);
+    emulator::check_access(p, sizeof(V), true, __builtin_return_address(0), true);
     V old = *p;
     if (old == expected) *p = value;
     return old;

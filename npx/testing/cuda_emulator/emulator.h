@@ -53,7 +53,7 @@ struct Launch {
     uint64_t shared_bytes, stack_bytes, message_bytes;
     int order;
     unsigned seed;
-    uint64_t where;  // offset in the library of the failing instruction, or 0
+    uint64_t instruction;  // offset of the failing one in the library, or 0
 };
 
 struct Thread {
@@ -70,14 +70,14 @@ struct Thread {
     ucontext_t start;
 };
 
-struct Touch {  // the last accesses to a byte, with the block barriers and warp operations that preceded them
+struct Accesses {  // the last accesses to a byte, with the block barriers and warp operations that preceded them
     unsigned write_epoch, write_operation, read_epoch, read_operation;
     short writer, reader;  // a thread; a reader may also be SEVERAL + warp, or SEVERAL_WARPS
 };
 struct Region {
     char *start, *stop;
     int argument;
-    Touch* touches;
+    Accesses* accesses;
 };
 const short SEVERAL = 2000, SEVERAL_WARPS = 4000;
 
@@ -100,35 +100,35 @@ static uint64_t random_state;
 
 // The value that a lane shows to the other lanes of its warp. Successive operations alternate between two halves of the
 // table, so that one synchronization per operation is enough.
-struct alignas(16) Shown { unsigned char bytes[64]; };
-static Shown table[MAX_THREADS / WARP][2][WARP];
+struct alignas(16) LaneValue { unsigned char bytes[64]; };
+static LaneValue lane_values[MAX_THREADS / WARP][2][WARP];
 
-UNCHECKED static void leave() {
+UNCHECKED static void yield_thread() {
     if (!_setjmp(current->context)) _longjmp(scheduler, 1);
 }
 
-UNCHECKED static void fail(const void* where, const char* format, ...) {
+UNCHECKED static void fail(const void* instruction, const char* format, ...) {
     char* out = launch->message;
-    size_t room = launch->message_bytes;
+    size_t space = launch->message_bytes;
     if (current) {
-        int n = snprintf(out, room, "thread (%u, %u, %u) of block (%u, %u, %u) ", current->index.x, current->index.y,
+        int n = snprintf(out, space, "thread (%u, %u, %u) of block (%u, %u, %u) ", current->index.x, current->index.y,
                          current->index.z, the_block.x, the_block.y, the_block.z);
-        out += n, room -= n;
+        out += n, space -= n;
     }
     va_list rest;
     va_start(rest, format);
-    vsnprintf(out, room, format, rest);
+    vsnprintf(out, space, format, rest);
     va_end(rest);
-    launch->where = where ? (char*)where - __ehdr_start : 0;
+    launch->instruction = instruction ? (char*)instruction - __ehdr_start : 0;
     failed = true;
-    if (current) leave();
+    if (current) yield_thread();
 }
 
 UNCHECKED static char* dynamic_shared() { return launch->shared; }
 
 // Loads and stores
 
-UNCHECKED static const char* named(const Region* r) {
+UNCHECKED static const char* name_of(const Region* r) {
     static char text[64];
     if (r->argument < 0) return r->argument == STATIC_SHARED ? "static shared memory" : "dynamic shared memory";
     snprintf(text, sizeof text, "argument %d", r->argument);
@@ -146,48 +146,50 @@ UNCHECKED static bool is_shared(const void* p) {
     return r && r->argument < 0;
 }
 
-UNCHECKED static void fail_outside(const char* p, size_t size, const char* what, const void* where) {
+UNCHECKED static void fail_outside(const char* p, size_t size, const char* what, const void* instruction) {
     const Region* near = 0;
     int64_t nearest = 1 << 20;  // bytes; an access farther away is not attributed to an array
     for (Region* r = regions; r < regions + n_regions; r++) {
         int64_t after = p + size - r->stop, before = r->start - p, distance = after > before ? after : before;
         if (distance < nearest) nearest = distance, near = r;
     }
-    if (!near) fail(where, "%s %zu bytes at address %p, far from all arrays", what, size, p);
-    fail(where, "%s %zu bytes at byte %lld of %s, which has %lld bytes", what, size, (long long)(p - near->start),
-         named(near), (long long)(near->stop - near->start));
+    if (!near) fail(instruction, "%s %zu bytes at address %p, far from all arrays", what, size, p);
+    fail(instruction, "%s %zu bytes at byte %lld of %s, which has %lld bytes", what, size, (long long)(p - near->start),
+         name_of(near), (long long)(near->stop - near->start));
 }
 
-UNCHECKED static void fail_unordered(const Region* r, const Touch* t, const char* what, short other, const char* did,
-                                     bool in_block, const void* where) {
-    long long byte = t - r->touches;
+UNCHECKED static void fail_unordered(const Region* r, const Accesses* t, const char* what, short other, const char* did,
+                                     bool in_block, const void* instruction) {
+    long long byte = t - r->accesses;
     if (!in_block)
-        fail(where, "%s byte %lld of %s, which another block %s in the same launch", what, byte, named(r), did);
+        fail(instruction, "%s byte %lld of %s, which another block %s in the same launch", what, byte, name_of(r), did);
     if (other >= SEVERAL)
-        fail(where, "%s byte %lld of %s, which other threads %s with no barrier since", what, byte, named(r), did);
-    fail(where, "%s byte %lld of %s, which thread %d of the block %s with no barrier since", what, byte, named(r), other, did);
+        fail(instruction, "%s byte %lld of %s, which other threads %s with no barrier since", what, byte, name_of(r),
+             did);
+    fail(instruction, "%s byte %lld of %s, which thread %d of the block %s with no barrier since", what, byte,
+         name_of(r), other, did);
 }
 
 // Return whether an access by `warp`, after `operation` of its operations and `then` barriers, is ordered before now.
-UNCHECKED static bool before_now(unsigned then, int warp, unsigned operation) {
+UNCHECKED static bool happened_before(unsigned then, int warp, unsigned operation) {
     if (then == 0) return true;  // there was no access
     if (then < first_epoch) return false;
     return then < epoch || (warp == current->warp && operation < operations[warp]);
 }
 
-UNCHECKED static void record(Region* r, const char* p, size_t size, bool store, const void* where) {
+UNCHECKED static void record(Region* r, const char* p, size_t size, bool store, const void* instruction) {
     short me = current->linear, my_warp = SEVERAL + current->warp;
     unsigned operation = operations[current->warp];
     const char* what = store ? "writes" : "reads";
-    for (Touch* t = r->touches + (p - r->start); size > 0; t++, size--) {
+    for (Accesses* t = r->accesses + (p - r->start); size > 0; t++, size--) {
         bool wrote = t->write_epoch >= first_epoch && t->writer == me;
-        if (!wrote && !before_now(t->write_epoch, t->writer / WARP, t->write_operation))
-            fail_unordered(r, t, what, t->writer, "wrote", t->write_epoch >= first_epoch, where);
+        if (!wrote && !happened_before(t->write_epoch, t->writer / WARP, t->write_operation))
+            fail_unordered(r, t, what, t->writer, "wrote", t->write_epoch >= first_epoch, instruction);
         bool read = t->read_epoch >= first_epoch && t->reader == me;
         int readers_warp = t->reader >= SEVERAL_WARPS ? -1 : t->reader >= SEVERAL ? t->reader - SEVERAL : t->reader / WARP;
         if (store) {
-            if (!read && !before_now(t->read_epoch, readers_warp, t->read_operation))
-                fail_unordered(r, t, what, t->reader, "read", t->read_epoch >= first_epoch, where);
+            if (!read && !happened_before(t->read_epoch, readers_warp, t->read_operation))
+                fail_unordered(r, t, what, t->reader, "read", t->read_epoch >= first_epoch, instruction);
             t->writer = me, t->write_epoch = epoch, t->write_operation = operation;
         } else {
             bool first = t->read_epoch < epoch || read;
@@ -197,19 +199,20 @@ UNCHECKED static void record(Region* r, const char* p, size_t size, bool store, 
     }
 }
 
-UNCHECKED static void touch(const void* address, size_t size, bool store, const void* where, bool atomic = false) {
+UNCHECKED static void check_access(const void* address, size_t size, bool store, const void* instruction,
+                                   bool atomic = false) {
     const char* p = (const char*)address;
     if (!current || (p >= launch->stacks && p < launch->stacks + launch->stack_bytes * MAX_THREADS)) return;
     Region* r = region_of(p, size);
-    if (r && !atomic) record(r, p, size, store, where);
-    if (!r && !(p >= __ehdr_start && p + size <= _end)) fail_outside(p, size, store ? "writes" : "reads", where);
+    if (r && !atomic) record(r, p, size, store, instruction);
+    if (!r && !(p >= __ehdr_start && p + size <= _end)) fail_outside(p, size, store ? "writes" : "reads", instruction);
 }
 
 // Barriers and warp operations
 
 UNCHECKED static void block_barrier(const char* file, int line) {
     current->state = AT_BLOCK_BARRIER, current->file = file, current->line = line;
-    leave();
+    yield_thread();
 }
 
 UNCHECKED static int block_or(int bit, const char* file, int line) {
@@ -219,7 +222,7 @@ UNCHECKED static int block_or(int bit, const char* file, int line) {
     return votes[half];
 }
 
-UNCHECKED static void meet(unsigned mask, const char* file, int line) {
+UNCHECKED static void warp_barrier(unsigned mask, const char* file, int line) {
     Thread *me = current, *warp = threads + me->warp * WARP;
     unsigned exist = n_threads - me->warp * WARP >= WARP ? ~0u : (1u << (n_threads - me->warp * WARP)) - 1;
     unsigned &waiting = lanes_waiting[me->warp], returned = lanes_returned[me->warp], here = mask & waiting;
@@ -237,7 +240,7 @@ UNCHECKED static void meet(unsigned mask, const char* file, int line) {
     }
     waiting |= 1u << me->lane;
     me->state = AT_WARP_OPERATION, me->file = file, me->line = line, me->mask = mask;
-    if ((waiting & mask) != mask) return leave();
+    if ((waiting & mask) != mask) return yield_thread();
     waiting &= ~mask;
     for (int lane = 0; lane < WARP; lane++) {
         if (!(mask >> lane & 1)) continue;
@@ -250,18 +253,18 @@ UNCHECKED static void meet(unsigned mask, const char* file, int line) {
 }
 
 // Show a value to the lanes of the mask and return the warp's table with their values, valid until the next operation.
-template <class V> UNCHECKED static Shown* exchange(unsigned mask, const V& value, const char* file, int line) {
-    static_assert(sizeof(V) <= sizeof(Shown), "a lane's value fits its slot in the table");
+template <class V> UNCHECKED static LaneValue* exchange(unsigned mask, const V& value, const char* file, int line) {
+    static_assert(sizeof(V) <= sizeof(LaneValue), "a lane's value fits its slot in the table");
     Thread* me = current;
-    Shown* shown = table[me->warp][me->parity ^= 1];
-    memcpy(shown[me->lane].bytes, &value, sizeof(V));
-    meet(mask, file, line);
-    return shown;
+    LaneValue* values = lane_values[me->warp][me->parity ^= 1];
+    memcpy(values[me->lane].bytes, &value, sizeof(V));
+    warp_barrier(mask, file, line);
+    return values;
 }
 
-template <class V> UNCHECKED static V shown_by(const Shown* shown, int lane) {
+template <class V> UNCHECKED static V value_of(const LaneValue* values, int lane) {
     V value;
-    memcpy(&value, shown[lane].bytes, sizeof(V));
+    memcpy(&value, values[lane].bytes, sizeof(V));
     return value;
 }
 
@@ -272,7 +275,7 @@ UNCHECKED static void fiber() {
         kernel(launch->args);
         current->state = RETURNED;
         lanes_returned[current->warp] |= 1u << current->lane;
-        leave();
+        yield_thread();
     }
 }
 
@@ -291,7 +294,7 @@ UNCHECKED static unsigned random_below(unsigned n) {
     return (unsigned)((random_state >> 33) % n);
 }
 
-UNCHECKED static void arrange(int* order, int n) {
+UNCHECKED static void make_order(int* order, int n) {
     for (int i = 0; i < n; i++) order[i] = launch->order == REVERSE ? n - 1 - i : i;
     if (launch->order != RANDOM) return;
     for (int i = n - 1; i > 0; i--) {
@@ -304,7 +307,7 @@ UNCHECKED static void arrange(int* order, int n) {
 UNCHECKED static bool run_warp(int warp) {
     int order[WARP], lanes = n_threads - warp * WARP < WARP ? n_threads - warp * WARP : WARP;
     bool ran = false;
-    arrange(order, lanes);
+    make_order(order, lanes);
     for (int i = 0; i < lanes && !failed; i++) {
         Thread* thread = threads + warp * WARP + order[i];
         if (thread->state != READY) continue;
@@ -339,7 +342,7 @@ UNCHECKED static void run_block() {
     for (Region* r = regions; r < regions + n_regions; r++) {
         if (r->argument >= 0) continue;
         memset(r->start, 0xFF, r->stop - r->start);  // NaN in every floating-point type
-        memset(r->touches, 0, (r->stop - r->start) * sizeof(Touch));
+        memset(r->accesses, 0, (r->stop - r->start) * sizeof(Accesses));
     }
     memset(lanes_waiting, 0, sizeof lanes_waiting);
     memset(lanes_returned, 0, sizeof lanes_returned);
@@ -347,7 +350,7 @@ UNCHECKED static void run_block() {
     while (!failed) {
         for (bool ran = true; ran && !failed;) {
             ran = false;
-            arrange(order, n_warps);
+            make_order(order, n_warps);
             for (int i = 0; i < n_warps && !failed; i++)
                 while (run_warp(order[i]) && !failed) {
                     ran = true;
@@ -369,7 +372,7 @@ UNCHECKED static void run_block() {
 }
 
 UNCHECKED static void add_region(char* start, char* stop, int argument) {
-    if (stop > start) regions[n_regions++] = {start, stop, argument, (Touch*)calloc(stop - start, sizeof(Touch))};
+    if (stop > start) regions[n_regions++] = {start, stop, argument, (Accesses*)calloc(stop - start, sizeof(Accesses))};
 }
 
 UNCHECKED static int run(Launch* l, void (*k)(void**)) {
@@ -399,7 +402,7 @@ UNCHECKED static int run(Launch* l, void (*k)(void**)) {
         the_block.x = j % l->grid[0], the_block.y = j / l->grid[0] % l->grid[1], the_block.z = j / (l->grid[0] * l->grid[1]);
         run_block();
     }
-    for (int i = 0; i < n_regions; i++) free(regions[i].touches);
+    for (int i = 0; i < n_regions; i++) free(regions[i].accesses);
     launch = 0, current = 0;
     return failed;
 }

@@ -31,7 +31,7 @@ import numpy as np
 from numpy.lib.array_utils import byte_bounds
 
 from npx.settings import THREAD_ORDERS as ORDERS
-from npx.settings import setting
+from npx.settings import read_setting
 
 MAX_THREADS = 1024
 STACK = 256 << 10  # bytes per fiber; unused pages take no memory
@@ -51,7 +51,7 @@ FLAGS = (
 ).split()
 LIBRARIES = "-lm -lc -lgcc".split()
 
-_order = setting("NPX_EMULATOR_ORDER")
+_order = read_setting("NPX_EMULATOR_ORDER")
 _lock = threading.Lock()
 _stacks: mmap.mmap | None = None
 
@@ -79,7 +79,7 @@ class _Launch(ctypes.Structure):
         ("message_bytes", ctypes.c_uint64),
         ("order", ctypes.c_int),
         ("seed", ctypes.c_uint),
-        ("where", ctypes.c_uint64),
+        ("instruction", ctypes.c_uint64),
     ]
 
 
@@ -92,7 +92,8 @@ def thread_order(order: str) -> Iterator[None]:
     global _order
     if order not in ORDERS:
         raise ValueError(f"thread_order: expected one of {', '.join(ORDERS)}; got {order!r}")
-    previous, _order = _order, order
+    previous = _order
+    _order = order
     try:
         yield
     finally:
@@ -194,7 +195,7 @@ class Module:
             )  # fmt: skip
             failed = getattr(self.compiled, f"launch_{kernel}")(ctypes.byref(launch))
         if failed:
-            raise EmulatorError(f"{self.name}, {kernel}: {message.value.decode()}{self._line(launch.where)}")
+            raise EmulatorError(f"{self.name}, {kernel}: {message.value.decode()}{self._line(launch.instruction)}")
 
     def _check(self, kernel: str, args: Any) -> None:
         parameters = self.parameters[kernel]
@@ -202,7 +203,8 @@ class Module:
             raise EmulatorError(f"{self.name}, {kernel}: expected {len(parameters)} arguments; got {len(args)}")
         for i, (expected, arg) in enumerate(zip(parameters, args, strict=True)):
             if arg is None:
-                actual, is_valid = "None", expected.endswith("*")
+                actual = "None"
+                is_valid = expected.endswith("*")
             else:
                 actual = getattr(getattr(arg, "dtype", None), "name", type(arg).__name__)
                 actual += "*" if isinstance(arg, np.ndarray) else ""

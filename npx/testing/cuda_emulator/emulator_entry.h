@@ -45,14 +45,14 @@ struct Source { const char* file; unsigned line, column; };
     }
 
 #define HIDDEN extern "C" __attribute__((visibility("hidden")))
-#define TOUCH(NAME, SIZE, STORE)                                                                  \
-    HIDDEN UNCHECKED void __tsan_##NAME(void* p) { emulator::touch(p, SIZE, STORE, __builtin_return_address(0)); }
-#define TOUCHES(SIZE)                                                                             \
-    TOUCH(read##SIZE, SIZE, false) TOUCH(write##SIZE, SIZE, true)                                 \
-    TOUCH(unaligned_read##SIZE, SIZE, false) TOUCH(unaligned_write##SIZE, SIZE, true)
-TOUCHES(1) TOUCHES(2) TOUCHES(4) TOUCHES(8) TOUCHES(16)
-HIDDEN UNCHECKED void __tsan_read_range(void* p, size_t n) { emulator::touch(p, n, false, __builtin_return_address(0)); }
-HIDDEN UNCHECKED void __tsan_write_range(void* p, size_t n) { emulator::touch(p, n, true, __builtin_return_address(0)); }
+#define CHECK_ACCESS(NAME, SIZE, STORE)                                                           \
+    HIDDEN UNCHECKED void __tsan_##NAME(void* p) { emulator::check_access(p, SIZE, STORE, __builtin_return_address(0)); }
+#define CHECK_ACCESSES(SIZE)                                                                      \
+    CHECK_ACCESS(read##SIZE, SIZE, false) CHECK_ACCESS(write##SIZE, SIZE, true)                   \
+    CHECK_ACCESS(unaligned_read##SIZE, SIZE, false) CHECK_ACCESS(unaligned_write##SIZE, SIZE, true)
+CHECK_ACCESSES(1) CHECK_ACCESSES(2) CHECK_ACCESSES(4) CHECK_ACCESSES(8) CHECK_ACCESSES(16)
+HIDDEN UNCHECKED void __tsan_read_range(void* p, size_t n) { emulator::check_access(p, n, false, __builtin_return_address(0)); }
+HIDDEN UNCHECKED void __tsan_write_range(void* p, size_t n) { emulator::check_access(p, n, true, __builtin_return_address(0)); }
 HIDDEN UNCHECKED void __tsan_init() {}
 
 #define UNDEFINED(NAME, TEXT)                                                                     \

@@ -22,7 +22,8 @@ def compare(function, *arrays, step=1e-5, tolerance=1e-3):
     output.backward(weights)
     for x, tensor in zip(arrays, tensors, strict=True):
         for index in np.ndindex(x.shape):
-            value, sums = x[index], []
+            value = x[index]
+            sums = []
             for shifted in (value + step, value - step):
                 x[index] = shifted
                 sums.append((function(*map(Tensor, arrays)).data * weights).sum())

@@ -73,7 +73,8 @@ def wrong_after_1024_rows(x, w):
 
 
 def scratch_shared_by_threads(x, w):
-    y, scratch = np.empty(len(x)), np.empty((1000, x.shape[1]))
+    y = np.empty(len(x))
+    scratch = np.empty((1000, x.shape[1]))
 
     def body(i, j):
         y[i:j] = np.multiply(x[i:j], w[i:j], out=scratch[: j - i]).sum(axis=1)
@@ -272,7 +273,7 @@ def test_a_bug_in_the_reference_is_not_mistaken_for_a_rejection(product):
 def test_non_finite_values_equal_only_themselves(dtype, reference, result, others):
     if dtype == "bfloat16":
         pytest.importorskip("ml_dtypes")
-    from npx.precision import dtype as dtype_named
+    from npx.precision import dtype_named
 
     with np.errstate(over="ignore"):
         expected, other = (np.array([others, x, 2.0]).astype(dtype_named(dtype)) for x in (reference, result))

@@ -208,7 +208,7 @@ def test_saved_bytes_and_counts_are_reported():
     assert (
         report.saved_bytes == 3 * 8 + 3 * 8 + 8
     )  # a deviation per row; the column that gamma = 0 hides, and its index
-    assert report.compared == x.size + 8 and 0 < report.worst < 1e-6
+    assert report.compared == x.size + 8 and 0 < report.largest_difference < 1e-6
 
 
 def test_random_directions_find_and_name_a_wrong_entry():

@@ -74,7 +74,8 @@ def median(x):
 @differentiable
 def range_middle(x):
     """Minimum plus maximum of each row; equal entries share the gradient of each."""
-    low, high = x.min(axis=-1, keepdims=True), x.max(axis=-1, keepdims=True)
+    low = x.min(axis=-1, keepdims=True)
+    high = x.max(axis=-1, keepdims=True)
 
     def vjp(g):
         parts = [(x == y) / (x == y).sum(axis=-1, keepdims=True, dtype=x.dtype) for y in (low, high)]
@@ -267,7 +268,8 @@ def test_backward_may_reject_an_output_without_entries():
                 raise ZeroDivisionError("division by zero")
             return (np.repeat(g / 2, 2, axis=-1) if x.shape[-1] % 2 == 0 else np.pad(np.repeat(g / 2, 2, -1), pad),)
 
-        n, pad = x.shape[-1] // 2, [(0, 0)] * (x.ndim - 1) + [(0, 1)]
+        n = x.shape[-1] // 2
+        pad = [(0, 0)] * (x.ndim - 1) + [(0, 1)]
         return x[..., : 2 * n].reshape(*x.shape[:-1], n, 2).mean(axis=-1), vjp
 
     check_operation(means_of_pairs, X)

@@ -21,7 +21,7 @@ from autograd.testing.mutation.backward_code import BackwardCode, Source
 from autograd.testing.mutation.mutator import instrumented, mutants
 from autograd.testing.mutation.operators import KINDS
 from autograd.testing.mutation.planted import planted
-from autograd.testing.mutation.runner import Outcome, Runner
+from autograd.testing.mutation.runner import MutantResult, Runner
 from tests import ROOT
 
 PATH = {"PYTHONPATH": str(ROOT)}
@@ -253,7 +253,7 @@ def test_backward_code_of_other_frameworks():
 
 @pytest.mark.parametrize(("outcome", "is_said"), [("crashed", True), ("unnoticed", True), ("found", False)])
 def test_it_is_said_that_no_assertion_failed(outcome, is_said):
-    outcomes = [Outcome(m, outcome) for m in mutants(SMALL)]
+    outcomes = [MutantResult(m, outcome) for m in mutants(SMALL)]
     assert ("No assertion failed for any mutant" in mutate.summary(outcomes, Path("small.py"))) == is_said
 
 
@@ -294,14 +294,16 @@ def test_instrumentation_changes_no_result():
 
 
 def test_mutations_across_calls():
-    first, second = planted.vjp_of_last_call(lambda g: g + 1), planted.vjp_of_last_call(lambda g: g + 2)
+    first = planted.vjp_of_last_call(lambda g: g + 1)
+    second = planted.vjp_of_last_call(lambda g: g + 2)
     assert first(0) == second(0) == 2
     one, two, long = (np.full(n, float(n)) for n in (1, 2, 2))
     assert [planted.of_call_before((x,))[0] for x in (one, two, 3 * long)] == [one, two, two]
 
 
 def test_mutations_of_one_gradient():
-    g, x = np.ones(2), np.array([1 / 3, 2.0])
+    g = np.ones(2)
+    x = np.array([1 / 3, 2.0])
     assert planted.rounded(x, "float16")[0] == np.float16(1 / 3) and planted.rounded(x, "float16").dtype == "float64"
     assert planted.overwritten(g, x) is g and g.tolist() == x.tolist()
     assert planted.overwritten(g, x[:1]).tolist() == [1 / 3] and g[1] == 2
@@ -311,7 +313,8 @@ def test_mutations_of_one_gradient():
 
 
 def test_the_first_run_finds_mutants_without_effect():
-    g, gx = np.ones(2), (np.ones(2), None, np.ones(3))
+    g = np.ones(2)
+    gx = (np.ones(2), None, np.ones(3))
     assert planted.reached(gx, (-1, 0, None), (-2, 1, None), (-3, 2, None), (-4, 0, g), (-5, 2, g), (-6, 9, None)) is gx
     planted.reached(np.ones(()), (-7, None, np.ones(())), (-8, None, None))  # a scalar has no memory to overwrite
     assert planted.can_change & set(range(-9, 0)) == {-1, -3, -4, -8} and set(range(-8, 0)) <= planted.reached_by.keys()
@@ -356,7 +359,7 @@ def test_a_mutant_that_does_not_end_is_detected(folder):
     (folder / "test_small.py").write_text(WEAK.replace("square", "twice"))
     (mutant,) = [m for m in mutants(SMALL) if (m.old, m.new) == ("n += 1", "pass")]
     outcome = Runner(folder / "small.py", SMALL, ["test_small.py"]).run_on(mutant, [], [], 1.0)
-    assert outcome.detected and outcome.outcome == "does not end" and outcome.error == "did not end after 1 s"
+    assert outcome.detected and outcome.status == "does not end" and outcome.error == "did not end after 1 s"
 
 
 def test_list_runs_no_tests(run):
@@ -430,7 +433,7 @@ def test_a_module_that_the_checker_imports():
     assert len(first.reached) == 3 and all("test_unary[exp]" in names[0] for names in first.reached.values())
     first = first._replace(reached={n: first.reached[n] for n in (0, 1)})
     outcomes = list(runner.run_on_all(selected, first, 60, 2))
-    assert sorted((o.mutant.kind, o.outcome) for o in outcomes) == [("rounded", "unnoticed"), ("sign", "found")]
+    assert sorted((o.mutant.kind, o.status) for o in outcomes) == [("rounded", "unnoticed"), ("sign", "found")]
     assert next(o.test for o in outcomes if o.detected).endswith("test_unary[exp]")
 
 

@@ -59,7 +59,8 @@ def test_the_caller_of_a_check_can_show_its_progress(monkeypatch):
 
 def count_calls(monkeypatch):
     """Return a list that receives an item for each call to the checked function."""
-    calls, run = [], Problem.output_and_leaves
+    calls = []
+    run = Problem.output_and_leaves
 
     def counted(self, *args, **options):
         calls.append(1)

@@ -107,7 +107,8 @@ def test_domain_and_reference_do_not_cover_empty_masks_and_negative_indices():
     def reference(x, mask):
         return (x * mask).sum(axis=-1) / np.maximum(1, mask.sum(axis=-1))
 
-    everywhere, mask = (-np.inf, np.inf), (X > 0) | (np.arange(4) == 0)
+    everywhere = (-np.inf, np.inf)
+    mask = (X > 0) | (np.arange(4) == 0)
     assert check_operation(mean_where, X, mask, domain=everywhere, reference=reference).variants > 10
     assert check_operation(rows, X, np.array([2, 0]), reference=lambda x, index: x[index]).variants > 10
 
@@ -136,7 +137,8 @@ def test_nearly_singular_matrix_is_inconclusive():
         gradient = lambda g: np.linalg.solve(np.swapaxes(a, -1, -2), g)  # noqa: E731
         return x, lambda g: (-gradient(g) @ np.swapaxes(x, -1, -2), gradient(g))
 
-    a, b = np.linspace(-5.03, 5.01, 9).reshape(3, 3), np.linspace(-5.03, 5.01, 6).reshape(3, 2)
+    a = np.linspace(-5.03, 5.01, 9).reshape(3, 3)
+    b = np.linspace(-5.03, 5.01, 6).reshape(3, 2)
     assert "rounding the inputs changes" in str(check_operation(solve, a, b, derive=False).inconclusive)
 
 

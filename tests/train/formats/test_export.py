@@ -74,7 +74,8 @@ def json_config(c):
 
 def make_run(path, search=None, **options):
     shape = small(**options)
-    model, config = shape.build(), RunConfig.from_dict({"data": {"vocab_size": 270}, "search": search or {}})
+    model = shape.build()
+    config = RunConfig.from_dict({"data": {"vocab_size": 270}, "search": search or {}})
     write_run(RunFolder(path), config, shape, TOKENIZER, model.state_dict())
     return path
 
@@ -100,7 +101,8 @@ def test_an_exported_run_translates_alike_when_it_is_imported(tmp_path):
     run = make_run(tmp_path / "run")
     assert run_export(run, "huggingface", tmp_path / "hf") == 0
     import_folder(tmp_path / "hf", tmp_path / "again", pytest.fail)
-    (model, _, _), (other, tokenizer, _) = load_model(run), load_model(tmp_path / "again")
+    model, _, _ = load_model(run)
+    other, tokenizer, _ = load_model(tmp_path / "again")
     ids = np.array([[7, 9, 2]])
     ours = model(ids, np.array([[1, 8]])).data[..., 1:]
     theirs = other(np.array([[6, 8, 1]]), np.array([[tokenizer.bos_id, 7]])).data[..., :-1]
@@ -120,7 +122,8 @@ def test_the_stopping_rule_of_the_search_is_exported_and_imported(tmp_path, stop
 def test_safetensors_hold_our_parameters(tmp_path):
     run = make_run(tmp_path / "run", norm="pre", positions="rotary")
     assert run_export(run, "safetensors", tmp_path / "out", "--dtype", "float16") == 0
-    weights, parameters = load_file(tmp_path / "out/model.safetensors"), load_model(run)[0].state_dict()
+    weights = load_file(tmp_path / "out/model.safetensors")
+    parameters = load_model(run)[0].state_dict()
     assert weights.keys() == parameters.keys()
     assert all((weights[name] == parameters[name].astype("float16")).all() for name in weights)
     config = json.loads((tmp_path / "out/config.json").read_text())
@@ -190,7 +193,7 @@ def test_a_link_and_a_folder_in_the_run_are_errors(tmp_path, capsys):
     other = make_run(tmp_path / "checkpoints/other")
     before = sorted(tmp_path.rglob("*"))
     assert run_export(run, "safetensors", tmp_path / "link") == 2
-    assert "link: expected a new folder; got a link; try another --out" in capsys.readouterr().err
+    assert "link: expected a new folder; got a symbolic link; try another --out" in capsys.readouterr().err
     assert sorted(tmp_path.rglob("*")) == before
     assert run_export(other, "safetensors", tmp_path / "exported") == 0
 

@@ -49,7 +49,8 @@ def test_an_exported_language_model_has_the_same_logits_when_it_is_imported(tmp_
     run = make_run(tmp_path, **options)
     assert convert("export", run, tmp_path / "hf", "--to", "huggingface") == 0
     assert convert("import", tmp_path / "hf", tmp_path / "again") == 0
-    (model, tokenizer, _), (other, same, config) = load_model(run), load_model(tmp_path / "again")
+    model, tokenizer, _ = load_model(run)
+    other, same, config = load_model(tmp_path / "again")
     ids = np.array([tokenizer.encode("a dog sleeps")])
     np.testing.assert_allclose(other(ids).data, model(ids).data, atol=1e-5)
     assert same.encode("a dog") == tokenizer.encode("a dog") and config.data.task == "language"

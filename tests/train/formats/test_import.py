@@ -1,7 +1,10 @@
 """`import`: MarianMT folders are imported as run folders with the same model, or rejected with a one-line error."""
 
+import io
 import json
+import os
 import pickle
+import re
 import zipfile
 from pathlib import Path
 
@@ -11,13 +14,14 @@ from safetensors.numpy import load_file, save_file
 
 from models.search import beam_search, greedy_search
 from tests.helpers import marian_folders
-from tests.helpers.marian_folders import reference_logits, tensors, write_folder, write_json
+from tests.helpers.marian_folders import BAD_ARCHIVES, reference_logits, tensors, write_folder, write_json, write_torch
 from train.cli import main
 from train.errors import UserError
 from train.formats import import_folder
-from train.formats.torch_file import read_torch_file, rebuild_parameter
+from train.formats.torch_file import TensorUnpickler, read_torch_file, rebuild_parameter
 from train.formats.weights import read_weights
 from train.run.checkpoint import load_model
+from train.run.folder import RunFolder
 from train.text import sentencepiece_tokenizer
 from train.text.tokenizer import SpecialIds, Tokenizer
 
@@ -55,25 +59,51 @@ def test_padding_begins_the_target_and_forbidden_tokens_are_never_chosen(tmp_pat
     np.testing.assert_array_equal(model(src, np.array([[1]])).data, start)  # <s> is read as padding
 
 
-def test_the_commands_work_on_an_imported_run(tmp_path, capsys):
-    write_folder(tmp_path / "hf")
-    run, source = tmp_path / "run", tmp_path / "text"
-    source.write_text("a dog runs\n\ntwo cats\n")
-    assert main(["import", str(tmp_path / "hf"), "--out", str(run)]) == 0
-    assert main(["translate", "--model", str(run), "--input", str(source), "--output", str(tmp_path / "out")]) == 0
-    assert len((tmp_path / "out").read_text().split("\n")) == 4
-    assert main(["info", str(run)]) == 0 and "checkpoints  steps 0" in capsys.readouterr().out
-    assert main(["score", "--pairs", str(source), str(tmp_path / "out"), "--model", str(run)]) == 0
-    options = f"--train-src {source} --train-tgt {source} --set train.max_steps=1 --set data.max_length=40"
-    arguments = ["train", run / "config.toml", "--init", run, "--out", tmp_path / "tuned", *options.split()]
-    assert main([str(argument) for argument in arguments]) == 0
-    assert "starting from 34 of 34 parameters" in capsys.readouterr().err
-    for arguments, said in (
-        (["draw", run, "curves", "--out", tmp_path / "a.svg"], "got an imported run, which has no training history;"),
-        (["train", "--resume", "--out", run], "got an imported run, which has no optimizer state; try --init"),
-        (["import", run, "--out", tmp_path / "new"], f"got a run folder; try using it directly, with --model {run} or"),
-    ):
-        assert main([*map(str, arguments)]) == 2 and said in capsys.readouterr().err
+@pytest.fixture(scope="module")
+def imported_run(tmp_path_factory):
+    """A folder with an imported model `hf`, its run `run`, a source text `source` and its translation `target`."""
+    folder = tmp_path_factory.mktemp("imported")
+    write_folder(folder / "hf")
+    import_folder(folder / "hf", folder / "run", pytest.fail)
+    (folder / "source").write_text("a dog runs\n\ntwo cats\n")
+    (folder / "target").write_text("two dogs\n\na cat\n")
+    return folder
+
+
+@pytest.mark.parametrize(
+    "command, output",
+    [
+        ("import {folder}/hf --out {new}", "imported {folder}/hf as the run {new}"),
+        ("translate --model {folder}/run --input {folder}/source --output {new}", "translated 3 lines"),
+        ("info {folder}/run", "checkpoints  steps 0"),
+        ("score --pairs {folder}/source {folder}/target --model {folder}/run", "3 pairs"),
+        (
+            "train {folder}/run/config.toml --init {folder}/run --out {new} --train-src {folder}/source --train-tgt"
+            " {folder}/target --set train.max_steps=1 --set data.max_length=40",
+            "starting from 34 of 34 parameters",
+        ),
+    ],
+    ids=lambda text: text.split()[0],
+)
+def test_a_command_works_on_an_imported_run(imported_run, tmp_path, command, output, capsys):
+    names = {"folder": imported_run, "new": tmp_path / "new"}
+    assert main(command.format(**names).split()) == 0
+    assert output.format(**names) in "".join(capsys.readouterr())
+
+
+@pytest.mark.parametrize(
+    "command, message",
+    [
+        ("draw {folder}/run curves --out {new}.svg", "got an imported run, which has no training history;"),
+        ("train --resume --out {folder}/run", "got an imported run, which has no optimizer state; try --init"),
+        ("import {folder}/run --out {new}", "got a run folder; try using it directly, with --model {folder}/run or"),
+    ],
+    ids=lambda text: text.split()[0],
+)
+def test_a_command_that_needs_a_training_run_rejects_an_imported_run(imported_run, tmp_path, command, message, capsys):
+    names = {"folder": imported_run, "new": tmp_path / "new"}
+    assert main(command.format(**names).split()) == 2
+    assert message.format(**names) in capsys.readouterr().err
 
 
 @pytest.mark.slow
@@ -88,6 +118,15 @@ def test_torch_files_are_read_without_torch(tmp_path, legacy):
     assert arrays.keys() == state.keys()
     for name, tensor in state.items():
         np.testing.assert_array_equal(arrays[name], tensor.detach().float().numpy(), err_msg=name)
+
+
+@pytest.mark.parametrize("legacy", [False, True])
+def test_a_torch_file_has_the_tensors_of_the_safetensors_file(tmp_path, legacy):
+    config = write_folder(tmp_path / "hf")
+    write_torch(tmp_path / "file", tensors(config), legacy)
+    expected, arrays = load_file(tmp_path / "hf" / "model.safetensors"), read_torch_file(tmp_path / "file")
+    assert expected.keys() == arrays.keys()
+    assert all(np.array_equal(expected[name], arrays[name]) for name in arrays)
 
 
 class Attack:
@@ -117,12 +156,21 @@ def write_pickle(path, content, compression=zipfile.ZIP_STORED):
     with zipfile.ZipFile(path, "w", compression) as archive:
         archive.writestr("archive/data.pkl", b"\x80\x02" + content + b".")
         archive.writestr("archive/data/0", np.arange(4, dtype="f4").tobytes())
+        archive.writestr("archive/version", b"3\n" * 500)
 
 
 NESTED = b")" + b"\x85" * 200_000  # a tuple whose hash overflows the stack
 FUNCTION = b"ctorch._utils\n_rebuild_parameter\n"
 STORAGE = b"(X\x07\0\0\0storagectorch\nFloatStorage\nX\x01\0\0\x000X\x03\0\0\0cpuK\x04tQ"
-BOMB = b"}X\x01\0\0\0wctorch._utils\n_rebuild_tensor_v2\n(" + STORAGE + b"K\0J\0\0\0\x40\x85K\0\x85\x89NtRs"
+
+
+def tensor(sizes, strides, more=b""):
+    """Return opcodes of a tensor with these sizes and strides, and of more arguments."""
+    call = b"ctorch._utils\n_rebuild_tensor_v2\n("
+    return call + STORAGE + b"K\0(" + sizes + b"t(" + strides + b"t\x89N" + more + b"tR"
+
+
+BOMB = b"}X\x01\0\0\0w" + tensor(b"J\0\0\0\x40", b"K\0") + b"s"
 
 
 @pytest.mark.parametrize(
@@ -134,38 +182,72 @@ BOMB = b"}X\x01\0\0\0wctorch._utils\n_rebuild_tensor_v2\n(" + STORAGE + b"K\0J\0
         (b"\x8f(" + NESTED + b"\x90", "an opcode that no tensor needs"),
         (FUNCTION + b"N}X\x0c\0\0\0__defaults__K\x03\x85s\x86b", "attributes of an object"),
         (STORAGE + b"}X\x08\0\0\0n_valuesK\x05sb", "attributes of an object"),
-        (BOMB, "a tensor of shape"),
+        (BOMB, "tensors of 4,294,967,296 bytes in a file of"),
+        (b"}X\1\0\0\0a" + tensor(b"K\1" * 65, b"K\0" * 65) + b"s", "a tensor with 65 sizes and 65 strides"),
+        (b"}X\1\0\0\0a" + tensor(b"K\1", b"") + b"s", "a tensor with 1 sizes and 0 strides"),
+        (b"}X\1\0\0\0a" + tensor(b"\x8a\xff" + b"\x7f" * 255, b"K\0") + b"s", "with invalid sizes"),
+        (b"}X\1\0\0\0a" + tensor(b"J\xff\xff\xff\xff", b"K\0") + b"s", "with invalid sizes"),
+        (b"}X\1\0\0\0a" + tensor(b"K\1", b"K\0", b"NNNN") + b"s", "takes from 4 to 7 positional arguments"),
+        (b"}X\1\0\0\0a" + FUNCTION + b"(NNNNtRs", "takes from 1 to 3 positional arguments"),
+        (STORAGE[:-2] + b"NNtQ", "a storage of an unsupported dtype"),
     ],
-    ids=["key", "keys", "OrderedDict", "set", "function", "storage", "stride 0"],
+    ids=[
+        *("key", "keys", "OrderedDict", "set", "function", "storage", "stride 0", "dimensions", "strides"),
+        *("large", "negative", "arguments", "parameter", "view"),
+    ],
 )
 def test_a_pickle_cannot_crash_fill_the_memory_or_change_an_object(tmp_path, content, message):
     write_pickle(tmp_path / "file", content)
     with pytest.raises(UserError, match=message):
         read_torch_file(tmp_path / "file")
-    assert rebuild_parameter.__defaults__ is None
+    assert rebuild_parameter.__defaults__ == (None, None)
+
+
+def test_a_list_that_a_pickle_uses_many_times_becomes_one_dictionary(tmp_path):
+    """Otherwise a pickle of n bytes could need n**2 bytes of memory."""
+    calls = (b"ccollections\nOrderedDict\nq\1", b"](](X\1\0\0\0aNe](X\1\0\0\0bNee\x85q\2")
+    values = b"".join(b"X\1\0\0\0%d" % i + value for i, value in enumerate([*calls, b"h\1h\2R", b"h\1h\2R"]))
+    content = b"\x80\2}(" + values + b"u."
+    tensors = TensorUnpickler(io.BytesIO(content)).load()
+    assert tensors["2"] == {"a": None, "b": None} and tensors["3"] == {}
 
 
 def test_damaged_and_compressed_zip_files_are_one_line(tmp_path):
     path = tmp_path / "file"
     for compression in (zipfile.ZIP_DEFLATED, zipfile.ZIP_BZIP2, zipfile.ZIP_LZMA):
         write_pickle(path, b"}", compression)
-        with pytest.raises(UserError, match="compressed, which PyTorch never writes"):
+        with pytest.raises(UserError, match="expected PyTorch weights; got 'compressed data'"):
             read_torch_file(path)
-    write_pickle(path, b"}")
-    content = bytearray(path.read_bytes())
-    for signature, flags in ((b"PK\x01\x02", 8), (b"PK\x03\x04", 6)):
-        content[content.find(signature) + flags] |= 1
-    path.write_bytes(content)
-    with pytest.raises(UserError, match="expected PyTorch weights; got .* is encrypted"):
-        read_torch_file(path)
 
 
-@pytest.mark.parametrize("content", [b"", b"PK\x03\x04 no zip", b"\x80\x02}q\x00.", pickle.dumps([1] * 5)])
+@pytest.mark.parametrize(("damage", "message"), BAD_ARCHIVES.values(), ids=BAD_ARCHIVES)
+def test_a_bad_zip_file_is_one_line(tmp_path, damage, message):
+    write_pickle(tmp_path / "file", b"}")
+    damage(tmp_path / "file")
+    with pytest.raises(
+        UserError, match=f"expected PyTorch weights; got '.*{re.escape(message)}.*'; try a new download"
+    ):
+        read_torch_file(tmp_path / "file")
+
+
+def test_a_pipe_is_rejected_without_blocking(tmp_path):
+    os.mkfifo(tmp_path / "file")
+    with pytest.raises(UserError, match="expected PyTorch weights; got a pipe"):
+        read_torch_file(tmp_path / "file")
+
+
+@pytest.mark.parametrize(
+    "content",
+    [
+        *(b"", b"PK\x03\x04 no zip", b"\x80\x02}q\x00.", pickle.dumps([1] * 5), b"\x80\x02J\1", b"\x80\x04\x95\1"),
+        b"\x80\x02c" + b"a" * 10_000 + b"\nb\n.",
+    ],
+)
 def test_damaged_torch_files_are_one_line(tmp_path, content):
     (tmp_path / "file").write_bytes(content)
     with pytest.raises(UserError) as caught:
         read_torch_file(tmp_path / "file")
-    assert "\n" not in str(caught.value)
+    assert "\n" not in str(caught.value) and len(str(caught.value)) < 1000
 
 
 def test_weights_in_several_files_and_in_bfloat16(tmp_path):
@@ -237,12 +319,12 @@ BAD = {
     ),
     "dropout": (lambda f: change(f, dropout="0.1"), "dropout: expected a number; got '0.1'"),
     "no list": (
-        lambda f: write_json(f / "generation_config.json", {"suppress_tokens": 3}),
-        "bad_words_ids: expected single tokens",
+        lambda f: write_json(f / "generation_config.json", {"suppress_tokens": 5}),
+        "suppress_tokens: expected single token ids; got 5; try removing this setting",
     ),
     "sequences": (
         lambda f: write_json(f / "generation_config.json", {"bad_words_ids": [[3, 4]]}),
-        "bad_words_ids: expected single tokens",
+        "bad_words_ids: expected single token ids; got [[3, 4]]; try removing this setting",
     ),
 }
 
@@ -286,3 +368,11 @@ def test_a_sentencepiece_tokenizer_decodes_only_ids_of_its_vocabulary(monkeypatc
     for i in (-1, 7):
         with pytest.raises(ValueError, match=f"ids: expected 0 to 6; got {i}"):
             tokenizer.decode([6, i])
+
+
+def test_the_lock_names_the_import(tmp_path, monkeypatch):
+    write_folder(tmp_path / "hf")
+    holders = []
+    monkeypatch.setattr(RunFolder, "commit", lambda run: holders.append((run.path / "lock").read_text()))
+    import_folder(tmp_path / "hf", tmp_path / "run", print)
+    assert json.loads(holders[0])["program"] == "import"

@@ -1,5 +1,8 @@
 """Marian's own .npz files give the same parameters as Hugging Face's format, and bad files raise one-line errors."""
 
+import io
+import zipfile
+
 import numpy as np
 import pytest
 
@@ -47,7 +50,7 @@ def test_the_parameters_are_those_of_the_model_in_hugging_faces_format(tmp_path,
     folder, arrays = write_model(tmp_path, shared, tied)
     assert run_import(folder, tmp_path) == 0
     model, tokenizer, config = load_model(tmp_path / "run")
-    arrays["final_logits_bias"][0, -1] = marian_npz.NEVER
+    arrays["final_logits_bias"][0, -1] = marian_npz.PADDING_BIAS
     expected = marian.from_marian(arrays, model.config, "model")
     state = model.state_dict()
     assert expected.keys() == state.keys()
@@ -112,11 +115,56 @@ def pickled(folder):
     np.savez(folder / "model.npz", **{"special:model.yml": np.array([print], object)})
 
 
+def with_settings(content):
+    """Return a function that replaces the file of the settings in a folder's model.npz."""
+
+    def damage(folder):
+        with zipfile.ZipFile(folder / "model.npz", "w") as archive:
+            archive.writestr("special:model.yml.npy", content)
+
+    return damage
+
+
+def npy(dtype, shape):
+    """Return a .npy file with 4 bytes whose header has this Python code."""
+    header = b"{'descr': %s, 'fortran_order': False, 'shape': %s, }\n" % (dtype, shape)
+    return b"\x93NUMPY\1\0" + len(header).to_bytes(2, "little") + header + b"text"
+
+
+def saved(array):
+    file = io.BytesIO()
+    np.save(file, array)
+    return file.getvalue()
+
+
+NO_ARRAY = "model.npz: expected a Marian model; got 'a file that is not an array of numbers'; try a new download"
+BAD_SETTINGS = {
+    "no .npy": (b"hello", NO_ARRAY),
+    "text": (saved(np.array("a: b")), NO_ARRAY),
+    "bytes": (saved(np.array(b"a: b")), NO_ARRAY),
+    "raw": (saved(np.zeros(3, "V4")), NO_ARRAY),
+    "record": (saved(np.zeros(3, [("a", "f4"), ("b", "i4")])), NO_ARRAY),
+    "complex": (saved(np.zeros(3, "c8")), NO_ARRAY),
+    "True": (npy(b"'<f4'", b"(True,)"), NO_ARRAY),
+    "tuples": (npy(b"((((),),),)", b"(1,)"), NO_ARRAY),
+    "signs": (npy(b"-" * 9000 + b"1", b"(1,)"), NO_ARRAY),
+    "brackets": (npy(b"[" * 5000, b"(1,)"), NO_ARRAY),
+    "digits": (npy(b"'<f4'", b"(" + b"9" * 5000 + b",)"), NO_ARRAY),
+    "no dtype": (npy(b"'<f1'", b"(4,)"), "expected a Marian model; got 'data type '<f1' not understood'"),
+    "too short": (npy(b"'<f4'", b"(30000000000,)"), "expected a Marian model; got 'cannot reshape array of size 1"),
+    "too large": (npy(b"'<f4'", b"(99999999999999999999,)"), "got 'Maximum allowed dimension exceeded'"),
+    "other numbers": (saved(np.zeros(3)), "special:model.yml: expected keys with values; got NoneType"),
+}
 BAD = {
+    **{name: (with_settings(content), message) for name, (content, message) in BAD_SETTINGS.items()},
+    **{
+        f"zip, {name}": (lambda f, damage=damage: damage(f / "model.npz"), message)
+        for name, (damage, message) in marian_folders.BAD_ARCHIVES.items()
+    },
     "a second model": (lambda f: (f / "b.npz").write_bytes(b""), "expected one .npz file; got 2"),
     "truncated": (lambda f: (f / "model.npz").write_bytes(b"PK"), "model.npz: expected a Marian model; got '"),
-    "compressed": (compress, "expected a Marian model; got 'compressed arrays'"),
-    "pickled": (pickled, "expected a Marian model; got 'Object arrays cannot be loaded"),
+    "compressed": (compress, "expected a Marian model; got 'compressed data'"),
+    "pickled": (pickled, "expected a Marian model; got 'a file that is not an array of numbers'"),
     "quantized": (quantize, "encoder_l1_self_Wq: expected floats; got int8"),
     "no settings": (drop, "special:model.yml, which Marian writes, is missing"),
     "no vocabulary": (lambda f: (f / "v.yml").unlink(), "v.yml: expected a vocabulary; got a path that does not exist"),

@@ -72,7 +72,8 @@ def test_2000_random_pairs_equal_the_reference_implementation(tmp_path):
         (tmp_path / name).write_text(text, encoding="utf-8")
     report = score_files(tmp_path / "gold", tmp_path / "predicted")
     assert report.total == score([([a], [b]) for a, b in pairs]).total  # files give the same result
-    sums, valid = report.total, [line for line in plain if line[1] == 0]
+    sums = report.total
+    valid = [line for line in plain if line[1] == 0]
     assert [sums.errors, sums.skipped, sums.valid] == [sum(line[1] == s for line in plain) for s in (1, 2, 0)]
     assert [sums.no_crossing, sums.few_crossing] == [sum(line[5] <= most for line in valid) for most in (0, 2)]
     assert 100 < sums.complete == sum(line[2] == line[3] == line[4] for line in valid)

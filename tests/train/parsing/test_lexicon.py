@@ -76,7 +76,7 @@ def test_the_lexicon_is_stored_in_the_tokenizer(kind, tmp_path):
                 with pytest.raises(UserError, match="x.json: expected counts of words by tag in model.tags"):
                     TreeTokenizer(spec, "x.json")
             del spec["model"][LEXICON]
-            assert TreeTokenizer(spec).lexicon is None and TreeTokenizer(spec).tags  # files of older versions
+            assert TreeTokenizer(spec).lexicon is None and TreeTokenizer(spec).with_tags  # files of older versions
 
 
 # ---- search
@@ -84,7 +84,8 @@ def test_the_lexicon_is_stored_in_the_tokenizer(kind, tmp_path):
 
 def test_constrained_search_uses_only_tags_of_the_lexicon():
     trees = [tree(("DT", "the"), ("NN", "cat"), ("VBD", "sat"), ("JJ", "big"), (",", ","), (".", "."))] * 200
-    tokenizer, lexicon = TreeTokenizer.from_trees(trees, "affixes", 400, True), Lexicon.from_trees(trees)
+    tokenizer = TreeTokenizer.from_trees(trees, "affixes", 400, True)
+    lexicon = Lexicon.from_trees(trees)
     sentences = [line.split() for line in ("the cat sat .", "big the , cat cat", ", new", "sat")]
     shape = {"d_model": 8, "d_ff": 12, "n_heads": 2, "n_layers": 1, "dropout": 0.0, "n_outputs": tokenizer.n_outputs}
     violations = dict.fromkeys((None, lexicon), 0)
@@ -108,7 +109,8 @@ class FixedLogits:
     training = False
 
     def __init__(self, config, symbol):
-        self.config, self.logits = config, -np.arange(float(config.n_outputs), dtype=np.float32)
+        self.config = config
+        self.logits = -np.arange(float(config.n_outputs), dtype=np.float32)
         self.logits[symbol] = 30
 
     def train(self, mode=True):
@@ -135,7 +137,8 @@ class EmptyState(DecodingState):
 @pytest.mark.parametrize("beam", [1, 4])
 def test_open_brackets_in_a_row_are_limited(beam):
     trees = [tree(("DT", "the"), ("NN", "cat"), (".", "."))]
-    tokenizer, words = TreeTokenizer.from_trees(trees, "affixes", 400, True), "the cat the cat .".split()
+    tokenizer = TreeTokenizer.from_trees(trees, "affixes", 400, True)
+    words = "the cat the cat .".split()
     symbols = tokenizer.symbols(range(tokenizer.n_outputs))
     config = TransformerConfig(tokenizer.vocab_size, n_outputs=tokenizer.n_outputs)
     model = ConstrainedParser(FixedLogits(config, symbols.index("(NP")), tokenizer, [words])

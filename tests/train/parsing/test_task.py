@@ -22,7 +22,7 @@ from train.tasks.parsing.pictures import attention_over_words, draw_tree
 from train.tasks.parsing.task import GreedyF1, parse_stream, read_clean_trees
 from train.tasks.parsing.tokenizer import KINDS, TreeTokenizer
 from train.tasks.parsing.trees import Leaf, Tree, read_trees, write_tree
-from train.text.affixes import shape
+from train.text.affixes import word_shape
 from train.viewer.sentences import Sentences
 
 NOUNS, VERBS = ["cat", "dog", "mat"], ["sat", "ran"]
@@ -80,7 +80,7 @@ def test_tree_symbols_have_the_first_ids_and_trees_round_trip(folder, tmp_path, 
     tokenizer.save(tmp_path / "t.json")
     loaded = TreeTokenizer.load(tmp_path / "t.json")
     assert loaded.digest == tokenizer.digest == TreeTokenizer.from_trees(trees, kind, 400, tags).digest
-    assert loaded.encode_batch(["the cat"]) == tokenizer.encode_batch(["the cat"]) and loaded.tags == tags
+    assert loaded.encode_batch(["the cat"]) == tokenizer.encode_batch(["the cat"]) and loaded.with_tags == tags
     first = min(t for tree in trees for t in linearize(tree, tags))
     assert loaded.symbols([0, 1, 2, 3, tokenizer.vocab_size - 1, 4]) == ["", "", "", "", "", first]
 
@@ -89,7 +89,7 @@ def test_affixes_encode_a_word_as_two_tokens(folder):
     tokenizer = TreeTokenizer.from_trees(list(read_clean_trees(folder / "train.mrg")), "affixes", 400, False)
     cat, hat, new = tokenizer.encode_batch(["cat", "hat", "Qqq"])
     assert len(cat) == len(hat) == len(new) == 2 and cat != hat and new[1] == 3
-    assert [shape(w) for w in ("Hat", "mid-1990s", "IBM", "$1,234")] == ["?Aaa", "?aa-00a", "?AA", "?$0,00"]
+    assert [word_shape(w) for w in ("Hat", "mid-1990s", "IBM", "$1,234")] == ["?Aaa", "?aa-00a", "?AA", "?$0,00"]
     with pytest.raises(UserError, match="vocab_size: expected at least"):
         TreeTokenizer.from_trees(list(read_clean_trees(folder / "train.mrg")), "affixes", 100, False)
 
@@ -181,7 +181,8 @@ def test_parse_gold_reports_f1(run, folder, tmp_path, capsys):
     out = tmp_path / "out"
     gold = ["--gold", str(folder / "valid.mrg"), "--n-best", "2"]
     assert main(["parse", "--model", str(run), *gold, "--output", str(out)]) == 0
-    err, out = capsys.readouterr().err, out.read_text(encoding="utf-8")
+    err = capsys.readouterr().err
+    out = out.read_text(encoding="utf-8")
     assert len(out.splitlines()) == 2 * len(TREES[::4]) and out.startswith("0 ||| (TOP (S ")
     assert "all words:      5 sentences  F1 100.00" in err and "repaired 0 of 5 outputs" in err
 
@@ -195,7 +196,8 @@ def test_constrained_search_yields_trees_with_the_models_probability(folder, tag
     finished = 0
     for seed in range(5):
         model = build(TransformerConfig(tokenizer.vocab_size, **shape), seed)
-        constrained, src = ConstrainedParser(model, tokenizer, sentences), pad_sources(ids, model.config)
+        constrained = ConstrainedParser(model, tokenizer, sentences)
+        src = pad_sources(ids, model.config)
         results = beam_search(constrained, src, beam=4, n_best=4, max_extra=40, alpha=0.0)
         for words, source, hypotheses in zip(sentences, ids, results, strict=True):
             for h in (h for h in hypotheses if h.finished):
@@ -240,7 +242,8 @@ def test_invalid_options_are_reported_on_one_line(run, folder, tmp_path, capfd):
     traces = tmp_path / "traces.mrg"
     traces.write_text("((S (-NONE- *)))\n")
     new = ["train", "base", "--set", "data.task=parsing", "--out", str(tmp_path / "new")]
-    model, good = ["parse", "--model", str(run)], str(folder / "train.mrg")
+    model = ["parse", "--model", str(run)]
+    good = str(folder / "train.mrg")
     for options, message in (
         ([*new, "--train-trees", str(bad)], "bad.mrg, line 1: expected the tree that begins here to be closed"),
         ([*new, "--train-trees", str(traces)], "expected at least one tree with a word"),
@@ -256,7 +259,7 @@ def test_invalid_options_are_reported_on_one_line(run, folder, tmp_path, capfd):
         ([*model, "--n-best", "9"], "--n-best: expected at most the beam size, 3; got 9"),
         (
             ["translate", "--model", str(run)],
-            "expected a model of the task translation; got a model of the task parsing; try `npx-tr",
+            "expected a translation model; got a parser; try `npx-tr",
         ),
     ):
         assert main(options) == 2, options
@@ -275,7 +278,8 @@ def test_clean_trees_are_read_from_a_file(folder):
 
 
 def test_runs_of_older_versions_take_a_lexicon_from_trees(folder, tmp_path, capsys):
-    gold, many = list(read_clean_trees(folder / "valid.mrg")), tmp_path / "many.mrg"
+    gold = list(read_clean_trees(folder / "valid.mrg"))
+    many = tmp_path / "many.mrg"
     many.write_text("".join(tree + "\n" for tree in TREES * 20), encoding="utf-8")  # each word has one tag, 100 times
     spec = TreeTokenizer.from_trees(list(read_clean_trees(folder / "train.mrg")), "affixes", 200, True)._spec
     del spec["model"]["tags"]
@@ -307,7 +311,10 @@ def test_attention_is_summed_over_the_subwords_of_a_word(folder, kind):
     model = build(TransformerConfig(tokenizer.vocab_size, **shape), 3)
     tree = next(read_clean_trees(folder / "train.mrg"))
     tokens, attention = attention_over_words(model, tokenizer, tree)
-    assert tokens == [*linearize(tree, tags=True), "end"] and attention.shape == (len(tokens), len(tree.words()) + 1)
+    assert tokens == [*linearize(tree, with_tags=True), "end"] and attention.shape == (
+        len(tokens),
+        len(tree.words()) + 1,
+    )
     np.testing.assert_allclose(attention.sum(axis=1), 1, rtol=1e-6)
 
 

@@ -49,7 +49,7 @@ def test_linearize_round_trip(tree, tags):
 @pytest.mark.parametrize("depth", [1, 200, 20_000])
 def test_deep_unary_chains_round_trip(tmp_path, depth):
     tree = chain(depth)
-    assert tree_from_tokens(linearize(tree, tags=True), ["word"]) == (tree, False)
+    assert tree_from_tokens(linearize(tree, with_tags=True), ["word"]) == (tree, False)
     (tmp_path / "t").write_text(write_tree(tree), encoding="utf-8")
     assert [t for _, t in read_trees(tmp_path / "t")] == [tree] == [clean(tree)]
 
@@ -58,10 +58,10 @@ def test_deep_unary_chains_round_trip(tmp_path, depth):
 def test_any_tokens_become_a_tree_over_exactly_the_words(tokens, words):
     tree, repaired = tree_from_tokens(tokens, words)
     assert tree.words() == words and tree.label == TOP
-    assert tree_from_tokens(linearize(tree, tags=True), words) == (tree, False)  # a repaired tree needs no repair
+    assert tree_from_tokens(linearize(tree, with_tags=True), words) == (tree, False)  # a repaired tree needs no repair
     if not repaired:
         assert [t[0] if t[0] in "()" else "x" for t in tokens] == [
-            t[0] if t[0] in "()" else "x" for t in linearize(tree, tags=True)
+            t[0] if t[0] in "()" else "x" for t in linearize(tree, with_tags=True)
         ]
     assert [leaf.tag if leaf.tag in TAGS_OF_PUNCTUATION else "" for leaf in tree.leaves()] == punctuation(words)
 

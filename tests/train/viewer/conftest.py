@@ -38,8 +38,8 @@ def page(run):
 
 @pytest.fixture(scope="module")
 def address(page):
-    with served(page) as found:
-        yield found
+    with served(page) as server:
+        yield server
 
 
 def driven():
@@ -50,8 +50,8 @@ def driven():
     except ImportError:
         return None, 'no browser tests: pip install "npx-transformer[browser]"'
     del axe_playwright_python, playwright
-    found = chromium()
-    return found, "" if found else "no browser tests: no Chromium on PATH; NPX_CHROMIUM names one"
+    executable = chromium()
+    return executable, "" if executable else "no browser tests: no Chromium on PATH; NPX_CHROMIUM names one"
 
 
 @pytest.fixture(scope="module")

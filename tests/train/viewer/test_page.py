@@ -140,9 +140,9 @@ def test_a_token_can_be_forced_and_a_head_ablated(tab, address, page):
 
     best = page.inference.thread.submit(search).result()  # the only thread that may change the model
     assert signed(f"Score {best.score:.4f}") in tab.inner_text("#result")
-    plain = beam_search(model, src, beam=s.beam, alpha=s.alpha, max_extra=s.max_extra)[0][0]
-    change = f"log-probability {plain.log_probability:.3f} → {best.log_probability:.3f}."
-    assert plain.tokens == best.tokens  # only the probabilities change
+    unconstrained = beam_search(model, src, beam=s.beam, alpha=s.alpha, max_extra=s.max_extra)[0][0]
+    change = f"log-probability {unconstrained.log_probability:.3f} → {best.log_probability:.3f}."
+    assert unconstrained.tokens == best.tokens  # only the probabilities change
     assert tab.inner_text("#compare") == signed(f"The translation is the same; {change}")
     effect = f"Without head cross.0.0: {tab.inner_text('#compare')}"
     assert tab.inner_text("#head .effect") == effect  # next to the button, where it is seen
@@ -204,7 +204,8 @@ def test_curves_follow_trainings(tab, page, run, tmp_path):
         tab.wait_for_selector("figure")
         until(tab, "['update', 'nats per token', 'L2 norm'].every((text) => drawn.some(([one]) => one === text))")
         lines = run.joinpath("metrics.jsonl").read_text("utf-8").splitlines()
-        step, last = json.loads(lines[-1])["step"], json.loads([line for line in lines if '"train"' in line][-1])
+        step = json.loads(lines[-1])["step"]
+        last = json.loads([line for line in lines if '"train"' in line][-1])
         status = "document.querySelector('#curves [role=status]').textContent"
         assert f"run: update {step}; other: update {step}." in tab.evaluate(status)
         legend = ".u-legend >> nth=0"

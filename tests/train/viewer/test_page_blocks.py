@@ -73,12 +73,12 @@ def test_a_block_shows_its_matrices_in_the_order_of_the_pass(tab, address, page)
     order = ["x, from", "queries q", "keys k", "values v", "scores q kᵀ", "scores / √dk + mask", "weights, softmax"]
     order += ["head output", "all heads"]
     order = [order[6], *order[:6], *order[7:]]  # the weights are seen first
-    seen = tab.locator("#model .matrix b").all_inner_texts()
-    assert [title.startswith(start) for title, start in zip(seen, order, strict=True)] == [True] * 9
+    titles = tab.locator("#model .matrix b").all_inner_texts()
+    assert [title.startswith(start) for title, start in zip(titles, order, strict=True)] == [True] * 9
     assert "head0" in tab.inner_text("#model .formula") and "∂" not in tab.inner_text("#model .formula")
     tab.click("[aria-label=Direction] .backward")
     until(tab, "document.querySelector('#model .matrix b').textContent.startsWith('∂')")
-    computed = [*seen[1:7], seen[0], *seen[7:]]
+    computed = [*titles[1:7], titles[0], *titles[7:]]
     assert tab.locator("#model .matrix b").all_inner_texts() == [f"∂ {title}" for title in reversed(computed)]
     assert "∂A − Σrow" in tab.inner_text("#model .formula")
     tab.click("[data-block=output]")

@@ -126,7 +126,8 @@ def test_the_path_to_a_hypothesis_is_traced(tab, address, page):
     dropped = [i for i in shown if nodes[i]["fate"] == "dropped"]
     assert len(dropped) > 3
     for i in (dropped[0], dropped[-1], shown[-1]):
-        path, at = set(), i
+        path = set()
+        at = i
         while at >= 0:
             path.add(at)
             at = nodes[at]["parent"]

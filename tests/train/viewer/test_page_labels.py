@@ -153,7 +153,7 @@ def test_a_masked_language_model_has_no_model_view(run, monkeypatch):
     model, tokenizer, config, origin = checkpoint.load_with_origin(run)
     config = dataclasses.replace(config, data=dataclasses.replace(config.data, task="masking"))
     monkeypatch.setattr(checkpoint, "load_with_origin", lambda *args: (model, tokenizer, config, origin))
-    assert "got a model for the task masking" in load_page([run]).unavailable_reason
+    assert "got a masked language model" in load_page([run]).unavailable_reason
 
 
 def test_words_of_a_vocabulary_of_affixes_begin_without_a_dot():
@@ -182,8 +182,10 @@ def test_no_serious_accessibility_violation_and_no_sideways_scrolling(tab, pages
             turn_to(tab, name)
             for scheme in ("light", "dark"):
                 tab.emulate_media(color_scheme=scheme, reduced_motion="reduce")
-                found = tab.evaluate("axe.run().then(r => r.violations.map(v => [v.impact, v.id, v.nodes[0].html]))")
-                assert [one for one in found if one[0] in ("serious", "critical")] == [], (name, scheme)
+                violations = tab.evaluate(
+                    "axe.run().then(r => r.violations.map(v => [v.impact, v.id, v.nodes[0].html]))"
+                )
+                assert [one for one in violations if one[0] in ("serious", "critical")] == [], (name, scheme)
             for width in (320, 390, 768):
                 tab.set_viewport_size({"width": width, "height": 844})
                 until(tab, f"document.documentElement.scrollWidth <= {width}")

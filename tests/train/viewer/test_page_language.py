@@ -66,7 +66,8 @@ def test_every_block_reads_all_tokens_of_a_text(reader):
     """The last token is read too: it has no target, but its prediction is that of `next_token`."""
     answer = ask(reader, "translate", text="to be or not")
     query = {"translation": answer["translation"]}
-    n, flow = len(answer["source"]), ask(reader, "overview", **query)
+    n = len(answer["source"])
+    flow = ask(reader, "overview", **query)
     assert {name: block["shape"][0] for name, block in flow["blocks"].items()} == dict.fromkeys(flow["blocks"], n)
     weights = ask(reader, "block", block="layers.0.attention", **query)["matrices"][6]
     assert weights["rows"] == weights["columns"] == answer["source"]

@@ -139,7 +139,7 @@ def test_every_head_of_a_short_sentence_names_its_tokens(tab, address):
     names = tab.locator(".grid[data-kind=cross] .columns >> nth=1").locator("span").all_inner_texts()
     assert names == source
     for kind in AXES:
-        found = tab.evaluate(f"""() => {{
+        overlaps = tab.evaluate(f"""() => {{
             const place = document.querySelector(".grid[data-kind={kind}]"), wrong = [];
             for (const [side, start, end] of [["rows", "top", "bottom"], ["columns", "left", "right"]])
                 for (const names of place.querySelectorAll(`.${{side}}`)) {{
@@ -148,7 +148,7 @@ def test_every_head_of_a_short_sentence_names_its_tokens(tab, address):
                 }}
             return wrong;
         }}""")
-        assert found == [], kind
+        assert overlaps == [], kind
     tab.set_viewport_size({"width": 1000, "height": 800})
     until(tab, "document.querySelector('.wide .grid[data-kind=cross].named')")  # in a row of its own
     tops = tab.locator(".kind").evaluate_all("all => all.map((one) => one.offsetTop)")

@@ -9,7 +9,7 @@ import pytest
 from tests.helpers.pages import RECORD_CANVAS, SENTENCE, served, translate, turn_to, until, view
 from train.cli.serve import load_page
 from train.viewer.blocks import show_block, structure
-from train.viewer.examples import FEW
+from train.viewer.examples import FIRST_EXAMPLE_TOKENS
 
 
 def test_the_first_view_is_the_whole_model_with_the_values_of_a_sentence(tab, address, page):
@@ -130,7 +130,8 @@ def test_a_cell_says_how_a_score_becomes_a_weight(tab, address, page):
     trace = [*page.sentences.traced.values()][-1]
     block = show_block(trace, "decoder.0.cross_attention", 1, page.tokenizer)
     matrices = {one["title"]: one for one in block["matrices"]}
-    row, column = page.sentences.recent[latest(page)][0].decoder_input[0], block["matrices"][-3]["columns"][1]
+    row = page.sentences.recent[latest(page)][0].decoder_input[0]
+    column = block["matrices"][-3]["columns"][1]
     assert matrices["weights, softmax of each row"] == block["matrices"][-3]
     readout = tab.inner_text(weights + ".read")
     assert readout.startswith(f"{row}, {column}: ") and "q·k / √d_k" in readout and "softmax = " in readout
@@ -145,7 +146,8 @@ def test_an_opened_block_labels_and_masks_attention_as_the_translate_view(page):
     for kind, name in (("encoder", "encoder.0.attention"), ("decoder", "decoder.0.attention"),
                        ("cross", "decoder.0.cross_attention")):  # fmt: skip
         query = {"translation": answer["translation"], "block": name, "head": 0}
-        block, grid = page.sentences.block(query, lambda item: None), answer["heads"][kind]
+        block = page.sentences.block(query, lambda item: None)
+        grid = answer["heads"][kind]
         weights = next(one for one in block["matrices"] if one["title"].startswith("weights"))
         assert all(weights[key] == grid[key] for key in ("columns", "masked"))
         # Rows of the decoder: the Translate view names the generated token, a block the token that it reads.
@@ -178,7 +180,7 @@ def test_the_output_block_names_its_input_and_the_gradient_that_it_passes_back(t
 def test_the_page_opens_with_translated_validation_sentences(tab, run, uninterrupted):
     page = load_page([run])
     assert len(page.examples) == 3 and all(page.tokenizer.encode(example) for example in page.examples)
-    assert len(page.tokenizer.encode(page.examples[0])) in FEW
+    assert len(page.tokenizer.encode(page.examples[0])) in FIRST_EXAMPLE_TOKENS
     with served(page, tab=tab) as address:
         view(tab, address, "")
         tab.wait_for_selector("#model[data-flow]", state="attached")

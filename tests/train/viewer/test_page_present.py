@@ -210,10 +210,10 @@ def test_the_weights_of_a_head_are_seen_without_scrolling(tab, address):
 
 
 @pytest.mark.parametrize(
-    ("width", "height", "least"),
+    ("width", "height", "min_gains"),
     [(1920, 1080, (1.1, 1.2, 1.5)), (1280, 800, (1.2, 1.4, 1.9)), (3840, 2160, (1.08, 1.15, 1.25))],
 )
-def test_the_browsers_zoom_enlarges_the_text(tab, address, width, height, least):
+def test_the_browsers_zoom_enlarges_the_text(tab, address, width, height, min_gains):
     """A zoom by z makes the window z times smaller in CSS pixels, which are z times larger on the screen."""
     view(tab, address, "step")
     sizes = []
@@ -221,4 +221,4 @@ def test_the_browsers_zoom_enlarges_the_text(tab, address, width, height, least)
         tab.set_viewport_size({"width": round(width / zoom), "height": round(height / zoom)})
         sizes.append(zoom * tab.evaluate(SIZE))
     gains = [size / sizes[0] for size in sizes]
-    assert all(gain > bound for gain, bound in zip(gains[1:], least, strict=True)), gains
+    assert all(gain > bound for gain, bound in zip(gains[1:], min_gains, strict=True)), gains

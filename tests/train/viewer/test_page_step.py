@@ -9,11 +9,11 @@ from autograd import Tensor, neural
 from autograd.draw.graph import OPERATORS
 from tests.helpers.pages import cells, plain, until, view
 from train.viewer.explanations import BLOCKS, OPERATIONS, explain
-from train.viewer.step import KNOWN, steps
+from train.viewer.step import ALLOWED_FUNCTIONS, steps
 
 
 def test_every_operation_has_a_formula():
-    assert KNOWN | {*OPERATORS.values(), "negative", "where"} <= OPERATIONS.keys()
+    assert ALLOWED_FUNCTIONS | {*OPERATORS.values(), "negative", "where"} <= OPERATIONS.keys()
 
 
 def test_the_names_in_explanations_are_replaced():
@@ -74,11 +74,11 @@ def test_step_view_shows_the_engines_numbers_by_keyboard(tab, address):
     tab.press("#values", "Enter")
     until(tab, "document.querySelector('#place').textContent.startsWith('0 of 6')")
     tab.press("#values", "Tab")  # to the next button
-    seen = [tab.inner_text("#place")]
+    places = [tab.inner_text("#place")]
     for _ in range(6):
         tab.keyboard.press("ArrowRight")
-        seen.append(tab.inner_text("#place"))
-    assert seen[0].startswith("0 of 6") and seen[3] == "3 of 6, forward" and seen[6] == "6 of 6, backward"
+        places.append(tab.inner_text("#place"))
+    assert places[0].startswith("0 of 6") and places[3] == "3 of 6, forward" and places[6] == "6 of 6, backward"
     x = Tensor(np.array([1, 2.5, -3]), requires_grad=True)
     y = neural.softmax(x)
     z = (y * x).sum()

@@ -22,9 +22,16 @@ class WorkShare(NamedTuple):
     n_targets: int  # target tokens of the complete update
 
     def split(self, parts: Sequence[int]) -> "WorkShare":
-        """Return the share with each micro-batch i split into parts i, i + n_micro_batches, ...; `parts` are counts."""
+        """Return the share with each of its micro-batches split into parts; `parts` holds the number of parts of each.
+
+        The parts of micro-batch i have the indices i, i + n_micro_batches, i + 2 n_micro_batches, ...
+        """
         pairs = zip(self.indices, parts, strict=True)
         return self._replace(indices=[i + part * self.n_micro_batches for i, n in pairs for part in range(n)])
+
+    def original_index(self, index: int) -> int:
+        """Return the index of the micro-batch that a part belongs to (see `split`)."""
+        return index % self.n_micro_batches
 
 
 def balance(tokens: Sequence[int], ranks: int) -> list[list[int]]:
@@ -33,7 +40,8 @@ def balance(tokens: Sequence[int], ranks: int) -> list[list[int]]:
     Assigns the micro-batches in descending order of size, each to the rank with the fewest tokens (then the fewest
     micro-batches) so far. The largest load is at most 4/3 of the optimum (Graham, 1969).
     """
-    loads, shares = [0] * ranks, [list[int]() for _ in range(ranks)]
+    loads = [0] * ranks
+    shares = [list[int]() for _ in range(ranks)]
     for index in sorted(range(len(tokens)), key=lambda i: (-tokens[i], i)):
         rank = min(range(ranks), key=lambda r: (loads[r], len(shares[r]), r))
         loads[rank] += tokens[index]
@@ -53,7 +61,8 @@ def plan_update(stream: Stream, start: Position, count: int, world: World) -> tu
 
 def split_positions(stream: Stream, positions: list[Position], ranks: int) -> list[Position]:
     """Split micro-batches into the fewest parts that give every rank one, but at most one part per example."""
-    sizes, parts = [len(stream.examples(position)) for position in positions], 1
+    sizes = [len(stream.examples(position)) for position in positions]
+    parts = 1
     while sum(min(parts, size) for size in sizes) < ranks and parts < max(sizes):
         parts += 1
     if parts == 1:

@@ -22,7 +22,8 @@ class LocalGradients:
 
     is_sharded = False  # whether each rank updates only its own shard
     has_sent = False  # whether a part has been sent; the gradient can then no longer be recomputed
-    ready: Callable[[Tensor], object] | None = None  # backward calls it with each finished leaf
+    # Backward calls it with each leaf whose gradient is complete.
+    on_leaf_done: Callable[[Tensor], object] | None = None
 
     def __init__(self, flat: FlatParameters) -> None:
         self.flat = flat
@@ -63,7 +64,8 @@ class GradientReducer(LocalGradients):
         super().__init__(flat)
         self.wire_dtype = wire_dtype
         self.world, self.is_sharded = world, shard
-        size, step = flat.grad.size, max(world.size, bucket // flat.grad.itemsize)
+        size = flat.grad.size
+        step = max(world.size, bucket // flat.grad.itemsize)
         self.buckets = [slice(max(0, stop - step), stop) for stop in range(size, 0, -step)]
         self.local_slices = [self._local_slice(bucket) for bucket in self.buckets]
         if shard:
@@ -73,10 +75,10 @@ class GradientReducer(LocalGradients):
         self.buckets_of: dict[Tensor, list[int]] = {
             p: [i for i, b in enumerate(self.buckets) if b.start < s.stop and s.start < b.stop] for p, s in spans
         }
-        self.missing: list[int] = []
-        self.next = 0  # index of the next bucket to send
+        self.n_missing: list[int] = []
+        self.next_bucket = 0  # index of the next bucket to send
         self.pending: list[Wait] = []  # buckets being sent
-        self.overlaps = True  # whether to send buckets during backward instead of after it
+        self.sends_during_backward = True  # whether to send buckets during backward instead of after it
 
     def _local_slice(self, bucket: slice) -> slice:
         part = self.world.shard_slice(bucket.stop - bucket.start)
@@ -84,32 +86,33 @@ class GradientReducer(LocalGradients):
 
     @property
     def has_sent(self) -> bool:  # type: ignore[override]
-        return self.next > 0
+        return self.next_bucket > 0
 
     def begin(self) -> None:
-        self.next, self.pending = 0, []
-        self.missing = [0] * len(self.buckets)
+        self.next_bucket = 0
+        self.pending = []
+        self.n_missing = [0] * len(self.buckets)
         for buckets in self.buckets_of.values():
             for i in buckets:
-                self.missing[i] += 1
+                self.n_missing[i] += 1
         # A checkpointed layer runs its own backward pass, which does not report finished leaves.
         is_checkpointed = any(module.gradient_checkpointing for module in self.flat.module.modules())
-        self.ready = self._ready if self.overlaps and not is_checkpointed else None
+        self.on_leaf_done = self._on_leaf_done if self.sends_during_backward and not is_checkpointed else None
 
-    def _ready(self, leaf: Tensor) -> None:
+    def _on_leaf_done(self, leaf: Tensor) -> None:
         for i in self.buckets_of.get(leaf, ()):
-            self.missing[i] -= 1
-        while self.next < len(self.buckets) and not self.missing[self.next]:
+            self.n_missing[i] -= 1
+        while self.next_bucket < len(self.buckets) and not self.n_missing[self.next_bucket]:
             self._send()
 
     def _send(self) -> None:
-        grad = self.flat.grad[self.buckets[self.next]]
+        grad = self.flat.grad[self.buckets[self.next_bucket]]
         reduce = self.world.reduce_scatter if self.is_sharded else self.world.all_reduce
         self.pending.append(reduce(grad, self.wire_dtype))
-        self.next += 1
+        self.next_bucket += 1
 
     def squared_norm(self) -> npx.Array:
-        while self.next < len(self.buckets):
+        while self.next_bucket < len(self.buckets):
             self._send()
         for wait in self.pending:
             wait()
@@ -128,7 +131,8 @@ class GradientReducer(LocalGradients):
         full = npx.host.empty(self.flat.size if self.world.rank == 0 else 0, shard.dtype)
         start = 0
         for bucket, part in zip(self.buckets, self.local_slices, strict=True):
-            buffer, size = npx.empty(bucket.stop - bucket.start, shard.dtype), part.stop - part.start
+            buffer = npx.empty(bucket.stop - bucket.start, shard.dtype)
+            size = part.stop - part.start
             buffer[self.world.shard_slice(buffer.size)] = npx.from_host(shard[start : start + size])
             start += size
             self.world.all_gather(buffer)()

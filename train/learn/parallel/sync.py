@@ -20,7 +20,8 @@ class UpdateSync:
 
     def begin(self) -> None:
         """Start the measurement of an update."""
-        self.start, self.waited = time.perf_counter(), self.world.wait_seconds
+        self.start = time.perf_counter()
+        self.waited_before = self.world.wait_seconds
         self.report.lines = []
 
     def end(self) -> tuple[float, float]:
@@ -29,12 +30,13 @@ class UpdateSync:
         Rank 0 writes the log lines of all ranks. A signal that one rank has received stops all of them.
         """
         waited = self.world.wait_seconds
-        durations = time.perf_counter() - self.start + self.overhead, waited - self.waited + self.overhead
-        reports = self.world.gather((*durations, self.signals.received, self.report.lines))
+        seconds = time.perf_counter() - self.start + self.overhead
+        wait_seconds = waited - self.waited_before + self.overhead
+        reports = self.world.gather((seconds, wait_seconds, self.signals.received, self.report.lines))
         self.overhead = self.world.wait_seconds - waited
-        seconds, waits, received, lines_of_ranks = zip(*reports, strict=True)
+        seconds_of_ranks, waits_of_ranks, received, lines_of_ranks = zip(*reports, strict=True)
         self.signals.stop_requested |= any(received)
         for rank, lines in enumerate(lines_of_ranks):
             for line in lines:
                 self.report.write_line(f"rank {rank}: {line}")
-        return max(seconds), min(waits)
+        return max(seconds_of_ranks), min(waits_of_ranks)

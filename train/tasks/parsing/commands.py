@@ -46,7 +46,8 @@ def summarize(parses: Sequence[Sequence[Parse]], report: Report) -> Iterator[str
         if counts.sentences:
             scores = f"F1 {counts.f1:6.2f}  recall {counts.recall:6.2f}  precision {counts.precision:6.2f}"
             yield f"{name + ' words':>17}: {counts.sentences:6,} sentences  {scores}"
-    repaired, c = sum(hypotheses[0].repaired for hypotheses in parses), report.total
+    repaired = sum(hypotheses[0].repaired for hypotheses in parses)
+    c = report.total
     yield f"repaired {repaired:,} of {len(parses):,} outputs; {c.errors:,} error sentences; {c.complete:,} exact trees"
 
 

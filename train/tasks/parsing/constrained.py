@@ -40,14 +40,14 @@ class ConstrainedParser:
         self.is_open = np.array([s.startswith("(") for s in symbols])
         self.is_leaf = np.array([bool(s) and s[0] not in "()" for s in symbols])
         # The closing symbol of each "(X".
-        self.closing = np.array([ids.get(f"){s[1:]}", 0) if s.startswith("(") else 0 for s in symbols])
+        self.closing_symbol = np.array([ids.get(f"){s[1:]}", 0) if s.startswith("(") else 0 for s in symbols])
         self.lengths = np.array([len(words) for words in sentences])
         # The index of each word's tag set in `allowed_leaves`.
         self.tag_sets = np.zeros((len(sentences), max(self.lengths, default=0) + 1), int)
         all_tags = {s for s, is_leaf in zip(symbols, self.is_leaf, strict=True) if is_leaf}
         numbers: dict[frozenset[str], int] = {frozenset[str](): 0}
         for row, words in zip(self.tag_sets, sentences, strict=True):
-            sets = _possible_tags(words, all_tags, lexicon) if tokenizer.tags else [all_tags] * len(words)
+            sets = _possible_tags(words, all_tags, lexicon) if tokenizer.with_tags else [all_tags] * len(words)
             for i, tags in enumerate(sets):
                 row[i] = numbers.setdefault(frozenset(tags), len(numbers))
         self.allowed_leaves = np.array([[s in tags for s in symbols] for tags in numbers])  # (tag sets, V)
@@ -91,25 +91,26 @@ class ConstrainedParser:
                 np.concatenate([x, np.zeros(end, int)]) for x in (self.symbol, self.parent, self.words_before)
             )
         entries = np.arange(self.n_entries, end)
-        self.symbol[entries], self.parent[entries] = tokens[new], state.open[new]
-        self.words_before[entries] = state.used[new]
-        closed = np.flatnonzero((tokens == self.closing[self.symbol[state.open]]) & (state.open > 0))
-        state.open[closed] = self.parent[state.open[closed]]
-        state.open[new] = entries
-        state.used += self.is_leaf[tokens]
+        self.symbol[entries] = tokens[new]
+        self.parent[entries] = state.innermost[new]
+        self.words_before[entries] = state.n_used[new]
+        closed = np.flatnonzero((tokens == self.closing_symbol[self.symbol[state.innermost]]) & (state.innermost > 0))
+        state.innermost[closed] = self.parent[state.innermost[closed]]
+        state.innermost[new] = entries
+        state.n_used += self.is_leaf[tokens]
         state.open_run = np.where(self.is_open[tokens], state.open_run + 1, 0)
         self.n_entries = end
 
     def allowed(self, state: "ParserState") -> Any:
         """Return a mask (R, V) of the symbols that may come next."""
-        has_words = state.used < self.lengths[state.sentence]
+        has_words = state.n_used < self.lengths[state.sentence]
         opens = self.is_open & (has_words & (state.open_run < MAX_OPEN_RUN))[:, None]
         # after the last word, the tag set is set 0, which is empty
-        allowed = opens | self.allowed_leaves[self.tag_sets[state.sentence, state.used]]
-        non_empty = np.flatnonzero((state.open > 0) & (self.words_before[state.open] < state.used))
-        allowed[non_empty, self.closing[self.symbol[state.open[non_empty]]]] = True
-        allowed[:, 0] = False  # `closing` is 0 for a bracket without a closing symbol
-        allowed[:, self.config.eos_id] = ~has_words & (state.open == 0)
+        allowed = opens | self.allowed_leaves[self.tag_sets[state.sentence, state.n_used]]
+        non_empty = np.flatnonzero((state.innermost > 0) & (self.words_before[state.innermost] < state.n_used))
+        allowed[non_empty, self.closing_symbol[self.symbol[state.innermost[non_empty]]]] = True
+        allowed[:, 0] = False  # `closing_symbol` is 0 for a bracket without a closing symbol
+        allowed[:, self.config.eos_id] = ~has_words & (state.innermost == 0)
         return allowed
 
 
@@ -126,9 +127,9 @@ class ParserState(DecodingState):
 
     def __init__(self, inner: DecodingState, sentence: Any) -> None:
         self.inner, self.sentence = inner, sentence
-        self.used, self.open_run, self.open = np.zeros((3, len(sentence)), int)
+        self.n_used, self.open_run, self.innermost = np.zeros((3, len(sentence)), int)
 
     def select(self, rows: npx.Array) -> None:
         self.inner.select(rows)
-        arrays = (self.sentence, self.used, self.open_run, self.open)
-        self.sentence, self.used, self.open_run, self.open = (x[rows] for x in arrays)
+        arrays = (self.sentence, self.n_used, self.open_run, self.innermost)
+        self.sentence, self.n_used, self.open_run, self.innermost = (x[rows] for x in arrays)

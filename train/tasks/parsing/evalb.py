@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Any
 
 from train.errors import UserError
-from train.tasks.parsing.trees import TOP, TOPS, Leaf, Tree, read_sentences, walk
+from train.tasks.parsing.trees import ROOT_LABELS, TOP, Leaf, Tree, read_sentences, walk
 from train.text.lines import numbered_lines
 
 OK, ERROR, SKIPPED = 0, 1, 2  # values in EVALB's column "Stat."
@@ -148,7 +148,8 @@ class _Brackets:
         self.length = 0
         self.quotes: list[list[Any]] = []  # [leaf, words before it, spans before it, open spans around it]
         self.spans: list[list[Any]] = []
-        spans, stack = self.spans, list[int]()
+        spans = self.spans
+        stack = list[int]()
         for part in walk(Tree("", parts)):
             if isinstance(part, Tree):
                 stack.append(len(spans))
@@ -186,19 +187,30 @@ class _Brackets:
 
 def score_sentence(gold: Parts, predicted: Parts, parameters: Parameters) -> SentenceScore:
     """Score one sentence; each side is the content of a line: one tree, several, or none."""
-    a, b = _Brackets(gold, parameters), _Brackets(predicted, parameters)
+    a = _Brackets(gold, parameters)
+    b = _Brackets(predicted, parameters)
     if not b.leaves:
         return SentenceScore(a.length, SKIPPED, Counts(sentences=1, skipped=1))
     if len(a.leaves) != len(b.leaves):
         _reconcile_quotes(a, b, parameters)
     if difference := _word_difference(a.leaves, b.leaves, parameters):
         return SentenceScore(a.length, ERROR, Counts(sentences=1, errors=1), difference)
-    gold_brackets, brackets = a.scored(parameters), b.scored(parameters)
-    matched, crossing = _matched(gold_brackets, brackets, parameters), _crossing(gold_brackets, brackets)
-    tags = sum(parameters.equal_labels(x.tag, y.tag) for x, y in zip(a.leaves, b.leaves, strict=True))
-    complete = matched == len(gold_brackets) == len(brackets)
-    counts = Counts(len(gold_brackets), len(brackets), matched, crossing, len(a.leaves), tags, complete)
-    counts.no_crossing, counts.few_crossing, counts.sentences = crossing == 0, crossing <= 2, 1
+    gold_brackets = a.scored(parameters)
+    predicted_brackets = b.scored(parameters)
+    matched = _matched(gold_brackets, predicted_brackets, parameters)
+    crossing = _crossing(gold_brackets, predicted_brackets)
+    counts = Counts(
+        gold=len(gold_brackets),
+        predicted=len(predicted_brackets),
+        matched=matched,
+        crossing=crossing,
+        words=len(a.leaves),
+        tags=sum(parameters.equal_labels(x.tag, y.tag) for x, y in zip(a.leaves, b.leaves, strict=True)),
+        complete=matched == len(gold_brackets) == len(predicted_brackets),
+        no_crossing=crossing == 0,
+        few_crossing=crossing <= 2,
+        sentences=1,
+    )
     return SentenceScore(a.length, OK, counts)
 
 
@@ -305,15 +317,15 @@ def score_files(gold: Path, predicted: Path, parameters: Parameters | None = Non
 
 def roots(parts: Parts) -> set[str]:
     """Return the labels of treebank roots among the top-level parts."""
-    return {part.label for part in parts if isinstance(part, Tree)} & {*TOPS}
+    return {part.label for part in parts if isinstance(part, Tree)} & {*ROOT_LABELS}
 
 
 def evalb_table(report: Report) -> Iterator[str]:
     """Yield the lines of EVALB's output."""
-    rule = "=" * 76
+    separator = "=" * 76
     yield "  Sent.                        Matched  Bracket   Cross        Correct Tag"
     yield " ID  Len.  Stat. Recal  Prec.  Bracket gold test Bracket Words  Tags Accracy"
-    yield rule
+    yield separator
     for number, sentence in enumerate(report.sentences, 1):
         c = sentence.counts
         yield (
@@ -321,7 +333,7 @@ def evalb_table(report: Report) -> Iterator[str]:
             f"{c.matched:3d}    {c.gold:3d}  {c.predicted:3d}    {c.crossing:3d}   {c.words:4d}  {c.tags:4d}   "
             f"{_percent(c.tags, c.words):6.2f}"
         )
-    yield rule
+    yield separator
     c = report.total
     brackets = f"{c.matched:6d} {c.gold:5d} {c.predicted:5d}  {c.crossing:5d}"
     first = f"                {c.recall:6.2f} {c.precision:6.2f} {brackets}" if c.gold and c.predicted else ""

@@ -15,7 +15,7 @@ from collections import Counter, defaultdict
 from collections.abc import Iterable, Mapping
 
 from train.tasks.parsing.trees import Tree
-from train.text.affixes import ending, shape
+from train.text.affixes import word_ending, word_shape
 
 MIN_PROBABILITY = 0.01
 RARE = 5
@@ -58,4 +58,4 @@ class Lexicon:
 
 def _classes(word: str) -> tuple[tuple[str, ...], ...]:
     """Return the classes of a word, from the most general to the most specific."""
-    return (), (shape(word),), (shape(word), ending(word))
+    return (), (word_shape(word),), (word_shape(word), word_ending(word))

@@ -13,12 +13,12 @@ from train.tasks.parsing.trees import PUNCTUATION, TOP, UNTAGGED, Leaf, Tree, pu
 TAGS_OF_PUNCTUATION = frozenset(PUNCTUATION.values())
 
 
-def linearize(tree: Tree, tags: bool = False) -> list[str]:
-    """Return the tokens of a clean tree; with `tags`, a word is written as its tag instead of XX."""
+def linearize(tree: Tree, with_tags: bool = False) -> list[str]:
+    """Return the tokens of a clean tree; `with_tags` writes a word as its tag instead of XX."""
     tokens = []
     for part in walk(tree):
         if isinstance(part, Leaf):
-            tokens.append(part.tag if tags else UNTAGGED)
+            tokens.append(part.tag if with_tags else UNTAGGED)
         else:
             tokens.append(f"({part.label}" if isinstance(part, Tree) else f"){part}")
     return tokens[1:-1]
@@ -32,7 +32,10 @@ def tree_from_tokens(tokens: Sequence[str], words: Sequence[str]) -> tuple[Tree,
     the last one if none is open. Open constituents are closed at the end. Punctuation gets the tag that `punctuation`
     returns; any other word gets the predicted tag, unless that is a punctuation tag.
     """
-    marks, stack, n_used, is_repaired = punctuation(words), [Tree(TOP)], 0, False
+    punctuation_tags = punctuation(words)
+    stack = [Tree(TOP)]
+    n_used = 0
+    is_repaired = False
 
     def close() -> None:
         closed = stack.pop()
@@ -41,7 +44,7 @@ def tree_from_tokens(tokens: Sequence[str], words: Sequence[str]) -> tuple[Tree,
 
     def add_leaf(tag: str) -> None:
         nonlocal n_used
-        tag = marks[n_used] or (UNTAGGED if tag in TAGS_OF_PUNCTUATION else tag)
+        tag = punctuation_tags[n_used] or (UNTAGGED if tag in TAGS_OF_PUNCTUATION else tag)
         stack[-1].children.append(Leaf(tag, words[n_used]))
         n_used += 1
 

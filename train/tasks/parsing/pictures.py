@@ -17,8 +17,11 @@ from train.tasks.parsing.tokenizer import TreeTokenizer
 from train.tasks.parsing.trees import Leaf, Tree, walk
 from train.text.xml import xml_safe
 
-# Pixels: width of a letter, height of a tree level and of a row, margin.
-CHARACTER, LEVEL, ROW, MARGIN = 7.5, 36, 15, 12
+# in pixels
+CHARACTER = 7.5  # width of a letter
+LEVEL = 36  # height of a level of the tree
+ROW = 15  # height of a row of attention
+MARGIN = 12
 MAX_TOKENS = 1000  # maximum number of tokens drawn; the attention maps take quadratic memory
 FONT = "font-family='monospace' font-size='12' text-anchor='middle'"
 
@@ -28,7 +31,8 @@ def attention_over_words(model: Any, tokenizer: TreeTokenizer, tree: Tree) -> tu
 
     W is smaller than the number of words if the model truncates the sentence.
     """
-    words, config = tree.words(), model.config
+    words = tree.words()
+    config = model.config
     subwords = tokenizer.encode_batch(words)
     sizes = [len(ids) for ids in subwords if ids]
     src = [*(i for ids in subwords for i in ids), config.eos_id]
@@ -42,7 +46,7 @@ def attention_over_words(model: Any, tokenizer: TreeTokenizer, tree: Tree) -> tu
     maps = model.attention_maps(np.array([src[:longest]]), np.array([tgt[:longest]]))
     weights = maps[-1][0].mean(axis=0)  # (T, S)
     starts = np.concatenate([[0], np.cumsum(sizes)])
-    tokens = [*linearize(tree, tokenizer.tags), "end"]
+    tokens = [*linearize(tree, tokenizer.with_tags), "end"]
     return tokens[: len(weights)], np.add.reduceat(weights, starts[starts < weights.shape[1]], axis=1)
 
 
@@ -72,7 +76,9 @@ def draw_tree(tree: Tree, tokens: Sequence[str], attention: Any) -> str:
 def _tree_elements(tree: Tree, centers: Any) -> tuple[list[str], int]:
     """Return the SVG labels and lines of a tree, and its depth. A constituent is centered over its children."""
     children: list[list[tuple[float, int]]] = [[]]  # positions of the children of each open constituent
-    levels, elements, n_used = _levels(tree), list[str](), 0
+    levels = _levels(tree)
+    elements = list[str]()
+    n_used = 0
     depth = max(levels)
     next_level = iter(levels)
     open_levels = list[int]()
@@ -100,7 +106,8 @@ def _tree_elements(tree: Tree, centers: Any) -> tuple[list[str], int]:
 def _levels(tree: Tree) -> list[int]:
     """Return the level of each constituent, from 0 at the root, in the order of opening, and the level of the
     leaves."""
-    levels, depth = [], 0
+    levels = []
+    depth = 0
     for part in walk(tree):
         if isinstance(part, Tree):
             levels.append(depth)

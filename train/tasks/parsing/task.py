@@ -46,6 +46,7 @@ class Parsing(PairTask[TreeTokenizer]):
     """Predict the linearized tree of a sentence."""
 
     name = "parsing"
+    model_kind = "a parser"
     command = "parse"
     keys = ParsingKeys
     files = {"train": ("train_trees",), "valid": ("valid_trees",)}

@@ -17,11 +17,11 @@ TOP = "TOP"  # root of every clean tree; EVALB's parameters ignore it
 MAX_WORD = 1000  # maximum number of characters of a word or label
 TRACE = "-NONE-"
 UNTAGGED = "XX"
-TOPS = ("", TOP, "ROOT", "S1")  # labels of roots in treebanks
+ROOT_LABELS = ("", TOP, "ROOT", "S1")  # in treebanks
 COMMENTS = ("#", "%", ";", "*")  # first characters of comment lines between trees
 # ASCII whitespace, as in EVALB, which uses C's isspace: U+00A0 is part of a word.
 _TOKENS = re.compile(r"\(([^ \t\n\v\f\r()]*)|(\))|([^ \t\n\v\f\r()]+)")
-_FUNCTION = re.compile(r"(?<=.)[-=].*")
+_FUNCTION_TAGS = re.compile(r"(?<=.)[-=].*")
 
 # EVALB recognizes punctuation by its tag, so a parser that writes no tags must still tag punctuation. In the Penn
 # Treebank the word determines the tag, except for ' (see `punctuation`).
@@ -99,14 +99,15 @@ class _Reader:
 
     def __init__(self, path: str) -> None:
         self.path = path
-        self.open: list[tuple[int, Tree, list[str]]] = []  # line, constituent, its word if it is a leaf
+        # For each open bracket: its line, its constituent, and the word if it is a leaf.
+        self.open_parts: list[tuple[int, Tree, list[str]]] = []
         self.size = 0  # number of characters in the lines of the open tree
 
     def read_line(self, number: int, text: str) -> Iterator[Tree | Leaf]:
         """Yield the trees, and top-level leaves, that end on a line."""
-        if not self.open and text.lstrip().startswith(COMMENTS):
+        if not self.open_parts and text.lstrip().startswith(COMMENTS):
             return
-        self.size = len(text) + 1 + (self.size if self.open else 0)  # with its line feed
+        self.size = len(text) + 1 + (self.size if self.open_parts else 0)  # with its line feed
         if self.size > MAX_LINE_BYTES:
             raise self.error(number, f"a tree of at most {MAX_LINE_BYTES:,} characters", "a longer tree")
         for token in _TOKENS.finditer(text):
@@ -114,32 +115,32 @@ class _Reader:
             if len(token[0]) > MAX_WORD:
                 raise self.error(number, f"words and labels of at most {MAX_WORD:,} characters", f"{len(token[0]):,}")
             if label is not None:
-                if self.open and self.open[-1][2]:
-                    raise self.error(number, f"')' after the word {self.open[-1][2][0]!r}", f"'({label}'")
-                self.open.append((number, Tree(label), []))
-            elif not self.open:
+                if self.open_parts and self.open_parts[-1][2]:
+                    raise self.error(number, f"')' after the word {self.open_parts[-1][2][0]!r}", f"'({label}'")
+                self.open_parts.append((number, Tree(label), []))
+            elif not self.open_parts:
                 raise self.error(number, "'('", repr(word or close))
             elif word:
-                _, tree, leaf_word = self.open[-1]
+                _, tree, leaf_word = self.open_parts[-1]
                 if leaf_word or tree.children:
                     previous = f"the word {leaf_word[0]!r}" if leaf_word else "a closing bracket"
                     raise self.error(number, f"')' or '(' after {previous}", repr(word))
                 leaf_word.append(word)
             else:
-                _, tree, leaf_word = self.open.pop()
+                _, tree, leaf_word = self.open_parts.pop()
                 part = Leaf(tree.label, leaf_word[0]) if leaf_word else tree
-                if self.open:
-                    self.open[-1][1].children.append(part)
+                if self.open_parts:
+                    self.open_parts[-1][1].children.append(part)
                 else:
                     yield part
 
     def end(self, n_lines: int, is_empty: bool) -> None:
         """Raise UserError if a tree is not closed, or if the file has no tree."""
-        if self.open:
-            number, tree, _ = self.open[0]
+        if self.open_parts:
+            number, tree, _ = self.open_parts[0]
             raise UserError(
                 f"{self.path}, line {number}: expected the tree that begins here to be closed; "
-                f"got the end of the file with {len(self.open)} of its brackets open, the first '({tree.label}'; "
+                f"got the end of the file with {len(self.open_parts)} of its brackets open, the first '({tree.label}'; "
                 "try adding ')'"
             )
         if is_empty:
@@ -162,7 +163,9 @@ def read_trees(
     A top-level leaf becomes a child of a `TOP`. `on_bytes` receives all bytes. Raises UserError for a file without a
     tree and, with the line number, for invalid or unclosed brackets.
     """
-    reader, number, is_empty = _Reader(str(path)), 0, True
+    reader = _Reader(str(path))
+    number = 0
+    is_empty = True
     for number, line in numbered_lines(path, on_bytes):
         for tree in reader.read_line(number, line):
             is_empty = False
@@ -176,10 +179,12 @@ def read_sentences(path: str | PathLike[str]) -> list[tuple[int, list[Tree | Lea
     As in EVALB, if no tree spans several lines, each line is a sentence, and an empty line is a sentence without a
     tree. Otherwise each tree is a sentence. Raises UserError like `read_trees`.
     """
-    reader, sentences, one_per_line = _Reader(str(path)), [], True
+    reader = _Reader(str(path))
+    sentences = []
+    one_per_line = True
     for number, line in numbered_lines(path):
-        is_comment = not reader.open and line.lstrip().startswith(COMMENTS)
-        one_per_line &= not reader.open
+        is_comment = not reader.open_parts and line.lstrip().startswith(COMMENTS)
+        one_per_line &= not reader.open_parts
         trees = list(reader.read_line(number, line))
         if trees or one_per_line and not is_comment:
             sentences.append((number, trees))
@@ -199,7 +204,7 @@ def clean(tree: Tree) -> Tree:
     stack: list[Tree] = [Tree(TOP)]
     for part in walk(tree):
         if isinstance(part, Tree):
-            stack.append(Tree(_FUNCTION.sub("", part.label)))
+            stack.append(Tree(_FUNCTION_TAGS.sub("", part.label)))
         elif isinstance(part, Leaf):
             if part.tag != TRACE:
                 stack[-1].children.append(part)
@@ -208,7 +213,7 @@ def clean(tree: Tree) -> Tree:
             if closed.children:
                 stack[-1].children.append(closed)
     (top,) = stack
-    while len(top.children) == 1 and isinstance(top.children[0], Tree) and top.children[0].label in TOPS:
+    while len(top.children) == 1 and isinstance(top.children[0], Tree) and top.children[0].label in ROOT_LABELS:
         top = top.children[0]
     return Tree(TOP, top.children)
 
@@ -223,12 +228,14 @@ def punctuation(words: Sequence[str]) -> list[str]:
 
     A single quote ' is the closing quotation mark if a ` precedes it, and otherwise a possessive.
     """
-    tags, n_open = [], 0
+    tags = []
+    n_open = 0
     for word in words:
         tag = PUNCTUATION.get(word, "")
         if word in ("`", "‘"):
             n_open += 1
         elif word in ("'", "’") and n_open:
-            tag, n_open = "''", n_open - 1
+            tag = "''"
+            n_open -= 1
         tags.append(tag)
     return tags

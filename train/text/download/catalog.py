@@ -127,7 +127,8 @@ def wmt14(
     pairs: tuple[Pair, ...] = (),
 ) -> Dataset:
     """Return WMT 2014 from English to `language`, with newstest2013 to validate and the full newstest2014 to test."""
-    (valid_archive, valid), (test_archive, test) = (newstest(name, language) for name in ("wmt13", "wmt14/full"))
+    valid_archive, valid = newstest("wmt13", language)
+    test_archive, test = newstest("wmt14/full", language)
     texts = tuple(Pair(archive.name, f"{stem}.en", f"{stem}.{language}") for archive, stem in stems.items())
     files = (*stems, *archives, valid_archive, test_archive)
     return Dataset("en", language, files, texts + pairs, (valid,), (test,), tokenizer, vocab_size)

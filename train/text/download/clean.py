@@ -47,7 +47,8 @@ class Cleaner:
     """
 
     def __init__(self, rules: Rules) -> None:
-        self.rules, self.hashes = rules, HashSet()
+        self.rules = rules
+        self.hashes = HashSet()
         self.counts: Counter[str] = Counter(dict.fromkeys(("read", "kept", *REASONS), 0))
 
     def filter(self, pairs: Iterable[tuple[str, str]]) -> Iterator[tuple[str, str]]:
@@ -110,7 +111,7 @@ class HashSet:
         self.size = 0
 
     def add(self, hashes: list[bytes]) -> NDArray[Any]:
-        """Add hashes; return a bool array that is True for new hashes (of equal ones, only for the first)."""
+        """Add hashes; return a bool array that is True for each new hash (only for the first of equal ones)."""
         values = np.frombuffer(b"".join(hashes), np.uint64) | np.uint64(1)
         distinct, first = np.unique(values, return_index=True)
         while 2 * (self.size + len(distinct)) > len(self.table):
@@ -125,7 +126,8 @@ class HashSet:
 
     def _insert(self, values: NDArray[np.uint64]) -> NDArray[Any]:
         """Insert distinct values; return a bool array that is True for values that were absent."""
-        table, inserted = self.table, np.zeros(len(values), bool)
+        table = self.table
+        inserted = np.zeros(len(values), bool)
         mask = np.uint64(len(table) - 1)
         pending = np.arange(len(values))
         slot = (values >> np.uint64(1)) & mask
@@ -134,5 +136,6 @@ class HashSet:
             table[slot[is_empty]] = values[pending[is_empty]]  # if several values fall into one slot, one is stored
             is_stored = table[slot] == values[pending]
             inserted[pending[is_stored & is_empty]] = True
-            pending, slot = pending[~is_stored], (slot[~is_stored] + np.uint64(1)) & mask
+            pending = pending[~is_stored]
+            slot = (slot[~is_stored] + np.uint64(1)) & mask
         return inserted

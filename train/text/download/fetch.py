@@ -23,8 +23,9 @@ from train.text.download.catalog import Archive
 BLOCK = 1 << 20  # bytes
 MAX_SIZE = 1 << 28  # bytes of an archive whose size is not published
 TIMEOUT = 30.0  # seconds without data after which a connection is considered broken
-# A connection is closed if the headers, or later any MIN_BYTES of content, take more than PERIOD seconds.
-PERIOD, MIN_BYTES = 60.0, 1 << 14
+# A connection is closed if the headers, or later any MIN_BYTES of content, take more than WATCH_SECONDS.
+WATCH_SECONDS = 60.0
+MIN_BYTES = 1 << 14
 MAX_FAILURES = 5  # maximum number of consecutive connections with fewer than MIN_BYTES
 SILENT = Display(enabled=False)
 
@@ -43,15 +44,17 @@ class SafeRedirects(urllib.request.HTTPRedirectHandler):
 
 
 class Connections(urllib.request.HTTPSHandler, urllib.request.HTTPHandler):
-    """Opens the connections of a download, and closes each one PERIOD seconds after the last call to `watch`."""
+    """Opens the connections of a download, and closes each one WATCH_SECONDS after the last call to `watch`."""
 
     def __init__(self) -> None:
         super().__init__()
-        self.responses, self.timer = ExitStack(), threading.Timer(PERIOD, self.end)
+        self.responses = ExitStack()
+        self.timer = threading.Timer(WATCH_SECONDS, self.abort)
 
     def do_open(self, http_class: Any, req: Any, **http_conn_args: Any) -> Any:
         def response(sock: socket.socket, *args: Any, **options: Any) -> http.client.HTTPResponse:
-            self.sock, self.is_too_slow = sock, False
+            self.sock = sock
+            self.is_too_slow = False
             self.watch()
             return self.responses.enter_context(http.client.HTTPResponse(sock, *args, **options))
 
@@ -59,13 +62,13 @@ class Connections(urllib.request.HTTPSHandler, urllib.request.HTTPHandler):
         return super().do_open(watched, req, **http_conn_args)
 
     def watch(self) -> None:
-        """Close the connection in PERIOD seconds, unless `watch` is called again."""
+        """Close the connection in WATCH_SECONDS, unless `watch` is called again."""
         self.timer.cancel()
-        self.timer = threading.Timer(PERIOD, self.end)
+        self.timer = threading.Timer(WATCH_SECONDS, self.abort)
         self.timer.daemon = True
         self.timer.start()
 
-    def end(self) -> None:
+    def abort(self) -> None:
         """Close the connection."""
         self.is_too_slow = True
         with suppress(OSError):
@@ -95,14 +98,16 @@ def fetch_all(
     """
     missing = [archive for archive in archives if not (folder / archive.name).exists()]
     folder.mkdir(parents=True, exist_ok=True)
-    needed, free = sum(archive.size for archive in missing), shutil.disk_usage(folder).free
+    needed = sum(archive.size for archive in missing)
+    free = shutil.disk_usage(folder).free
     if needed > free:
         raise UserError(
             f"{folder}: expected {needed / 1e9:.1f} GB of free disk space; got {free / 1e9:.1f} GB; try another --out"
         )
     entries = []
     for archive in archives:
-        file, url = folder / archive.name, f"{mirror.rstrip('/')}/{archive.name}" if mirror else archive.url
+        file = folder / archive.name
+        url = f"{mirror.rstrip('/')}/{archive.name}" if mirror else archive.url
         if archive not in missing:
             entries.append(verify(archive, file))
         else:
@@ -184,7 +189,9 @@ def download(archive: Archive, part: Path, url: str, work: Work) -> None:
         with open(open_inside(part, os.O_WRONLY | os.O_APPEND), "ab") as file:
             if not size:
                 file.truncate(0)
-            size_watched, work.first, work.total = size, size >> 20, total >> 20 or None
+            size_watched = size
+            work.n_before = size >> 20
+            work.total = total >> 20 or None
             while block := response.read1(BLOCK):
                 file.write(block)
                 size += len(block)
@@ -196,17 +203,21 @@ def download(archive: Archive, part: Path, url: str, work: Work) -> None:
                     part.unlink()
                     raise UserError(f"{archive.name}: expected {limit:,} bytes; got more; try another --mirror")
             if connections.is_too_slow:
-                raise TimeoutError(f"fewer than {MIN_BYTES:,} bytes in {PERIOD:g} seconds")
+                raise TimeoutError(f"fewer than {MIN_BYTES:,} bytes in {WATCH_SECONDS:g} seconds")
     if total and size < total:
         raise ConnectionError("the connection was closed early")
 
 
-def verify(archive: Archive, file: Path, attempt: str = "deleting the file for a new download") -> dict[str, Any]:
+def verify(archive: Archive, file: Path, attempt: str = "deleting it and running the command again") -> dict[str, Any]:
     """Return the manifest entry of a file; raise UserError if its hash is wrong."""
-    sha256, size = digest(file), file.stat().st_size
-    actual, expected = sha256, archive.sha256 or sha256
+    sha256 = digest(file)
+    size = file.stat().st_size
     if archive.md5 and not archive.sha256:
-        actual, expected = digest(file, "md5"), archive.md5
+        actual = digest(file, "md5")
+        expected = archive.md5
+    else:
+        actual = sha256
+        expected = archive.sha256 or sha256
     if actual != expected:
         sizes = f"{size:,} bytes of {archive.size:,}" if archive.size else f"{size:,} bytes"
         raise UserError(f"{file}: expected {archive.hash}; got {actual} ({sizes}); try {attempt}")

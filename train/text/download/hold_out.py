@@ -24,7 +24,8 @@ def source_hash(pair: tuple[str, str]) -> int:
 
 def choose_sources(pairs: Pairs, count: int) -> set[int]:
     """Return the `count` smallest hashes of sources; raise UserError unless there are more distinct sources."""
-    smallest, pairs = np.zeros(0, np.uint64), iter(pairs)
+    smallest = np.zeros(0, np.uint64)
+    pairs = iter(pairs)
     while chunk := list(islice(pairs, CHUNK)):
         hashes = np.array([source_hash(pair) for pair in chunk], np.uint64)
         smallest = np.unique(np.concatenate([smallest, hashes]))[: count + 1]

@@ -6,9 +6,9 @@ from typing import Any
 
 from npx.ranges import Range
 from train.errors import UserError, quote
-from train.files import describe_path, text_digest
+from train.files import MISSING, describe_path, text_digest
 from train.json_files import Schema, read_json, reject_links, schema_error
-from train.text.download.prepare import BEGUN
+from train.text.download.prepare import MARKER_FILE, check_max_length
 
 SCHEMA: Schema = {
     "settings": {"max_length": Range(int, "[2, 65535]")},
@@ -24,26 +24,35 @@ def data_keys(folder: Path) -> dict[str, Any]:
     not written the folder or if a file has changed since then.
     """
     file = folder / "manifest.json"
-    again = f"`npx-transformer data own --train-src F --train-tgt F --out {quote(folder)}`"
+    out = folder if describe_path(folder) in (MISSING, "an empty folder") else "DIR"
+    data_command = f"`npx-transformer data own --train-src F --train-tgt F --out {quote(out)}`"
     if not file.is_file():
-        unfinished = (folder / BEGUN).is_file()
-        got = "an unfinished folder" if unfinished else describe_path(folder)
-        attempt = "the same `data` command again" if unfinished else again
+        subfolders, siblings = ([str(p.parent) for p in f.glob("*/manifest.json")] for f in (folder, folder.parent))
+        parents = [str(folder.parent)] if (folder.parent / "manifest.json").is_file() else []
+        got, attempt = describe_path(folder), data_command
         if folder.is_file():
             attempt = f"--train-src {quote(folder)} --train-tgt F"
-        inside, beside = ([str(p.parent) for p in f.glob("*/manifest.json")] for f in (folder, folder.parent))
-        if not unfinished and (similar := inside or difflib.get_close_matches(str(folder), beside)):
+        if (folder / MARKER_FILE).is_file():
+            got, attempt = "an unfinished folder", "the same `data` command again"
+        elif (folder / "config.toml").is_file():
+            got, attempt = (
+                "a run",
+                f"the folder that the run was trained on, or, instead of CONFIG, --init {quote(folder)}",
+            )
+        elif similar := parents or subfolders or difflib.get_close_matches(str(folder), siblings):
             attempt = quote(similar[0])
         raise UserError(f"{folder}: expected a folder written by `npx-transformer data`; got {got}; try {attempt}")
     reject_links(folder / "prepared")
     manifest = read_json(file, "the manifest of `data`", "the `data` command again")
     if not (problem := schema_error(manifest, SCHEMA)):
-        texts, languages = manifest["texts"], manifest["texts"]["train"]["sha256"]
+        texts = manifest["texts"]
+        languages = texts["train"]["sha256"]
         hashes = dict.fromkeys(texts, {"sha256": dict.fromkeys(languages, str)})
         problem = schema_error({"texts": texts}, {"texts": hashes})
         problem = problem if len(languages) == 2 else "texts.train.sha256: expected two languages"
     if problem:
-        raise UserError(f"{file}: expected the manifest of `data`; got '{problem}'; try {again}")
+        raise UserError(f"{file}: expected the manifest of `data`; got '{problem}'; try {data_command}")
+    check_max_length(folder, manifest["settings"]["max_length"])
     keys: dict[str, Any] = {}
     for part in ("train", "valid"):
         hashes = manifest["texts"].get(part, {}).get("sha256", {})

@@ -23,9 +23,9 @@ from pathlib import Path
 from typing import Any
 
 from train.errors import ReadError, UserError
-from train.files import WriteError, atomic_write, digest, make_folder, open_for_reading, write_text
+from train.files import WriteError, atomic_write, digest, is_same_file, make_folder, open_for_reading, write_text
 from train.json_files import Schema, open_own_folder, read_json, read_sealed, reject_links, schema_error, write_json
-from train.lock import lock_folder
+from train.lock import FolderLock, lock_folder
 from train.progress import Display, Work
 from train.text.corpus import ARRAYS, prepare
 from train.text.download.catalog import Dataset
@@ -36,7 +36,9 @@ from train.text.download.unpack import read_pairs
 from train.text.lines import check_parallel, count_shared_lines, read_lines, read_parallel
 from train.text.tokenizer import MIN_VOCAB_SIZE, Tokenizer
 
-BEGUN, TEXTS, IGNORED = "begun.json", "texts.json", ("downloads", "lock")
+MARKER_FILE = "begun.json"
+TEXTS_FILE = "texts.json"
+IGNORED_NAMES = ("downloads", "lock")
 # The options of `data` for two rules; the option for any other rule has the name of the rule.
 OPTIONS = {"scripts": "--keep-scripts", "duplicates": "--keep-duplicates"}
 
@@ -77,7 +79,7 @@ def prepare_dataset(
     Raises UserError for any invalid input or failed download.
     """
     user_paths = user_files(dataset)  # check the paths before creating the folder
-    open_own_folder(out, BEGUN, TEXTS, ignored=IGNORED)
+    open_own_folder(out, MARKER_FILE, TEXTS_FILE, ignored=IGNORED_NAMES)
     for path, output in product(user_paths, out.rglob("*")):
         if output.exists() and output.samefile(path):
             raise UserError(f"{path}: expected a text outside the output folder; got {output}; try another --out")
@@ -91,18 +93,20 @@ def prepare_dataset(
             check_parallel(*files)
     missing = [folder for folder in (out / "downloads", out, *out.parents) if not os.path.lexists(folder)]
     make_folder(out)
-    with lock_folder(out, "data"), ExitStack() as stack:
-        marker = open_own_folder(out, BEGUN, TEXTS, ignored=IGNORED)
+    with lock_folder(out, "data") as lock, ExitStack() as stack:
+        marker = open_own_folder(out, MARKER_FILE, TEXTS_FILE, ignored=IGNORED_NAMES)
         if marker is None and not dataset.archives:
-            stack.enter_context(remove_if_refused(out, dataset, missing))
+            stack.enter_context(remove_after_user_error(lock, dataset, missing))
         reject_links(out / "downloads", out / "prepared")
-        own = [{"file": os.path.abspath(p), "bytes": Path(p).stat().st_size, "sha256": digest(p)} for p in user_paths]
-        check_same_inputs(out, settings, [{"file": archive.name} for archive in dataset.archives] or own)
+        user_sources = [
+            {"file": os.path.abspath(p), "bytes": Path(p).stat().st_size, "sha256": digest(p)} for p in user_paths
+        ]
+        check_same_inputs(out, settings, [{"file": archive.name} for archive in dataset.archives] or user_sources)
         make_folder(out / "downloads")
         if marker is None:
-            write_json(out / BEGUN, {"of": "npx-transformer data"})
+            write_json(out / MARKER_FILE, {"of": "npx-transformer data"})
         display = stack.enter_context(Display(progress))
-        sources = fetch_all(dataset.archives, out / "downloads", mirror, display) + own
+        sources = fetch_all(dataset.archives, out / "downloads", mirror, display) + user_sources
         texts = write_texts(dataset, out, settings, sources, display)
         train = [out / f"train.{language}" for language in (dataset.src, dataset.tgt)]
         tokenizer = train_tokenizer(train, out / "tokenizer.json", settings, display)
@@ -128,19 +132,23 @@ def prepare_dataset(
 
 
 @contextmanager
-def remove_if_refused(out: Path, dataset: Dataset, missing: list[Path]) -> Iterator[None]:
+def remove_after_user_error(lock: FolderLock, dataset: Dataset, missing: list[Path]) -> Iterator[None]:
     """If the block raises UserError, but not WriteError, remove what it wrote and the folders that were `missing`.
 
-    Other files remain, such as those that the user has put into `downloads`.
+    Other files remain, such as those that the user has put into `downloads`, and so do all files if the user has moved
+    the folder.
     """
+    out = lock.folder
     try:
         yield
     except WriteError:
         raise
     except UserError:
+        if not is_same_file(lock.descriptor, out):
+            raise
         texts = [f"{part}.{language}" for part in ("train", "valid") for language in (dataset.src, dataset.tgt)]
         arrays = [f"prepared/{part}/{name}" for part in ("train", "valid") for name in (*ARRAYS, "meta.json")]
-        for name in (*texts, *arrays, "tokenizer.json", "tokenizer.made.json", TEXTS, BEGUN, "lock"):
+        for name in (*texts, *arrays, "tokenizer.json", "tokenizer.made.json", TEXTS_FILE, MARKER_FILE, "lock"):
             with suppress(OSError):
                 (out / name).unlink()
         for folder in (*out.glob("prepared/*"), out / "prepared", *missing):
@@ -152,7 +160,7 @@ def remove_if_refused(out: Path, dataset: Dataset, missing: list[Path]) -> Itera
 def check_same_inputs(out: Path, settings: Settings, sources: list[dict[str, Any]]) -> None:
     """Raise UserError if `out` is complete and has different sources or settings, because runs may train on it.
 
-    The user's texts may have moved or changed, and a validation text may have been added.
+    Accepts a text of the user that has moved or has changed, but not both, and an added validation text.
     """
     file = out / "manifest.json"
     if not os.path.lexists(file):
@@ -160,17 +168,18 @@ def check_same_inputs(out: Path, settings: Settings, sources: list[dict[str, Any
     try:
         manifest = read_json(file, "the manifest of `data`", "deleting the file")
     except UserError as error:
-        if read_sealed(out / TEXTS) is None and file.is_file() and not isinstance(error, ReadError):
+        if read_sealed(out / TEXTS_FILE) is None and file.is_file() and not isinstance(error, ReadError):
             return  # no settings are known, and no run can use the folder
         raise
     if problem := schema_error(manifest, {"settings": {"rules": dict}, "sources": list}):
         raise UserError(f"{file}: expected the manifest of `data`; got '{problem}'; try deleting the file")
-    stored, new = ({**values.pop("rules"), **values} for values in (manifest["settings"], asdict(settings)))
-    stored = new | {"hold_out": 0} | stored  # earlier versions did not record every setting
-    differing = [name for name in new if new[name] != stored[name]]
+    check_max_length(out, manifest["settings"].get("max_length"))
+    stored, requested = ({**values.pop("rules"), **values} for values in (manifest["settings"], asdict(settings)))
+    stored = requested | {"hold_out": 0} | stored  # earlier versions did not record every setting
+    differing = [name for name in requested if requested[name] != stored[name]]
     changes = [OPTIONS.get(name, f"--{name.replace('_', '-')}") for name in differing]
-    earlier = [source for source in manifest["sources"] if isinstance(source, dict)]
-    for source, given in zip(earlier, sources + [{}] * len(earlier), strict=False):
+    stored_sources = [source for source in manifest["sources"] if isinstance(source, dict)]
+    for source, given in zip(stored_sources, sources + [{}] * len(stored_sources), strict=False):
         if all(source.get(key) != given.get(key) for key in ("file", "sha256")):
             changes.append(f"text ({source.get('file')})")
             break
@@ -181,13 +190,23 @@ def check_same_inputs(out: Path, settings: Settings, sources: list[dict[str, Any
         )
 
 
+def check_max_length(folder: Path, max_length: object) -> None:
+    """Raise UserError if the maximum length in the manifest is not that of the token arrays, because it was edited."""
+    meta = read_sealed(folder / "prepared" / "train" / "meta.json") or {}
+    if (prepared := meta.get("max_length", max_length)) != max_length:
+        raise UserError(
+            f"{folder / 'manifest.json'}: expected settings.max_length = {prepared}, with which {folder / 'prepared'} "
+            f"was written; got {max_length}; try changing it back to {prepared}, or the `data` command with a new --out"
+        )
+
+
 def read_record(out: Path, dataset: Dataset, *parts: str) -> Any:
     """Return the content of texts.json, or None if the file is missing or damaged, or lacks one of `parts`."""
     counts = dict.fromkeys(("read", "kept", *REASONS), int)
     languages = dataset.src, dataset.tgt
     text: Schema = {"lines": int, "bytes": dict.fromkeys(languages, int), "sha256": dict.fromkeys(languages, str)}
     schema: Schema = {"how": list, "parts": dict.fromkeys(parts, text) | {"train": {**text, "counts": counts}}}
-    record = read_sealed(out / TEXTS)
+    record = read_sealed(out / TEXTS_FILE)
     return None if record is None or schema_error(record, schema) else record
 
 
@@ -231,8 +250,9 @@ def write_texts(
     for part, pairs in dataset.parts.items():
         display.write(f"reading {part}: {', '.join(pair.archive or pair.src for pair in pairs)}")
         streams[part] = read(part)
-    cleaner, every = Cleaner(settings.rules), dataset.held_out
-    labeled: Iterable[tuple[str, tuple[str, str]]]
+    cleaner = Cleaner(settings.rules)
+    interval = dataset.held_out
+    pairs_by_part: Iterable[tuple[str, tuple[str, str]]]
     if settings.hold_out:
         with display.work("choosing the held-out sources", "pairs") as work:
             pairs_left = clean_pairs(Cleaner(settings.rules), count_pairs(read("train"), work))
@@ -240,11 +260,13 @@ def write_texts(
     with display.work("cleaning train", "pairs") as work:
         clean = clean_pairs(cleaner, count_pairs(streams.pop("train"), work))
         if settings.hold_out:
-            labeled = hold_out(clean, chosen)
+            pairs_by_part = hold_out(clean, chosen)
         else:
-            labeled = (("valid" if every and not n % every else "train", pair) for n, pair in enumerate(clean))
-        has_valid = bool(every or settings.hold_out)
-        parts = write_pairs(out, dict.fromkeys(["train", *["valid"] * has_valid], languages), labeled)
+            pairs_by_part = (
+                ("valid" if interval and not n % interval else "train", pair) for n, pair in enumerate(clean)
+            )
+        has_valid = bool(interval or settings.hold_out)
+        parts = write_pairs(out, dict.fromkeys(["train", *["valid"] * has_valid], languages), pairs_by_part)
     display.write(f"cleaned train: {work.result()}")
     parts["train"]["counts"] = dict(cleaner.counts)
     for part, stream in streams.items():
@@ -252,7 +274,7 @@ def write_texts(
     for path, sha256 in zip(user_files(dataset), input_hashes[len(dataset.archives) :], strict=True):
         if digest(path) != sha256:
             raise UserError(f"{path}: the text changed while it was being read; try the same command again")
-    write_json(out / TEXTS, {"how": recipe, "parts": parts})
+    write_json(out / TEXTS_FILE, {"how": recipe, "parts": parts})
     return parts
 
 
@@ -289,7 +311,10 @@ def write_pairs(
                 outputs[file].write(raw)
         for part, count in n_lines.items():
             if not count:
-                raise UserError(f"{part}: expected at least one pair; got 0 after cleaning; try other files or rules")
+                names = ", ".join(file.name for file in files[part])
+                raise UserError(
+                    f"{part} ({names}): expected at least one pair of lines with text; got 0; try other files"
+                )
     return {
         part: {
             "lines": n_lines[part],
@@ -302,7 +327,9 @@ def write_pairs(
 
 def train_tokenizer(train: list[Path], file: Path, settings: Settings, display: Display) -> Tokenizer:
     """Train the tokenizer, unless it is up to date; raise UserError if the text is too small for the vocabulary."""
-    kind, size, n_lines = settings.tokenizer or "bpe", settings.vocab_size or 37_000, settings.learn_from
+    kind = settings.tokenizer or "bpe"
+    size = settings.vocab_size or 37_000
+    n_lines = settings.learn_from
     recipe = {"kind": kind, "vocab_size": size, "learn_from": n_lines, "sha256": [digest(path) for path in train]}
     record_file = file.with_name("tokenizer.made.json")
     if file.is_file() and read_sealed(record_file) == recipe | {"tokenizer_sha256": digest(file)}:
@@ -328,7 +355,8 @@ def train_tokenizer(train: list[Path], file: Path, settings: Settings, display: 
 def evenly_spaced(chunks: Iterable[list[str]], max_lines: int, paths: Iterable[Path]) -> Iterator[list[str]]:
     """Yield every k-th line of the chunks, with the smallest k that leaves at most `max_lines` lines of `paths`."""
     total = sum(len(lines) for path in paths for lines in read_lines(path))
-    step, n_before = -(-total // max_lines), 0
+    step = -(-total // max_lines)
+    n_before = 0
     for lines in chunks:
         yield lines[-n_before % step :: step]
         n_before += len(lines)

@@ -45,8 +45,8 @@ def sgml_segments(lines: Iterator[str]) -> Iterator[str]:
 
 def untagged_lines(lines: Iterator[str]) -> Iterator[str]:
     """Yield the sentences of IWSLT's training text, including titles and descriptions but no other tagged lines."""
-    plain = (TEXT_TAG.sub("", line).strip() for line in lines)
-    return (line for line in plain if not line.startswith("<"))
+    untagged = (TEXT_TAG.sub("", line).strip() for line in lines)
+    return (line for line in untagged if not line.startswith("<"))
 
 
 LINE_FILTERS: dict[str, Callable[[Iterator[str]], Iterator[str]]] = {
@@ -63,7 +63,9 @@ def read_pairs(pair: Pair, folder: Path) -> Iterator[tuple[str, str]]:
     """
     archive = folder / pair.archive if pair.archive else None
     with open_member(archive, pair.src) as src, open_member(archive, pair.tgt) as tgt:
-        attempt = f"deleting {archive} for a new download" if archive else "downloading or copying the file again"
+        attempt = (
+            f"deleting {archive} and running the command again" if archive else "downloading or copying the file again"
+        )
         sides = [LINE_FILTERS[pair.form](decode_lines(file, f"{archive or ''}:{member}".lstrip(":"), attempt))
                  for file, member in ((src, pair.src), (tgt, pair.tgt))]  # fmt: skip
         number = -1
@@ -98,7 +100,7 @@ def open_member(archive: Path | None, member: str) -> Iterator[IO[bytes]]:
     except DAMAGE_ERRORS as error:
         raise UserError(
             f"{archive}: expected an archive with {member}; got '{one_line(error)}'; "
-            "try deleting the archive for a new download"
+            "try deleting it and running the command again"
         ) from None
 
 

@@ -3,8 +3,8 @@
     x = checkpoint(layer, x)
 
 saves the inputs and the output of `layer` and nothing in between. Backward runs the layer once more, with the same
-random numbers, and backpropagates through the resulting graph. This costs a third more computation, and memory grows by
-only one array for each layer.
+random numbers, and backpropagates through the resulting graph. This costs a third more computation, but each layer adds
+only one array to the memory that a step needs.
 """
 
 import math
@@ -23,7 +23,7 @@ def checkpoint(function: Callable[..., Tensor], *args: Any, **kwargs: Any) -> Te
     Args:
         function: returns a Tensor computed from its arguments and from parameters. A second call must return the same
             values; random numbers with keys (npx.keyed) are generated again.
-        args, kwargs: its arguments, which must include every value of the graph that it uses.
+        args, kwargs: its arguments. They must include every result of another operation that it uses.
 
     The gradients of the inputs and of every parameter are bitwise equal to those without `checkpoint`, provided that
     no other operation uses the inputs; otherwise, gradients may be summed in another order and round differently.
@@ -79,5 +79,6 @@ def gradient_collector(gradients: dict[int, Array], i: int, data: Array) -> Tens
         return ()
 
     tensor = Tensor(data)
-    tensor.node, tensor.requires_grad = Node("input", data, collect, ()), True
+    tensor.node = Node("input", data, collect, ())
+    tensor.requires_grad = True
     return tensor

@@ -1,4 +1,4 @@
-"""Gradient checkpointing (autograd/rematerialize.py): bit-identical gradients with less memory."""
+"""Gradient checkpointing (autograd/checkpointing.py): bit-identical gradients with less memory."""
 
 import numpy as np
 import pytest

@@ -1,0 +1,41 @@
+"""The registry of compositions: for each fused operation, an equivalent function made of small operations.
+
+Most compositions are in `neural.py`, next to the operation; here are the registry and two helpers.
+"""
+
+from collections.abc import Callable
+from typing import Any
+
+import npx
+from autograd import operations as ops
+from autograd.engine import Tensor
+from npx import Packing
+from npx.kernels.attention_spec import rotation_factors
+
+COMPOSITIONS: dict[str, Callable[..., Tensor]] = {}  # operation -> its composition
+
+
+def composition(function: Callable[..., Tensor]) -> Callable[..., Tensor]:
+    """Register `composed_NAME` as the composition of the operation NAME."""
+    COMPOSITIONS[function.__name__.removeprefix("composed_")] = function
+    return function
+
+
+def pad_sentences(x: Tensor, packing: Packing | None) -> Tensor:
+    """Unpack rows x (R, H, d) to (B, T, H, d), padding sentences with the last row of x."""
+    if packing is None:
+        return x
+    rows = npx.full(packing.shape, len(x) - 1, npx.int64).reshape(-1)
+    rows[packing.flat_index] = npx.arange(len(x))
+    return x[rows.reshape(packing.shape)]
+
+
+def composed_rotation(x: Tensor, first: Any, base: float) -> Tensor:
+    """Rotary positions (npx/kernels/attention_spec.py) from elementary operations. x (..., T, H, d).
+
+    `first` is the position of x[..., 0, :, :], or an array of positions (T,).
+    """
+    turns = rotation_factors(x.data, first, base)
+    cos, sin = turns.real, turns.imag
+    a, b = x[..., ::2], x[..., 1::2]
+    return ops.reshape(ops.stack(a * cos - b * sin, a * sin + b * cos, axis=-1), x.shape)

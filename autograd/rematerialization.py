@@ -1,0 +1,38 @@
+"""Rematerialization: an operation's output is recomputed in backward instead of being saved by later operations.
+
+An operation whose output is cheap to compute again attaches a function that does so to its vjp (`recomputable`).
+`Tensor.recompute_fn` returns this function, and the next operation can save the function instead of the array.
+Checkpointing (checkpointing.py) does the same for a complete layer.
+"""
+
+from collections.abc import Callable
+from typing import TypeVar
+
+from autograd.engine import VJP
+from npx import Array
+
+T = TypeVar("T")
+Recompute = Callable[[], Array]
+
+
+def recomputable(vjp: VJP, recompute_fn: Recompute) -> VJP:
+    """Attach to a vjp a function that recomputes the operation's output from arrays that the vjp saves anyway."""
+    vjp.recompute_fn = recompute_fn  # type: ignore[attr-defined]
+    return vjp
+
+
+def constant(value: T) -> Callable[[], T]:
+    """Return a function that returns `value`."""
+    return lambda: value
+
+
+def compute_once(compute: Callable[[], T]) -> Callable[[], T]:
+    """Return a function that calls `compute` on its first call and returns that value on every call."""
+    results: list[T] = []
+
+    def computed() -> T:
+        if not results:
+            results.append(compute())
+        return results[0]
+
+    return computed

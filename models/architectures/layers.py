@@ -1,0 +1,194 @@
+"""The encoder and decoder layers of the Transformer, and functions that build their parts from a configuration."""
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from typing import Any, TypeVar
+
+import npx
+from autograd import Tensor
+from models.cache import KeyValueCache
+from models.config import TransformerConfig
+from models.init import scale_gain
+from models.layers.attention import Attention, CrossAttention, SelfAttention
+from models.layers.experts import Experts
+from models.layers.feed_forward import FeedForward
+from models.layers.norm import Norm, Residual, deep_norm_factors
+from models.layers.restricted_attention import RestrictedSelfAttention
+from models.module import Module
+from models.registry import NORMS, POSITIONS
+
+A = TypeVar("A", bound=Attention)
+L = TypeVar("L", bound="EncoderLayer | DecoderLayer")
+
+
+class Layer(Module):
+    """Base class of the layers of a stack. Gradient checkpointing recomputes one layer at a time."""
+
+
+class EncoderLayer(Layer):
+    """Self-attention and feed-forward network, each in a residual connection. (B, S, D) -> (B, S, D), or packed (R, D).
+
+    `forward(x, spec, cache)`: `spec` defines the mask and the packing of self-attention; `cache` holds earlier
+    positions, if any.
+
+    Args:
+        causal: whether the layer is used with a causal mask. The relative positions of T5 depend on it.
+    """
+
+    def __init__(self, c: TransformerConfig, causal: bool = False) -> None:
+        stack = "encoder" if c.architecture == "encoder_decoder" else "single"
+        self.attention = make_self_attention(c, stack, causal)
+        self.attention_residual = make_residual(c, stack)
+        self.feed_forward = make_feed_forward(c, stack)
+        self.feed_forward_residual = make_residual(c, stack)
+
+    def forward(self, x: Tensor, spec: npx.AttentionSpec, cache: KeyValueCache | None = None) -> Tensor:
+        x = self.attention_residual(x, lambda y: self.attention(y, spec, cache))
+        return self.feed_forward_residual(x, self.feed_forward)
+
+
+class DecoderLayer(Layer):
+    """Causal self-attention, cross-attention, feed-forward network. (B, T, D) -> (B, T, D), or packed (R, D).
+
+    `forward(x, memory, memory_spec, self_cache, cross_cache)`: `memory_spec` is the spec of cross-attention. It defines
+    the mask and the packing of the memory, and the packing of x; the causal spec of self-attention is built from the
+    latter. `memory` may be None if `cross_cache` holds its keys and values.
+    """
+
+    def __init__(self, c: TransformerConfig) -> None:
+        stack = "decoder"
+        self.attention = make_self_attention(c, stack, causal=True)
+        self.attention_residual = make_residual(c, stack)
+        self.cross_attention = make_attention(CrossAttention, c, stack)
+        self.cross_attention_residual = make_residual(c, stack)
+        self.feed_forward = make_feed_forward(c, stack)
+        self.feed_forward_residual = make_residual(c, stack)
+
+    def forward(
+        self,
+        x: Tensor,
+        memory: Tensor | None,
+        memory_spec: npx.AttentionSpec,
+        self_cache: KeyValueCache | None = None,
+        cross_cache: KeyValueCache | None = None,
+    ) -> Tensor:
+        x = self.attention_residual(x, lambda y: self.attention(y, causal_spec(y, memory_spec.q_packing), self_cache))
+        x = self.cross_attention_residual(x, lambda y: self.cross_attention(y, memory, memory_spec, cross_cache))
+        return self.feed_forward_residual(x, self.feed_forward)
+
+    def new_cache(self, rows: int, dtype: Any) -> KeyValueCache:
+        """Return an empty cache of target positions for `rows` sequences."""
+        return self.attention.new_cache(rows, dtype)
+
+    def new_source_cache(self, memory: Tensor) -> KeyValueCache:
+        """Return a cache with the keys and values of the memory (B, S, D)."""
+        return self.cross_attention.new_cache(memory)
+
+
+def causal_spec(x: Tensor, packing: npx.Packing | None = None) -> npx.AttentionSpec:
+    """Return the spec of causal self-attention over x (B, T, D), or packed (R, D). For T = 1 it has no mask."""
+    return npx.AttentionSpec(causal=bool(packing) or x.shape[1] > 1, q_packing=packing, kv_packing=packing)
+
+
+# The functions below build the parts of a layer from the configuration. Their argument `stack` says in which stack the
+# layer is: "encoder", "decoder" or "single" (`deep_norm_factors`).
+
+
+def norm_factors(c: TransformerConfig, stack: str) -> tuple[float, float]:
+    """Return DeepNorm's factors on residual connections and on the initialization of sub-layers; otherwise (1, 1)."""
+    return deep_norm_factors(stack, c.n_layers) if c.norm == "deepnorm" else (1.0, 1.0)
+
+
+def make_attention(cls: type[A], c: TransformerConfig, stack: str, **options: Any) -> A:
+    """Build an attention layer.
+
+    Args:
+        options: the layer's `rotary_base`, `score_bias` and `window`, if any.
+    """
+    return cls(
+        c.d_model,
+        c.n_heads,
+        c.d_k,
+        c.d_v,
+        bias=c.attention_bias,
+        dropout=c.attention_dropout,
+        gain=c.attention_gain,
+        n_kv_heads=c.n_kv_heads,
+        qk_norm=c.normalization if c.qk_norm else None,
+        eps=c.layer_norm_eps,
+        value_gain=norm_factors(c, stack)[1],
+        **options,
+    )
+
+
+def make_self_attention(c: TransformerConfig, stack: str, causal: bool) -> SelfAttention:
+    """Build a self-attention layer with its relative positions, if any."""
+    positions = POSITIONS[c.positions]
+    options = {"rotary_base": positions.rotary_base, "score_bias": positions.make_score_bias(c, causal)}
+    if c.attention_window is not None:
+        return make_attention(RestrictedSelfAttention, c, stack, window=c.attention_window, **options)
+    return make_attention(SelfAttention, c, stack, **options)
+
+
+def make_feed_forward(c: TransformerConfig, stack: str) -> Module:
+    """Build a feed-forward network or, if the configuration has experts, a mixture of several networks."""
+
+    def make_expert() -> FeedForward:
+        with scale_gain(norm_factors(c, stack)[1]):
+            return FeedForward(c.d_model, c.d_ff, c.activation_dropout, c.activation)
+
+    return Experts(c.d_model, c.n_experts, c.experts_per_token, make_expert) if c.n_experts else make_expert()
+
+
+def make_residual(c: TransformerConfig, stack: str) -> Residual:
+    """Build the residual connection around a sub-layer."""
+    alpha, _ = norm_factors(c, stack)
+    return Residual(c.d_model, c.dropout, c.norm, c.layer_norm_eps, c.normalization, alpha)
+
+
+def make_layers(make_layer: Callable[[], L], c: TransformerConfig) -> list[L]:
+    """Build the layers of a stack, set their skip probabilities, and share relative positions among them if configured.
+
+    The sub-layers of layer l = 1 to N are skipped with probability l/N times `c.stochastic_depth` (Huang et al., 2016,
+    equation 4).
+    """
+    layers = [make_layer() for _ in range(c.n_layers)]
+    for depth, layer in enumerate(layers, 1):
+        if layer.attention.score_bias and layer.attention.score_bias.is_shared:
+            layer.attention.score_bias = layers[0].attention.score_bias
+        for module in layer.modules():
+            if isinstance(module, Residual):
+                module.drop_path.rate = c.stochastic_depth * depth / c.n_layers
+    return layers
+
+
+@contextmanager
+def record_weights(attentions: Mapping[str, Sequence[Attention]]) -> Iterator[dict[str, list[npx.Array]]]:
+    """Yield a dict that records, by kind of attention, the weights (B, H, T, S) of every call within the block.
+
+    The weights are on the host. Hooks that the layers already have are not called within the block, and are restored at
+    its end.
+    """
+    maps: dict[str, list[npx.Array]] = {kind: [] for kind in attentions}
+    previous_hooks = [(layer, layer.hook) for layers in attentions.values() for layer in layers]
+    for kind, layers in attentions.items():
+        for layer in layers:
+
+            def record(*args: Any, kind: str = kind, layer: Any = layer) -> None:
+                inputs = [x for x in args if x is not None and not isinstance(x, KeyValueCache)]
+                maps[kind].append(npx.to_host(layer.weights(*inputs)))
+
+            layer.hook = record
+    try:
+        yield maps
+    finally:
+        for layer, hook in previous_hooks:
+            layer.hook = hook
+
+
+def make_final_norm(c: TransformerConfig) -> Norm | None:
+    """Build the norm after the last layer.
+
+    Pre-norm and sandwich norm need one, because their last sum is not normalized.
+    """
+    return NORMS[c.normalization](c.d_model, c.layer_norm_eps) if c.norm in ("pre", "sandwich") else None
