@@ -174,7 +174,7 @@ def suppressed_ids(settings: Mapping[str, Any], tokenizer: TextTokenizer, path: 
     ids: list[int] = []
     for name in ("bad_words_ids", "suppress_tokens"):
         value = settings.get(name) or []
-        entries = value if isinstance(value, list) else [None]
+        entries: list[Any] = value if isinstance(value, list) else [None]
         if name == "bad_words_ids":  # a list of sequences
             entries = [entry[0] if isinstance(entry, list) and len(entry) == 1 else None for entry in entries]
         if not all(type(entry) is int for entry in entries):
