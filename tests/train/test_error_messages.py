@@ -216,10 +216,7 @@ def copy(uninterrupted, tmp_path):
             "; try --set 'data.tokenizer=runs/a b/tokenizer.json', because a value with a space needs quotes\n",
         ),
         (["train", "tiny", "--data", "FILE", "--out", "D"], "; got a file; try --train-src <FILE> --train-tgt F\n"),
-        (
-            ["train", "tiny", "--data", "TEXT", "--out", "D"],
-            "not empty; try `npx-transformer data own --train-src F --train-tgt F --out DIR`\n",
-        ),
+        (["train", "tiny", "--data", "TEXT", "--out", "D"], "expected a folder written by `npx-transformer data`; got"),
         (["train", "FILE", "--out", "D"], ", or --train-src <FILE> of `train` if it is a text\n"),
         (["info", "FILE"], ", or --train-src <FILE> of `train` if it is a text\n"),
         *(
