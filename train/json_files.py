@@ -27,15 +27,16 @@ def read_json(
     path: PathLike,
     expected: str,
     attempt: str = "downloading or copying it again",
-    on_bytes: Callable[[bytes], object] = len,
+    on_bytes: Callable[[bytes], object] | None = None,
 ) -> Any:
     """Return the content of a JSON file. Raises UserError for invalid JSON, NaN and infinity.
 
-    `on_bytes` is called with the content as bytes.
+    `on_bytes`, for example a hash's `update`, receives the content.
     """
     with open_for_reading(path, expected, attempt=attempt) as file:
         raw = file.read()
-    on_bytes(raw)
+    if on_bytes is not None:
+        on_bytes(raw)
     try:
         return parse_json(raw.decode("utf-8"))
     except (ValueError, RecursionError) as error:

@@ -75,7 +75,7 @@ def load(name: str) -> ModuleType:
 def select(target: str) -> list[CustomGradient]:
     """Return the custom gradients of `MODULE`, or the one that `MODULE:NAME` names.
 
-    Raises UsageError if there is none.
+    Raises UsageError if the module has no custom gradient, or not the one named.
     """
     module_name, _, name = target.partition(":")
     module = load(module_name)

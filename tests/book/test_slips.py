@@ -50,7 +50,7 @@ def test_names_of_different_types_are_not_exchanged(toy):
     assert 5 / 8 not in results(toy, {"a": float, "b": int, "total": float})
 
 
-def test_a_part_that_occurs_twice_is_quoted_with_its_surroundings(tmp_path):
+def test_a_part_that_occurs_twice_is_quoted_with_its_context(tmp_path):
     path = tmp_path / "toy.py"
     path.write_text("def ratio(a, b):\n    return (a + b) * (a - b) + b * b\n")
     texts = {slip.text.removeprefix("Your results are those of ") for slip in slips(path, {})}

@@ -121,13 +121,12 @@ class Checkpointer:
     def continue_advice(self, state: RunState) -> str:
         """Return the options that continue a run that has finished (see `final_reason`)."""
         t = self.config.train
-        options = {
-            f"--set train.max_steps=N with N > {state.step:,}": state.step >= t.max_steps,
-            f"--set train.patience=0 (or more than {state.stale_validations:,})": 0
-            < t.patience
-            <= state.stale_validations,
-        }
-        return " and ".join(option for option, is_needed in options.items() if is_needed)
+        options = []
+        if state.step >= t.max_steps:
+            options.append(f"--set train.max_steps=N with N > {state.step:,}")
+        if 0 < t.patience <= state.stale_validations:
+            options.append(f"--set train.patience=0 (or more than {state.stale_validations:,})")
+        return " and ".join(options)
 
     def is_retry_due(self) -> bool:
         """Return whether it is time to try again after a failed write."""

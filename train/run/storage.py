@@ -43,7 +43,7 @@ class DamagedCheckpoint(UserError):
     """A file of a checkpoint is missing, truncated or changed."""
 
 
-def read_state(folder: Path, on_bytes: Callable[[bytes], object] = len) -> dict[str, Any]:
+def read_state(folder: Path, on_bytes: Callable[[bytes], object] | None = None) -> dict[str, Any]:
     """Return state.json of a checkpoint folder, and call `on_bytes` with its bytes. Raises DamagedCheckpoint if it is
     missing, changed or invalid."""
     file = folder / STATE
