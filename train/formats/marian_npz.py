@@ -234,11 +234,11 @@ def read_marian_tokenizer(
     """Return the tokenizer and the sizes of Marian's two vocabularies. Raises UserError for inconsistent files.
 
     Args:
-        settings: content of decoder.yml, which names the vocabularies; without it, they are found by their file
-            extensions.
+        settings: content of decoder.yml, which names the vocabularies; without valid names, they are found by their
+            file extensions.
     """
     names = settings.get("vocabs")
-    if isinstance(names, list) and names and all(isinstance(name, str) for name in names):
+    if isinstance(names, list) and names and all(isinstance(name, str) and name.isprintable() for name in names):
         files = [folder / Path(name).name for name in names]
     else:
         others = {folder / name for name in (*SENTENCEPIECE, DECODER)}

@@ -70,6 +70,12 @@ def test_the_unknown_token_is_allowed_on_demand_and_penalties_are_reported(tmp_p
     assert load_model(tmp_path / "run")[0].config.suppressed_ids == ()
 
 
+def test_names_of_vocabularies_with_control_characters_are_not_used(tmp_path):
+    folder, _ = write_model(tmp_path)
+    (folder / "decoder.yml").write_text('vocabs: ["v.yml\\nx", "v.yml\\nx"]\n')
+    assert run_import(folder, tmp_path) == 0
+
+
 def test_norms_before_the_sublayers_end_with_two_norms(tmp_path):
     settings = {"transformer-preprocess": "n", "transformer-postprocess": "da", "transformer-postprocess-top": "n"}
     folder, _ = write_model(tmp_path, settings=settings)
