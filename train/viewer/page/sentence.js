@@ -166,7 +166,8 @@ export function start(place, about) {
     remember(() => sessionStorage, key, sent);
     const before = baseline.question === question ? baseline.answer : null;
     announce(answer, before, (tokens, heads) => run(search, tokens, heads));
-    Object.assign(place.dataset, { first: first ?? 0, milliseconds: Math.round(performance.now() - started) });
+    const milliseconds = Math.round(performance.now() - started);
+    Object.assign(place.dataset, { first: first ?? milliseconds, milliseconds }); // an empty translation has no first token
   }
 
   function announce(answer, before, rerun) {
