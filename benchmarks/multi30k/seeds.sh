@@ -5,7 +5,8 @@
 #   sh benchmarks/multi30k/seeds.sh data/multi30k runs/seeds --device cuda --set train.precision=bf16 --set train.graphs=true
 #
 # DATA contains train, val and test2016 in .en and .de, tokenized, and may contain further sources NAME.en. The runs are
-# OUT/run-SEED, and the translations OUT/SEED/NAME.de. The same command continues runs that were interrupted.
+# OUT/run-SEED, and the translations OUT/SEED/NAME.de. The same command continues runs that were interrupted; the
+# environment variable SEEDS selects seeds, as in SEEDS="2 3".
 set -eu
 [ $# -ge 2 ] || { echo "seeds.sh: expected DATA OUT [options of train]; got $# arguments" >&2; exit 2; }
 data=$1 out=$2
@@ -32,14 +33,14 @@ one_seed() {
 
 mkdir -p "$out"
 trap 'trap "" TERM; kill 0; wait; exit 130' INT TERM # a training that is terminated saves a checkpoint first
-seeds=""
-for seed in 1 2 3; do
+trainings=""
+for seed in ${SEEDS:-1 2 3}; do
     one_seed $seed "$@" >"$out/$seed.log" 2>&1 &
-    seeds="$seeds $!"
+    trainings="$trainings $!"
 done
 status=0
-for seed in $seeds; do
-    wait "$seed" || status=1
+for training in $trainings; do
+    wait "$training" || status=1
 done
 tail -n 3 "$out"/[123].log
 exit $status
