@@ -15,7 +15,7 @@ from autograd.testing import CheckError, GradientError, check_operation
 
 
 class Rejected(Exception):
-    """An answer has the wrong form; the message says what was expected and what was found."""
+    """Raised if an answer has the wrong form; the message says what was expected and what was found."""
 
 
 class Stage(NamedTuple):

@@ -1,4 +1,4 @@
-"""The files of an exercise, and checks of a learner's file without running it. Imports no large package."""
+"""The files of an exercise, and checks of a learner's file without running it. This module imports no large package."""
 
 import ast
 import re

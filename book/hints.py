@@ -38,9 +38,9 @@ def find_hint(
 ) -> tuple[str, str]:
     """Return the name and text of a hint, or two empty strings.
 
-    The first choice is the hint of a known wrong answer that gives the learner's results, then a line that writes into
-    an argument, then a slip in a right answer that gives the results, then a relation to the right results, then the
-    stage's explanation.
+    The first of these that exists is the hint: the hint of a known wrong answer with the learner's results, a line that
+    writes into an argument, a slip in a right answer that leads to the learner's results, a relation to the right
+    results, the stage's explanation.
     """
     right = stage.right(*copied(case))
     parts = wrong_parts(yours, right, stage.close)
@@ -126,7 +126,7 @@ def slip_hint(
                     best, hint = choice, slip.text
                     if part is not None:
                         hint = hint.replace("Your results are those", f"Number {part + 1} of your results is that", 1)
-                    explained = words(re.sub(r"\.\w+", "", quoted)) & names.keys()  # methods and functions are not
+                    explained = words(re.sub(r"\.\w+", "", quoted)) & names.keys()  # without methods and functions
                     if explained:
                         meanings = [f"{name} is {names[name]}" for name in sorted(explained)]
                         hint += f" In our answer, {', '.join(meanings)}."

@@ -137,7 +137,7 @@ def factor(arrays: list[tuple[Any, Any]], which: str) -> tuple[str, str]:
             return "", ""
         ratios.append(ratio)
     enough = sum(b.size for _, b in arrays) >= 3  # a single number is a multiple of any other
-    if not ratios or not enough or max(abs(ratio - 1) for ratio in ratios) < 0.01:  # rounding
+    if not ratios or not enough or max(abs(ratio - 1) for ratio in ratios) < 0.01:  # only rounding
         return "", ""
     if identical(ratios, -np.ones(len(ratios))):
         return "sign", f"{which} has the wrong sign, and nothing else is wrong with it."

@@ -38,7 +38,7 @@ class Slip(NamedTuple):
 
 
 class TooLong(Exception):
-    """A slip executes too many lines."""
+    """Raised if a slip executes too many lines."""
 
 
 def limited(function: Callable[..., Any], *args: Any) -> Any:
@@ -87,7 +87,7 @@ def slips(path: Path, types: dict[str, Any]) -> list[Slip]:
         remember_old_values(function)
     found = []
     for rank, text, inserted in itertools.chain.from_iterable(changes(function, types) for function in functions):
-        with contextlib.suppress(SyntaxError, ValueError):  # such as an assignment to a call
+        with contextlib.suppress(SyntaxError, ValueError):  # for example, an assignment to a call
             found.append(Slip(text, compile(ast.fix_missing_locations(tree), FILE, "exec"), inserted, rank))
     return sorted(found, key=lambda slip: slip.rank)
 
