@@ -89,10 +89,10 @@ def read_npz(path: Path, on_warning: Callable[[str], object]) -> Imported:
         on_warning(f"{decoder}: word-penalty has no counterpart and is ignored; translations may differ in length")
     tables = {"model": keys, "data": {"vocabularies": "shared" if is_shared else "separate"}}
     search = {"beam": read_number(settings, "beam-size", int, 12, str(decoder)), "penalty": "length"}
-    search |= {"alpha": read_number(settings, "normalize", float, 0.0, str(decoder)), "full_beam": True}
+    search |= {"alpha": read_number(settings, "normalize", float, 0.0, str(decoder)), "rule": "transformers"}
     weights = dict(map(in_transformers_layout, arrays, arrays.values()))
     parameters = marian.from_marian(with_padding(weights, n_tokens, tokenizer.vocab_size), model_config, str(path))
-    return Imported(model_config, {**tables, "search": search | {"finish_in_beam": True}}, tokenizer, parameters)
+    return Imported(model_config, {**tables, "search": search}, tokenizer, parameters)
 
 
 def read_arrays(path: Path) -> dict[str, Any]:

@@ -138,7 +138,7 @@ class RunConfig:
                     got = f"{table} outside of these tables"
                     attempt = f"; try {f'{key} below a line [{owner}]' if key else KEY_LIST}"
                 raise UserError(f"{source}: {table}: expected the tables {', '.join(SECTIONS)}; got {got}{attempt}")
-            for name, value in entries.items():
+            for name, value in (with_search_rule(entries) if table == "search" else entries).items():
                 given[table][name] = checked_value(table, find_key(table, name, source), value, source)
         overrides = {(table, name): value for table, name, value in map(parse_setting, settings)}
         from_file = [given["model"].get(name, keys_of("model")[name].default) for name in SELECTORS]
@@ -318,6 +318,17 @@ def explain(f: Field[Any]) -> str:
     default = f"default: {f.metadata['unset']}" if f.default is None else f"default: {to_toml(f.default)}"
     accepted = describe_range(f)
     return f"{f.metadata['help']} {accepted[0].upper()}{accepted[1:]}; {default}."
+
+
+def with_search_rule(entries: Mapping[str, Any]) -> dict[str, Any]:
+    """Return a table [search] with `rule` instead of the three keys that earlier versions had for it."""
+    current = dict(entries)
+    full_beam, finish_in_beam, stop_at_beam = (
+        current.pop(name, None) for name in ("full_beam", "finish_in_beam", "stop_at_beam")
+    )
+    if full_beam:
+        current["rule"] = "tensor2tensor" if not finish_in_beam else "fairseq" if stop_at_beam else "transformers"
+    return current
 
 
 def find_key(table: str, name: str, source: str) -> Field[Any]:

@@ -96,6 +96,7 @@ OTHER_NAMES = {
     "": "test train_normalization",  # otherwise they would match data.text and model.normalization
     "search.beam": "beams beam_size beam_width generation_num_beams",
     "search.alpha": "beam_alpha length_penalty lenpen",
+    "search.rule": "full_beam finish_in_beam stop_at_beam stop_early",
     "search.max_extra": "search_max_length max_output_length max_new_tokens generation_max_length max_len_a max_len_b",
 }  # fmt: skip
 KEY_SYNONYMS = {name: key for key, names in OTHER_NAMES.items() for name in names.split()}

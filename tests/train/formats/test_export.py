@@ -109,14 +109,13 @@ def test_an_exported_run_translates_alike_when_it_is_imported(tmp_path):
     np.testing.assert_allclose(theirs, ours, atol=1e-5)
 
 
-@pytest.mark.parametrize("stop_at_beam, early_stopping", [(True, True), (False, "never")])
-def test_the_stopping_rule_of_the_search_is_exported_and_imported(tmp_path, stop_at_beam, early_stopping):
-    search = {"full_beam": True, "finish_in_beam": True, "stop_at_beam": stop_at_beam}
-    run = make_run(tmp_path / "run", search)
+@pytest.mark.parametrize("rule, early_stopping", [("fairseq", True), ("transformers", "never")])
+def test_the_stopping_rule_of_the_search_is_exported_and_imported(tmp_path, rule, early_stopping):
+    run = make_run(tmp_path / "run", {"rule": rule})
     assert run_export(run, "huggingface", tmp_path / "hf") == 0
     assert json.loads((tmp_path / "hf/generation_config.json").read_text())["early_stopping"] == early_stopping
     import_folder(tmp_path / "hf", tmp_path / "again", pytest.fail)
-    assert load_model(tmp_path / "again")[2].search.stop_at_beam is stop_at_beam
+    assert load_model(tmp_path / "again")[2].search.rule == rule
 
 
 def test_safetensors_hold_our_parameters(tmp_path):
