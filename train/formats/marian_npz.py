@@ -135,7 +135,7 @@ def read_settings(config: Mapping[str, str], name: str) -> dict[str, Any]:
             f"n); got {placement}; {UNSUPPORTED}"
         )
     activation = config.get("transformer-ffn-activation", "swish")
-    if activation not in ACTIVATIONS:  # Marian's gelu is not supported: it is x sigmoid(1.702 x)
+    if activation not in ACTIVATIONS:  # Marian's gelu is not supported: it is x * sigmoid(1.702 * x)
         expected = " or ".join(ACTIVATIONS)
         raise UserError(f"{name}: transformer-ffn-activation: expected {expected}; got {activation}; {UNSUPPORTED}")
     if config.get("enc-depth") != config.get("dec-depth"):

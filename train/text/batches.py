@@ -178,12 +178,12 @@ class Stream:
         self._prepared: dict[Position, Any] = {}
 
     def next_position(self, position: Position) -> tuple[int, int]:
-        """Return the next position."""
+        """Return the position of the batch after the one at `position`."""
         epoch, index = position[:2]
         return (epoch, index + 1) if index + 1 < len(self.epoch(epoch)) else (epoch + 1, 0)
 
     def positions(self, first: Position, count: int) -> list[Position]:
-        """Return `count` successive positions."""
+        """Return `count` successive positions, starting with `first`."""
         positions = [first]
         while len(positions) < count:
             positions.append(self.next_position(positions[-1]))
