@@ -108,7 +108,7 @@ def read_arrays(path: Path) -> dict[str, Any]:
 def decode_npy(content: bytes) -> Any:
     """Return the array of numbers in a .npy file as a view of its bytes. Raises ValueError or TypeError for others.
 
-    np.load evaluates the header as Python and allocates the shape that it names, before it reads any values.
+    np.load would evaluate the header as Python, and allocate an array of the stated shape before reading any values.
     """
     if not (header := HEADER.match(content)):
         raise ValueError("a file that is not an array of numbers")

@@ -105,7 +105,7 @@ def is_non_latin(text: str) -> bool:
 
 
 class HashSet:
-    """A set of 8-byte hashes: open addressing in one array, which doubles when it is half full."""
+    """A set of 8-byte hashes: a table with open addressing, whose size doubles when it is half full."""
 
     def __init__(self, capacity: int = 1 << 16) -> None:
         self.table = np.zeros(capacity, np.uint64)  # 0 marks an empty slot
