@@ -1,4 +1,4 @@
-"""Parity with transformers, if it is installed: models that it writes with random weights, imported and exported."""
+"""Parity with transformers, if it is installed: we import models that it writes with random weights, and export them."""
 
 import itertools
 import json
