@@ -1,4 +1,4 @@
-"""Parity with transformers, if it is installed: GPT-2 models that it writes with random weights, and our exports."""
+"""Parity with transformers, if it is installed: we import random GPT-2 models that it writes, and it reads ours."""
 
 import json
 from dataclasses import replace

@@ -1,4 +1,4 @@
-"""Parity with transformers, if it is installed: models that it writes with random weights, imported and exported."""
+"""Parity with transformers, if it is installed: we import random models that it writes, and export them again."""
 
 import itertools
 import json

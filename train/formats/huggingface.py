@@ -1,4 +1,4 @@
-"""Reading of Hugging Face folders, and writing of run folders."""
+"""Read Hugging Face folders, and write run folders."""
 
 from collections.abc import Callable, Mapping
 from pathlib import Path
@@ -42,7 +42,7 @@ class Imported(NamedTuple):
     parameters: Mapping[str, Any]
 
 
-# maps a model_type to a function that reads a folder: (folder, config.json, generation settings, on_warning)
+# A function that reads a folder; its arguments are the folder, config.json, generation settings and on_warning.
 Reader = Callable[[Path, Mapping[str, Any], Mapping[str, Any], Callable[[str], object]], Imported]
 READERS: Registry[Reader] = Registry("model_type")
 

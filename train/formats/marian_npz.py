@@ -108,7 +108,7 @@ def read_arrays(path: Path) -> dict[str, Any]:
 def decode_npy(content: bytes) -> Any:
     """Return the array of numbers in a .npy file as a view of its bytes. Raises ValueError or TypeError for others.
 
-    np.load evaluates the header as Python and allocates the shape that it names, before it reads any values.
+    np.load would evaluate the header as Python, and allocate an array of the stated shape before reading any values.
     """
     if not (header := HEADER.match(content)):
         raise ValueError("a file that is not an array of numbers")
@@ -135,7 +135,7 @@ def read_settings(config: Mapping[str, str], name: str) -> dict[str, Any]:
             f"n); got {placement}; {UNSUPPORTED}"
         )
     activation = config.get("transformer-ffn-activation", "swish")
-    if activation not in ACTIVATIONS:  # Marian's gelu is not supported: it is x sigmoid(1.702 x)
+    if activation not in ACTIVATIONS:  # Marian's gelu is not supported: it is x * sigmoid(1.702 * x)
         expected = " or ".join(ACTIVATIONS)
         raise UserError(f"{name}: transformer-ffn-activation: expected {expected}; got {activation}; {UNSUPPORTED}")
     if config.get("enc-depth") != config.get("dec-depth"):

@@ -155,7 +155,7 @@ def test_safetensors_hold_our_parameters(tmp_path):
         ({}, "tensorflow", [], "--to: expected"),
     ],
 )
-def test_what_a_format_lacks_is_one_line_and_leaves_nothing(tmp_path, capsys, options, target, more, message):
+def test_what_a_format_lacks_gives_one_line_and_leaves_nothing(tmp_path, capsys, options, target, more, message):
     run = make_run(tmp_path / "run", **options)
     assert run_export(run, target, tmp_path / "out", *more) == 2
     error = capsys.readouterr().err
@@ -198,7 +198,7 @@ def test_a_link_and_a_folder_in_the_run_are_errors(tmp_path, capsys):
 
 
 @pytest.mark.parametrize("target", ["huggingface", "safetensors", "ctranslate2"])
-def test_a_weight_beyond_float16_is_one_line(tmp_path, capsys, target):
+def test_a_weight_beyond_float16_gives_a_one_line_error(tmp_path, capsys, target):
     if target == "ctranslate2":
         pytest.importorskip("ctranslate2", reason="the export needs it")
     shape = small(attention_bias=True)
@@ -235,7 +235,7 @@ def test_exported_weights_have_the_mode_of_other_files(tmp_path):
     assert len({path.stat().st_mode for path in (tmp_path / "out").iterdir()}) == 1
 
 
-def test_a_missing_library_is_one_line(tmp_path, capsys, monkeypatch):
+def test_a_missing_library_gives_a_one_line_error(tmp_path, capsys, monkeypatch):
     run = make_run(tmp_path / "run")
     for name in ("ctranslate2", "ctranslate2.specs", "onnx"):
         monkeypatch.setitem(sys.modules, name, None)
