@@ -26,7 +26,7 @@ from models.config import add_former_defaults
 from models.fields import describe_range, fits, range_of, value_type
 from train.errors import UserError, one_line, quote
 from train.files import MISSING, open_for_reading
-from train.run.key_names import KEY_LIST, OTHER_UNITS, plain_name, suggest_key
+from train.run.key_names import KEY_LIST, OTHER_UNITS, plain_name, suggest_key, with_search_rule
 from train.run.keys import (
     PRESET_DATA,
     PRESET_TRAIN,
@@ -318,17 +318,6 @@ def explain(f: Field[Any]) -> str:
     default = f"default: {f.metadata['unset']}" if f.default is None else f"default: {to_toml(f.default)}"
     accepted = describe_range(f)
     return f"{f.metadata['help']} {accepted[0].upper()}{accepted[1:]}; {default}."
-
-
-def with_search_rule(entries: Mapping[str, Any]) -> dict[str, Any]:
-    """Return a table [search] with `rule` instead of the three keys that earlier versions had for it."""
-    current = dict(entries)
-    full_beam, finish_in_beam, stop_at_beam = (
-        current.pop(name, None) for name in ("full_beam", "finish_in_beam", "stop_at_beam")
-    )
-    if full_beam:
-        current["rule"] = "tensor2tensor" if not finish_in_beam else "fairseq" if stop_at_beam else "transformers"
-    return current
 
 
 def find_key(table: str, name: str, source: str) -> Field[Any]:
