@@ -281,7 +281,7 @@ def test_the_norm_of_many_equal_gradients_is_accurate():
 
 
 @pytest.mark.parametrize("bad", [0, -1, math.nan, math.inf])
-def test_an_invalid_normalizer_is_one_line(bad):
+def test_an_invalid_normalizer_gives_a_one_line_error(bad):
     targets = np.array([[3, 2]])
     pairs = Transformer(SMALL)
     text = replace(SMALL, architecture="decoder").build()

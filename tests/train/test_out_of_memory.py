@@ -100,7 +100,7 @@ def test_an_update_that_does_not_fit_is_repeated_with_halves(monkeypatch, where)
     assert "train.batch_tokens = 10 with train.accumulate = 4" in journal.lines[0] and "4 halves" in journal.lines[0]
 
 
-def test_running_out_of_memory_twice_is_one_line(text, tmp_path, monkeypatch):
+def test_running_out_of_memory_twice_gives_a_one_line_error(text, tmp_path, monkeypatch):
     limit_memory(monkeypatch, max_rows=0)
     with pytest.raises(UserError) as error:
         run(text, tmp_path / "run")
