@@ -17,7 +17,7 @@ Five rules keep the engine simple and fast:
 - A vjp never writes to the gradient it receives, so one array can serve several parents without a copy.
 - The engine owns accumulation: it borrows the first gradient that arrives at a node, allocates at the first sum, and
   adds later gradients in place. It adds directly to the `grad` of a leaf that already has one.
-- A vjp marked with `accumulates` also receives the arrays in which the gradients of its parents are summed. For each
+- A vjp marked with `adds_in_place` also receives the arrays in which the gradients of its parents are summed. For each
   parent it either adds to that array and returns it, or returns a new array that the engine may keep.
 - A vjp may have an attribute `recompute_fn`: a function that recomputes the operation's output, bit for bit, for later
   operations that would otherwise save the output. `Tensor.recompute_fn` returns this function.
@@ -39,7 +39,7 @@ from autograd.tensor import OPERATIONS, TensorMethods
 from npx import Array, GradientTargets
 from npx.scoped import Scoped
 
-VJP = Callable[..., tuple[Array | None, ...]]  # (g) -> gradients, or (g, accumulate_into) if marked by `accumulates`
+VJP = Callable[..., tuple[Array | None, ...]]  # its arguments are g and, with `adds_in_place`, `accumulate_into`
 Result = tuple[Array, VJP]  # result of an operation on arrays
 
 FLOATS = ("float16", "bfloat16", "float32", "float64")
@@ -186,14 +186,14 @@ def next_version() -> int:
     return next(_numbers)
 
 
-def accumulates(vjp: VJP) -> VJP:
+def adds_in_place(vjp: VJP) -> VJP:
     """Mark vjp(g, accumulate_into=NO_TARGETS) as one that can add gradients to existing sums.
 
     For each argument, `accumulate_into` has None if no sum exists yet, else a contiguous array of the argument's shape,
     in its dtype or a wider one. A vjp that adds to `accumulate_into[i]` returns that array at position i; it may ignore
     an array. All other returned arrays must be new, not g or an array in use; several arguments may share one.
     """
-    vjp.accumulates = True  # type: ignore[attr-defined]
+    vjp.adds_in_place = True  # type: ignore[attr-defined]
     return vjp
 
 
@@ -224,7 +224,7 @@ class BackwardEvent:
     g: Array  # gradient of the node's output
     parents: tuple[Node | Tensor | None, ...]
     gradients: tuple[Array | None, ...]  # the gradients that the vjp returned, aligned with `parents`
-    accumulate_into: GradientTargets  # the arrays that the vjp could add to; empty unless it is marked by `accumulates`
+    accumulate_into: GradientTargets  # the sums that the vjp could add to; empty without `adds_in_place`
     sums: dict[Node, GradientSum]
 
 
@@ -271,17 +271,17 @@ def backward(tensor: Tensor, g: Any = None, on_leaf_done: Callable[[Tensor], obj
         vjp, parents = node.vjp, node.parents
         node.vjp, node.parents = None, ()
         assert vjp is not None
-        can_accumulate = hasattr(vjp, "accumulates")
-        accumulate_into = _accumulation_targets(parents, sums) if can_accumulate else ()
-        gradients = vjp(g, accumulate_into) if can_accumulate else vjp(g)
+        can_add = hasattr(vjp, "adds_in_place")
+        accumulate_into = _accumulation_targets(parents, sums) if can_add else ()
+        gradients = vjp(g, accumulate_into) if can_add else vjp(g)
         contract.check_vjp_result(node.name, parents, gradients)
         if observer is not None:
             observer.on_backward(BackwardEvent(node, vjp, g, parents, gradients, accumulate_into, sums))
         for i, (parent, gradient) in enumerate(zip(parents, gradients, strict=False)):
-            if parent is None or gradient is None or (can_accumulate and gradient is accumulate_into[i]):
+            if parent is None or gradient is None or (can_add and gradient is accumulate_into[i]):
                 continue
             contract.check_gradient(node.name, parent, gradient)
-            is_unshared = can_accumulate and not any(gradient is other for other in gradients[:i] + gradients[i + 1 :])
+            is_unshared = can_add and not any(gradient is other for other in gradients[:i] + gradients[i + 1 :])
             if isinstance(parent, Tensor):
                 add_to_leaf(parent, gradient, is_unshared)
             elif parent not in sums:

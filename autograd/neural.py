@@ -13,7 +13,7 @@ from autograd import operations as ops
 from autograd.compositions import COMPOSITIONS as COMPOSITIONS
 from autograd.compositions import composed_rotation, composition, pad_sentences
 from autograd.contract import check_attention, check_ids
-from autograd.engine import Result, Tensor, accumulates, differentiable
+from autograd.engine import Result, Tensor, adds_in_place, differentiable
 from autograd.losses import composed_cross_entropy as composed_cross_entropy
 from autograd.losses import composed_linear_cross_entropy as composed_linear_cross_entropy
 from autograd.losses import cross_entropy as cross_entropy
@@ -48,7 +48,7 @@ def composed_softmax(x: Tensor, mask: Array | None = None) -> Tensor:
 def layer_norm(x: Array, gamma: Array, beta: Array, eps: float = 1e-6) -> Result:
     """Return gamma * (x - mean) / sqrt(var + eps) + beta over the last axis. x (..., D); gamma, beta (D,)."""
     y, saved = npx.layer_norm(x, gamma, beta, eps)
-    return y, accumulates(
+    return y, adds_in_place(
         lambda g, accumulate_into=NO_TARGETS: npx.layer_norm_grad(g, saved, accumulate_into=accumulate_into[1:3])
     )
 
@@ -80,7 +80,7 @@ def dropout_residual_norm(
 ) -> Result:
     """Return layer_norm(residual + dropout(x)); `drop` None: no dropout. x, residual (..., D); gamma, beta (D,)."""
     y, saved = npx.dropout_residual_norm(x, residual, gamma, beta, drop, eps)
-    return y, accumulates(
+    return y, adds_in_place(
         lambda g, accumulate_into=NO_TARGETS: npx.dropout_residual_norm_grad(
             g, saved, accumulate_into=accumulate_into[2:4]
         )
@@ -124,7 +124,7 @@ def linear(
     get_x = recompute_x or constant(x)
     get_saved = saved.without(rows, lambda: get_x().reshape(rows_shape)) if recompute_x else constant(saved)
 
-    @accumulates
+    @adds_in_place
     def vjp(g: Array, accumulate_into: GradientTargets = NO_TARGETS) -> tuple[Array | None, ...]:
         x_sum, w_sum, b_sum = (*accumulate_into, None)[:3]  # without b, there are two arguments
         rows_sum = None if x_sum is None else x_sum.reshape(rows_shape)
@@ -157,7 +157,7 @@ def embedding(
     ids = npx.asarray(ids)
     check_ids("embedding", ids, len(table))
     y, saved = npx.embedding(table, ids, scale, added, drop)
-    return y, accumulates(
+    return y, adds_in_place(
         lambda g, accumulate_into=NO_TARGETS: (npx.embedding_grad(g, saved, accumulate_into=accumulate_into[0]),)
     )
 

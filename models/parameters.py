@@ -9,7 +9,7 @@ are float32.
 
 import weakref
 from collections.abc import Iterator, Sequence
-from itertools import accumulate
+from itertools import accumulate as running_totals
 from typing import Any
 
 import npx
@@ -104,7 +104,7 @@ class FlatParameters:
         self.n_local = sum(sizes)
         if self.low_precision is not None:  # the forward pass needs only the low-precision weights, which are complete
             self.data = concatenate([self.data[span] for span in spans])
-            ends = list(accumulate(sizes))
+            ends = list(running_totals(sizes))
             self._local_spans = [(span, slice(end - n, end)) for span, n, end in zip(spans, sizes, ends, strict=True)]
             for p in self.parameters:
                 p.master = None

@@ -188,7 +188,7 @@ def add_at(x: Array, index: Any, values: Array) -> None:
         array_module(x).add.at(x, index, values)
 
 
-def accumulate(values: GradientTargets, accumulate_into: GradientTargets) -> Any:
+def add_to_targets(values: GradientTargets, accumulate_into: GradientTargets) -> Any:
     """Add each value to its target in place; return the targets, or the value itself where the target is None."""
     for value, target in zip(values, accumulate_into, strict=False):
         if target is not None:

@@ -19,7 +19,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from npx.array import Array, accumulate, array_module
+from npx.array import Array, add_to_targets, array_module
 from npx.cpu.row_blocks import block_size, map_blocks, parallel_ranges
 from npx.cpu.tune import is_configured
 from npx.cuda import blas
@@ -116,7 +116,7 @@ def linear_cross_entropy_grad(
 ) -> tuple[Array, Array]:
     """Return g gx and g gw for the gradient g () of the loss; g gw is added to `accumulate_into` if that is given."""
     gx, gw = ((g * gradient).astype(gradient.dtype, copy=False) for gradient in (gx, gw))
-    return accumulate((gx, gw), (None, accumulate_into))
+    return add_to_targets((gx, gw), (None, accumulate_into))
 
 
 @cross_entropy_grad.fast("numpy", "float32", "float64")
