@@ -43,7 +43,7 @@ VJP = Callable[..., tuple[Array | None, ...]]  # its arguments are g and, with `
 Result = tuple[Array, VJP]  # result of an operation on arrays
 
 FLOATS = ("float16", "bfloat16", "float32", "float64")
-_numbers = count()  # the numbers of nodes, and the versions of leaves
+_clock = count()  # advances with each new node and each change of weights, so that backward can compare the two
 _grad_enabled = Scoped(True)
 _observer: Scoped[Any] = Scoped(None)  # an Observer (observe.py), or None
 
@@ -64,7 +64,7 @@ class Node:
         self.shape, self.dtype = output.shape, output.dtype
         self.vjp: VJP | None = vjp
         self.parents = parents  # aligned with the operation's positional arguments; None where no gradient is wanted
-        self.number = next(_numbers)
+        self.number = next(_clock)
 
 
 class Tensor(TensorMethods):
@@ -87,7 +87,7 @@ class Tensor(TensorMethods):
     """
 
     __slots__ = ("data", "grad", "node", "requires_grad")
-    version = 0  # version of a leaf's values: the node number at their last change (models/module.py)
+    version = 0  # the value of `_clock` when the values of a leaf last changed (models/module.py)
 
     def __init__(self, data: Any, requires_grad: bool = False) -> None:
         if isinstance(data, Tensor):
@@ -182,8 +182,8 @@ def record_node(name: str, output: Any, vjp: VJP, args: tuple[Any, ...], wants_g
 
 
 def next_version() -> int:
-    """Return the next value of the node counter, which is greater than the number of any existing node."""
-    return next(_numbers)
+    """Return a version for values that have just changed; all nodes computed from the old values have lower numbers."""
+    return next(_clock)
 
 
 def adds_in_place(vjp: VJP) -> VJP:
