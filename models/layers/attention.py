@@ -121,7 +121,7 @@ class Attention(Module):
 
 
 class SelfAttention(Attention):
-    """Concat(head_1 .. head_H) W^O with head_i = Attention(x W_i^Q, x W_i^K, x W_i^V). (B, T, D) -> (B, T, D).
+    """Multi-head attention of a sequence to itself.
 
     One matrix contains W^Q, W^K and W^V of all heads. Arguments: see `Attention`.
     """
@@ -133,7 +133,9 @@ class SelfAttention(Attention):
     def forward(
         self, x: Tensor, spec: npx.AttentionSpec = npx.AttentionSpec(), cache: KeyValueCache | None = None
     ) -> Tensor:
-        """Attend within x (B, T, D), or packed (R, D).
+        """Return Concat(head_1 .. head_H) W^O, where head_i = Attention(x W_i^Q, x W_i^K, x W_i^V).
+
+        x and the result are (B, T, D), or packed (R, D).
 
         Args:
             spec: mask, bias and packing.
@@ -169,7 +171,7 @@ class SelfAttention(Attention):
 
 
 class CrossAttention(Attention):
-    """Attention with queries from x (B, T, D) and keys and values from `memory` (B, S, D). (B, T, D) -> (B, T, D).
+    """Multi-head attention of one sequence to another, the memory.
 
     One matrix contains W^K and W^V of all heads. Arguments: see `Attention`.
     """
@@ -186,7 +188,7 @@ class CrossAttention(Attention):
         spec: npx.AttentionSpec = npx.AttentionSpec(),
         cache: KeyValueCache | None = None,
     ) -> Tensor:
-        """Attend from x to the memory.
+        """Return the attention (B, T, D) of x (B, T, D) to `memory` (B, S, D); all three may be packed, (R, D).
 
         Args:
             spec: mask of the memory and packing.

@@ -46,7 +46,8 @@ def gelu_grad(g, x, p, gx):
 
 @ACTIVATIONS.register("gelu")
 class GELU(Linear):
-    """gelu(x W + b). (..., D) -> (..., F)."""
+    """A linear map, followed by `gelu`."""
 
     def forward(self, x: Tensor) -> Tensor:
+        """Return gelu(x W + b) (..., F) for x (..., D)."""
         return gelu(super().forward(x))

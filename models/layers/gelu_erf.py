@@ -52,7 +52,8 @@ def gelu_erf_grad(g: Any, x: Any, p: Any) -> Any:
 
 @ACTIVATIONS.register("gelu_erf")
 class GELUErf(Linear):
-    """gelu_erf(x W + b). (..., D) -> (..., F)."""
+    """A linear map, followed by `gelu_erf`."""
 
     def forward(self, x: Tensor) -> Tensor:
+        """Return gelu_erf(x W + b) (..., F) for x (..., D)."""
         return gelu_erf(super().forward(x))

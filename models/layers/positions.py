@@ -19,17 +19,22 @@ def end_position(start: Start, x: Any) -> int:
 
 
 class Positions(Module):
-    """Base class of positional encodings.
-
-    `forward(x, start)` returns x combined with the encodings of its positions. For x (B, T, D), `start` is the first
-    position; for packed x (R, D), it is the packing.
-    """
+    """Base class of positional encodings."""
 
     max_length: int | None = None  # number of positions; None for no limit
     rotary_base: float | None = None  # base for rotations in self-attention; None for encodings that do not rotate
 
     def __init__(self, d_model: int, max_positions: int = 0) -> None:
         self.d_model = d_model
+
+    def forward(self, x: Tensor, start: Start = 0) -> Tensor:
+        """Return x, combined with the encodings of its positions; subclasses must define this.
+
+        Args:
+            x: vectors (B, T, D), or packed (R, D).
+            start: the position of x[:, 0], or the packing of packed x. Default 0.
+        """
+        return super().forward(x, start)
 
     @classmethod
     def make_score_bias(cls, c: Any, causal: bool) -> "ScoreBias | None":
@@ -82,7 +87,7 @@ def add_constant(x, constant):
 
 @POSITIONS.register("sinusoidal")
 class Sinusoids(Positions):
-    """Adds `sinusoids`, with sines and cosines interleaved as in the paper."""
+    """Sinusoidal positions, with sines and cosines interleaved as in the paper (`sinusoids`)."""
 
     halves = False
     rates: str | None = None  # as for `sinusoids`
@@ -96,6 +101,7 @@ class Sinusoids(Positions):
         return self._table[start.positions] if isinstance(start, npx.Packing) else self._table[start:end]
 
     def forward(self, x: Tensor, start: Start = 0) -> Tensor:
+        """Return x (B, T, D), or packed x (R, D), plus the encodings of its positions from `start` on."""
         if x.shape[-1] != self.d_model:
             raise ValueError(f"positions: expected {self.d_model} columns; got {x.shape[-1]}; try x (B, T, d_model)")
         return add_constant(x, self.table_rows(start, x, x.dtype))
@@ -106,23 +112,24 @@ class Sinusoids(Positions):
 
 @POSITIONS.register("sinusoidal_halves")
 class SinusoidsInHalves(Sinusoids):
-    """Adds `sinusoids`, with all sines before all cosines."""
+    """Sinusoidal positions, with all sines before all cosines (`sinusoids`)."""
 
     halves = True
 
 
 @POSITIONS.register("learned")
 class LearnedPositions(Positions):
-    """Adds rows of a learned table of `max_length` positions (paper Table 3, row E).
-
-    Raises ValueError for longer sequences.
-    """
+    """A learned vector for each of `max_length` positions (paper Table 3, row E)."""
 
     def __init__(self, d_model: int, max_positions: int = 1024) -> None:
         self.weight = Parameter(normal(max_positions, d_model, d_model**-0.5))
         self.max_length = max_positions
 
     def forward(self, x: Tensor, start: Start = 0) -> Tensor:
+        """Return x (B, T, D), or packed x (R, D), plus the vectors of its positions from `start` on.
+
+        Raises ValueError for positions beyond `max_length`.
+        """
         end = end_position(start, x)
         if end > len(self.weight):
             raise ValueError(
@@ -138,6 +145,7 @@ class AttentionPositions(Positions):
     """Base class of encodings that leave embeddings unchanged because they act within self-attention."""
 
     def forward(self, x: Tensor, start: Start = 0) -> Tensor:
+        """Return x unchanged."""
         return x
 
 
@@ -151,9 +159,6 @@ class RotaryPositions(AttentionPositions):
 class ScoreBias(Module):
     """Base class of positional encodings that are added to the scores q k^T / sqrt(d_k) of self-attention.
 
-    `forward(q, n_keys, packing)` returns the bias for queries q (B, T, H, d_k), or q (R, H, d_k) with their packing,
-    and S = n_keys keys: a Tensor broadcastable to (B, H, T, S). The last query is at the position of the last key.
-
     Attributes:
         is_shared: whether all layers of a stack use the bias of the first one.
         multiplications: number of multiplications for each query token, for the FLOP count.
@@ -162,8 +167,18 @@ class ScoreBias(Module):
     is_shared = False
     multiplications = 0
 
+    def forward(self, q: Tensor, n_keys: int, packing: npx.Packing | None = None) -> Tensor:
+        """Return a bias that is broadcastable to the scores (B, H, T, S); subclasses must define this.
+
+        Args:
+            q: queries (B, T, H, d_k), or packed (R, H, d_k). The last query is at the position of the last key.
+            n_keys: number S of keys.
+            packing: the packing of q, if q is packed.
+        """
+        return super().forward(q, n_keys, packing)
+
 
 def distances(q: Any, n_keys: int, packing: npx.Packing | None) -> npx.Array:
-    """Return the positions of keys relative to queries, s - t, integers (T, S). Arguments: see `ScoreBias`."""
+    """Return the positions of keys relative to queries, s - t, integers (T, S). Arguments: see `ScoreBias.forward`."""
     n_queries = packing.max_length if packing else q.shape[1]
     return npx.arange(n_keys) - npx.arange(n_keys - n_queries, n_keys)[:, None]

@@ -128,7 +128,7 @@ def restricted_self_attention(qkv, heads, d_k, window, spec=npx.AttentionSpec(),
 
 
 class RestrictedSelfAttention(SelfAttention):
-    """Self-attention to `window` positions: around each position or, if causal, up to it. (B, T, D) -> (B, T, D).
+    """Self-attention in which each position attends to a window: around it or, if causal, up to it.
 
     Args:
         window: number r of positions that a position attends to, itself included.
@@ -150,6 +150,12 @@ class RestrictedSelfAttention(SelfAttention):
     def forward(
         self, x: Tensor, spec: npx.AttentionSpec = npx.AttentionSpec(), cache: KeyValueCache | None = None
     ) -> Tensor:
+        """Return the attention of x (B, T, D), or packed x (R, D), to itself within the window, in the shape of x.
+
+        Args:
+            spec: mask and packing. Raises ValueError for a spec with a bias.
+            cache: the keys and values of earlier positions; the keys and values of x are appended.
+        """
         require_no_bias(spec)
         qkv = self.query_key_value(x)
         if cache is None:

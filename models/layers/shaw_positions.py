@@ -58,6 +58,7 @@ class RelativeKeys(ScoreBias):
         self.multiplications = n_heads * self.weight.size
 
     def forward(self, q: Tensor, n_keys: int, packing: npx.Packing | None = None) -> Tensor:
+        """Return the scores of relative positions (B, H, T, S), S = n_keys, for queries q; see `ScoreBias.forward`."""
         return relative_scores(q, self.weight, n_keys, packing)
 
 

@@ -16,7 +16,8 @@ def silu(x):
 
 @ACTIVATIONS.register("silu")
 class SiLU(Linear):
-    """silu(x W + b). (..., D) -> (..., F)."""
+    """A linear map, followed by `silu`."""
 
     def forward(self, x: Tensor) -> Tensor:
+        """Return silu(x W + b) (..., F) for x (..., D)."""
         return silu(super().forward(x))
