@@ -15,8 +15,8 @@ engine drops a vjp as soon as it has run.
 Five rules keep the engine simple and fast:
 - Nodes are numbered in order of creation. Inputs are created before outputs, so backward visits descending numbers.
 - A vjp never writes to the gradient it receives, so one array can serve several parents without a copy.
-- The engine owns accumulation: it borrows the first gradient that arrives at a node, allocates at the first sum, and
-  adds later gradients in place. It adds directly to the `grad` of a leaf that already has one.
+- The engine sums the gradients that arrive at a node. It borrows the first one, adds the second one to it in a new
+  array, and adds later ones in place. If a leaf already has a `grad`, the engine adds to this array directly.
 - A vjp marked with `adds_in_place` also receives the arrays in which the gradients of its parents are summed. For each
   parent it either adds to that array and returns it, or returns a new array that the engine may keep.
 - A vjp may have an attribute `recompute_fn`: a function that recomputes the operation's output, bit for bit, for later
@@ -50,7 +50,7 @@ _observer: Scoped[Any] = Scoped(None)  # an Observer (observe.py), or None
 
 @cache
 def is_floating(dtype: Any) -> bool:
-    """Return whether a dtype can have gradients."""
+    """Return whether arrays of a dtype can have gradients."""
     return dtype.name in FLOATS
 
 
@@ -189,9 +189,10 @@ def next_version() -> int:
 def adds_in_place(vjp: VJP) -> VJP:
     """Mark vjp(g, accumulate_into=NO_TARGETS) as one that can add gradients to existing sums.
 
-    For each argument, `accumulate_into` has None if no sum exists yet, else a contiguous array of the argument's shape,
-    in its dtype or a wider one. A vjp that adds to `accumulate_into[i]` returns that array at position i; it may ignore
-    an array. All other returned arrays must be new, not g or an array in use; several arguments may share one.
+    `accumulate_into` has an entry for each argument: None if there is no sum yet, or else a contiguous array with the
+    sum so far, in the argument's shape and in its dtype or a wider one. A vjp that adds to `accumulate_into[i]` returns
+    this array at position i. It may also ignore the array and return the gradient in a new one. Every other array that
+    it returns must be new, not g or an array in use, but several arguments may share one.
     """
     vjp.adds_in_place = True  # type: ignore[attr-defined]
     return vjp
@@ -237,8 +238,9 @@ def backward(tensor: Tensor, g: Any = None, on_leaf_done: Callable[[Tensor], obj
         on_leaf_done: called with each leaf as soon as its `grad` is complete, while the pass continues. It is not
             called for a leaf if a vjp on some path to it returned None.
 
-    Raises RuntimeError if `tensor` requires no gradient, if its graph is consumed, or if a weight has changed in
-    between. Raises ValueError for a wrong `g`, or for a missing one if `tensor` has several elements.
+    Raises RuntimeError if `tensor` requires no gradient, if an earlier backward pass has consumed its graph, or if a
+    weight has changed since it was used. Raises ValueError if `g` has another shape or dtype than `tensor`, or if it is
+    missing and `tensor` has several elements.
     """
     if not tensor.requires_grad:
         contract.reject_constant_result()

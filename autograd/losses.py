@@ -47,7 +47,7 @@ def linear_cross_entropy(x: Array, w: Array, targets: Array, smoothing: LabelSmo
 
 @composition
 def composed_cross_entropy(logits: Tensor, targets: Array, smoothing: LabelSmoothing = LabelSmoothing()) -> Tensor:
-    """`cross_entropy` from elementary operations: - sum_k q_k log softmax(logits)_k, with q as a constant array."""
+    """Compute `cross_entropy` with elementary operations, as - sum_k q_k log softmax(logits)_k for a constant q."""
     n_classes = logits.shape[-1]
     logits = logits.reshape(-1, n_classes)
     targets = targets.reshape(-1)
@@ -71,5 +71,5 @@ def composed_cross_entropy(logits: Tensor, targets: Array, smoothing: LabelSmoot
 def composed_linear_cross_entropy(
     x: Tensor, w: Tensor, targets: Array, smoothing: LabelSmoothing = LabelSmoothing()
 ) -> Tensor:
-    """`linear_cross_entropy` from elementary operations."""
+    """Compute `linear_cross_entropy` with elementary operations."""
     return composed_cross_entropy(x @ w.transpose(), targets, smoothing)

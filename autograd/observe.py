@@ -96,7 +96,7 @@ class Step:
 
 
 class Recorder(Observer):
-    """An observer that stores every value, every gradient, and how each gradient was passed on. For small graphs.
+    """An observer that stores every value, every gradient, and how each gradient was passed on, for small graphs.
 
     Attributes:
         steps: the operations by node number.

@@ -1,8 +1,8 @@
 """Small operations from which all others can be composed: arithmetic, shapes, reductions, matrix products.
 
 Each function takes plain arrays and returns its output and a vjp; `differentiable` turns it into an operation on
-Tensors. `g` is the gradient of the output. Broadcasting follows NumPy's rules. Its gradient is a sum over the broadcast
-axes (`unbroadcast`).
+Tensors. `g` is the gradient of the output. Operands are broadcast as in NumPy; the gradient of a broadcast operand is
+summed over the broadcast axes (`unbroadcast`).
 """
 
 from collections.abc import Callable
@@ -208,7 +208,7 @@ def matmul(a: Array, b: Array) -> Result:
 
 
 def _expand(g: Array, x: Array, axis: Any, keepdims: bool) -> Array:
-    """Broadcast the gradient g of a reduction of x to x's shape, as a view."""
+    """Broadcast g, the gradient of a reduction of x, to the shape of x. The result is a view."""
     if axis is not None and not keepdims:
         g = npx.expand_dims(g, axis)
     return npx.broadcast_to(g, x.shape)

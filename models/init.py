@@ -38,7 +38,7 @@ def full(value: float, *shape: int) -> npx.Array:
 
 
 def normal(rows: int, width: int, deviation: float, zero_row: int | None = None) -> npx.Array:
-    """Sample (rows, width) from a normal distribution with this standard deviation; `zero_row` is set to zeros."""
+    """Sample (rows, width) from a normal distribution with standard deviation `deviation`; `zero_row` becomes zeros."""
     if _shapes_only.get():
         return full(0, rows, width)
     table = npx.random.normal(npx.next_key(), (rows, width)) * deviation

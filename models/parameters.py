@@ -1,10 +1,9 @@
 """The parameters of a module in one flat buffer, for the optimizer and for data-parallel training.
 
-By default each gradient is a separate array, which exists from the vjp that computes it until the next `zero_grad`. It
-can reuse memory that activations have freed, nothing is zeroed, and the first gradient is not added to zeros. The
-alternative is one array for all gradients, created by `FlatParameters.flatten_grad`. It is needed with several ranks,
-which send parts of it; with CUDA graphs, which add to fixed addresses; and with low-precision weights, whose gradients
-are float32.
+By default, each gradient is a separate array. It exists from the vjp that computes it until the next `zero_grad`, so it
+can use memory that activations have freed, and no array has to be filled with zeros. The alternative is one array for
+all gradients, created by `FlatParameters.flatten_grad`. It is needed with several ranks, which send parts of it; with
+CUDA graphs, which add to fixed addresses; and with low-precision weights, whose gradients are float32.
 """
 
 import weakref
@@ -125,7 +124,7 @@ class FlatParameters:
         return self.grad
 
     def gradient_chunks(self) -> Iterator[tuple[slice, npx.Array]]:
-        """Yield the gradient in chunks, in order: (span of the flat arrays, values). Missing gradients are zeros."""
+        """Yield (span of the flat arrays, gradient) for one chunk after the other. Missing gradients are zeros."""
         if self.grad is not None:
             yield slice(0, self.size), self.flatten_grad()
             return
@@ -177,7 +176,7 @@ class FlatParameters:
             p.version = version
 
     def zero_grad(self) -> None:
-        """Reset every gradient: to zero in the flat array, otherwise to None."""
+        """Set every gradient to zero after `flatten_grad`, and otherwise to None."""
         self.check()
         if self.grad is not None:
             self.flatten_grad()[...] = 0

@@ -21,7 +21,7 @@ DIVERGENCE_CHUNK = 1 << 22  # maximum number of logits in memory at a time, in e
 
 
 def checked_normalizer(given: float | None, targets: npx.Array, pad_id: int) -> float:
-    """Return the given normalizer of a loss or, if it is None, the number of targets that are not padding, at least 1.
+    """Return the normalizer of a loss: `given`, or by default the number of targets that are not padding, at least 1.
 
     Raises ValueError unless the normalizer is positive and finite.
     """
@@ -189,7 +189,7 @@ class SequenceModel(Module):
         loss_normalizer: float,
         rdrop: float = 0.0,
     ) -> Tensor:
-        """Return the `token_loss` of the output of `compute_hidden`, or, with `rdrop` > 0, the loss of R-Drop.
+        """Return the `token_loss` of the output of `compute_hidden` or, with `rdrop` > 0, the loss of R-Drop:
 
             1/2 (CE_1 + CE_2) + rdrop / 4 (KL(P_1 | P_2) + KL(P_2 | P_1))
 

@@ -136,7 +136,7 @@ class Encoder(SequenceModel):
         Both are on the host. No graph is recorded.
 
         Args:
-            labels: (B, S) of the tokens, or (B, 1) of the texts, as for `loss`.
+            labels: the labels (B, S) of the tokens or (B, 1) of the texts, as for `loss`.
         """
         with no_grad():
             packed = self._pack(ids, labels)

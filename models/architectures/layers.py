@@ -101,7 +101,7 @@ def causal_spec(x: Tensor, packing: npx.Packing | None = None) -> npx.AttentionS
 
 
 def norm_factors(c: TransformerConfig, stack: str) -> tuple[float, float]:
-    """Return DeepNorm's factors on residual connections and on the initialization of sub-layers; otherwise (1, 1)."""
+    """Return DeepNorm's factors on residual connections and on initial weights, or (1, 1) for other norm placements."""
     return deep_norm_factors(stack, c.n_layers) if c.norm == "deepnorm" else (1.0, 1.0)
 
 

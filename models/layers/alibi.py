@@ -21,7 +21,7 @@ def slopes(n_heads: int) -> list[float]:
 
 
 class AlibiBias(ScoreBias):
-    """-m_h |s - t| for query position t and key position s, with the slope m_h of head h (`slopes`); not learned.
+    """The bias -m_h |s - t| for query position t and key position s. The slope m_h of head h is not learned (`slopes`).
 
     The paper defines this bias for causal attention. Without a causal mask, later positions get the same penalty as
     earlier ones at the same distance.

@@ -71,7 +71,7 @@ def unfold(x, width, dilation=1, causal=False, packing=None, lengths=None):
 
 @differentiable
 def glu(x):
-    """Return a sigmoid(b) (..., F) for the halves a, b of the last axis of x (..., 2 F) (Dauphin et al., 2017)."""
+    """Return a * sigmoid(b) (..., F), where x (..., 2 F) is the concatenation of a and b (Dauphin et al., 2017)."""
     if x.shape[-1] % 2:
         raise ValueError(f"glu: expected an even number of columns; got {x.shape[-1]}; try (..., 2 F)")
     a, b = x[..., : x.shape[-1] // 2], x[..., x.shape[-1] // 2 :]

@@ -42,7 +42,7 @@ class TimeMajor:
         self.is_transposed = not reverse and (packing is None or packing.is_rectangular)
 
     def scatter(self, x: npx.Array) -> npx.Array:
-        """Return x (..., G), or a copy, as steps (T, B, G), in the accumulation dtype of x."""
+        """Return x (..., G) as steps (T, B, G) in the accumulation dtype of x. The result may share memory with x."""
         dtype = npx.accumulation_dtype(x.dtype)
         if self.is_transposed:
             return x.reshape(self.batch, self.length, x.shape[-1]).swapaxes(0, 1).astype(dtype, copy=False)
@@ -56,7 +56,7 @@ class TimeMajor:
         return [steps, *(p.astype(steps.dtype, copy=False) for p in parameters)]
 
     def gather(self, steps: npx.Array) -> npx.Array:
-        """Return steps (T, B, G), or a copy, as (..., G), in the layout and dtype of x."""
+        """Return steps (T, B, G) as (..., G) in the layout and dtype of x. The result may share memory with `steps`."""
         rows = steps.swapaxes(0, 1) if self.is_transposed else steps.reshape(-1, steps.shape[-1])[self.rows]
         return rows.reshape(*self.leading, steps.shape[-1]).astype(self.dtype, copy=False)
 

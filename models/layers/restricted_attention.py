@@ -14,15 +14,12 @@ from npx.kernels.attention_spec import rotate
 
 
 def window_margins(window: int, causal: bool) -> tuple[int, int]:
-    """Return the number of positions before itself, and after itself, that each position attends to.
-
-    Their sum is `window` - 1.
-    """
+    """Return how many earlier and how many later positions each position attends to; their sum is `window` - 1."""
     return (window - 1, 0) if causal else (window // 2, (window - 1) // 2)
 
 
 def window_mask(n_queries: int, n_keys: int, window: int, causal: bool) -> npx.Array:
-    """Return a mask (T, S), True where one of the last T of S positions attends to one of the S positions."""
+    """Return a mask (T, S) for queries at the last T of S positions: True where a query attends to a key."""
     before, after = window_margins(window, causal)
     distance = npx.arange(n_keys) - npx.arange(n_keys - n_queries, n_keys)[:, None]
     return (-before <= distance) & (distance <= after)

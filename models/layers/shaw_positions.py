@@ -41,7 +41,7 @@ def relative_scores(q, table, n_keys, packing=None):
 
 
 class RelativeKeys(ScoreBias):
-    """q_t . a_(s - t) / sqrt(d_k) for query position t and key position s: equation 4 of the paper.
+    """The bias q_t . a_(s - t) / sqrt(d_k) for query position t and key position s (equation 4 of the paper).
 
     The vectors a (2k + 1, d_k) are learned in each layer and shared by its heads; distances beyond k use the vectors of
     -k and k. The paper also adds such vectors to the values (equation 3); its table 3 shows no gain from them, so they

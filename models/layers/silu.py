@@ -9,7 +9,7 @@ from models.registry import ACTIVATIONS
 
 @differentiable
 def silu(x):
-    """Return y = x s with s = sigmoid(x); dy/dx = s (1 + x (1 - s))."""
+    """Return y = x * s, where s = sigmoid(x); dy/dx = s * (1 + x * (1 - s))."""
     y, s = npx.elementwise(lambda x: (x * (s := logistic(x)), s), x, outputs=2)
     return y, lambda g: (npx.elementwise(lambda g, x, s: g * (s * (1 + x * (1 - s))), g, x, s),)
 

@@ -33,7 +33,7 @@ def bucket(distance: npx.Array, n_buckets: int, max_distance: int, causal: bool)
 
 
 class BucketBias(ScoreBias):
-    """b[bucket(s - t), h] for query position t, key position s and head h, with a learned table b (n_buckets, H).
+    """The bias b[bucket(s - t), h] for query position t, key position s and head h; b (n_buckets, H) is learned.
 
     As in T5, all layers of a stack share the table. Unlike T5, scores are divided by sqrt(d_k).
 
