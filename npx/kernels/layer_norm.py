@@ -55,9 +55,9 @@ def check_norm_inputs(name: str, x: Array, residual: Array | None = None) -> Non
 
 
 def norm_rows(x: Array, gamma: Array, beta: Array, eps: float, xhat: Array, y: Array, rstd: Array) -> None:
-    """Normalize the rows x (n, D); write xhat (n, D) (possibly to x itself), y (n, D) and rstd (n, 1)."""
+    """Normalize the rows x (n, D), and write xhat (n, D), which may be x itself, y (n, D) and rstd (n, 1)."""
     np.subtract(x, row_means(x), out=xhat)
-    np.vecdot(xhat, xhat, out=rstd[:, 0])  # until it is complete, rstd holds the variance, then its root
+    np.vecdot(xhat, xhat, out=rstd[:, 0])  # rstd is also scratch memory: first for the variance, then for its root
     rstd /= xhat.shape[-1]
     rstd += eps
     np.sqrt(rstd, out=rstd)

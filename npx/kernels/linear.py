@@ -112,7 +112,7 @@ def linear_grad_cuda(
 
 
 def mask_and_sum(g: Array, y: Array | None, bias: bool, accumulate_into: GradientTargets) -> tuple[Array, Array | None]:
-    """Return (g masked by y > 0, or g itself if y is None; the sum of its rows, or None if not `bias`)."""
+    """Set g to 0 where y = 0, unless y is None. Return this masked g and, if `bias`, the sum of its rows, else None."""
     if y is None and not bias:
         return g, None
     xp = array_module(g)

@@ -1,7 +1,8 @@
 """The recurrences of LSTM (Hochreiter and Schmidhuber, 1997) and GRU (Cho et al., 2014), all steps in one call.
 
 One matmul before the kernel yields the gate inputs z = x W_x + b of all steps, so a step computes only h w and the
-gates. One matmul after the last step yields the gradient of w. Arrays are time-major: steps access contiguous rows.
+gates. One matmul after the last step yields the gradient of w. Arrays are time-major, so that the rows of a step are
+contiguous.
 """
 
 from typing import Any
@@ -53,8 +54,8 @@ def lstm(z: Array, w: Array, state: Array) -> Output:
 def lstm_grad(g: Array, w: Array, gates: Array, hs: Array, cs: Array) -> tuple[Array, Array]:
     """Return the gradients (gz, gw) of `lstm`; the initial state is a constant.
 
-    The gradient of h_t is g_t + gz_(t+1) w^T. The gradient of c_t is a term through h_t plus f_(t+1) gc_(t+1). The
-    derivatives are sigmoid' = s (1 - s) and tanh' = 1 - u^2.
+    The gradient of h_t is g_t + gz_(t+1) w^T. The gradient of c_t is the sum of two terms: one through h_t, and
+    f_(t+1) gc_(t+1). The derivatives are sigmoid' = s (1 - s) and tanh' = 1 - u^2.
     """
     xp = array_module(g)
     gz = xp.empty_like(gates)

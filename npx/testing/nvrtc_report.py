@@ -35,7 +35,7 @@ class CompileError(RuntimeError):
 
 
 class KernelResources(NamedTuple):
-    """What a kernel needs, according to the compiler: registers per thread, spilled bytes, bytes of shared memory."""
+    """The resources of a kernel, as reported by the compiler: registers per thread, spilled bytes, shared bytes."""
 
     source: str
     kernel: str
@@ -166,7 +166,7 @@ def table(rows: list[KernelResources]) -> str:
 
 
 def main(names: list[str]) -> int:
-    """Print the table of the named or all kernel files; return 2 without NVRTC, 1 if a kernel does not compile."""
+    """Print the table of the named or all kernel files. Return 2 without NVRTC, 1 if a kernel does not compile."""
     try:
         load_nvrtc()
     except CompileError as error:
