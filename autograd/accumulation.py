@@ -11,7 +11,8 @@ class GradientSum:
 
     Attributes:
         array: the sum.
-        is_owned: whether the sum may write to the array. If not, it is the result of a vjp, which others may read.
+        is_owned: whether the sum may write to the array. If not, the array is the result of a vjp, and other nodes may
+            use it.
     """
 
     __slots__ = ("array", "is_owned")
@@ -34,5 +35,5 @@ def add_to_leaf(leaf: Any, gradient: Array, is_unshared: bool = False) -> None:
     elif is_unshared:
         leaf.grad = gradient
     else:
-        # A copy, because the same array may be the gradient of other inputs of the operation.
+        # The array is copied, because it may also be the gradient of other inputs of the operation.
         leaf.grad = npx.asarray(gradient.copy())

@@ -1,4 +1,4 @@
-"""The engine: Tensors, the graph of the operations that computed them, and `backward`. It defines no operations.
+"""The engine: Tensors, the graph of the operations that computed them, and `backward`, but no operations.
 
 An operation is a function on plain arrays that returns its output and a `vjp` (vector-Jacobian product): a function
 that takes the gradient g of a scalar with respect to the output and returns the gradients with respect to the inputs.
@@ -13,7 +13,8 @@ gradients that arrive at each parent. The closure of a vjp holds the arrays that
 engine drops a vjp as soon as it has run.
 
 Five rules keep the engine simple and fast:
-- Nodes are numbered in order of creation. Inputs are created before outputs, so backward visits descending numbers.
+- Nodes are numbered in order of creation. Inputs are created before outputs, so backward visits the nodes in descending
+  order of their numbers.
 - A vjp never writes to the gradient it receives, so one array can serve several parents without a copy.
 - The engine sums the gradients that arrive at a node. It borrows the first one, adds the second one to it in a new
   array, and adds later ones in place. If a leaf already has a `grad`, the engine adds to this array directly.

@@ -1,4 +1,4 @@
-"""The losses: label-smoothed cross entropy of given logits, or fused with the projection that computes the logits."""
+"""The losses: label-smoothed cross entropy, computed from logits or fused with the projection that computes them."""
 
 import npx
 from autograd import operations as ops

@@ -302,7 +302,7 @@ def cross_attention(
     recompute_inputs: tuple[Recompute | None, Recompute | None] = (None, None),
     n_kv_heads: int | None = None,
 ) -> Result:
-    """Attention of one sequence to another. The keys and values of the other one are a merged projection.
+    """Attention of one sequence to another, whose keys and values are in one array.
 
     queries (B, T, H * d_k); keys_values (B, S, n_kv_heads * (d_k + d_v)) begins with all keys; result (B, T, H * d_v).
     Packed arrays are (R, ...). `recompute_inputs` contains, for each input, a function that recomputes it in backward

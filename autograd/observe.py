@@ -100,7 +100,7 @@ class Recorder(Observer):
 
     Attributes:
         steps: the operations by node number.
-        leaves: the leaves by negative number, in order of first use.
+        leaves: the leaves in order of first use, with the numbers -1, -2, ...
     """
 
     def __init__(self) -> None:

@@ -102,9 +102,9 @@ class AttendingConvolution(GatedConvolution):
 class ConvS2S(EncoderDecoder):
     """Gated convolutions with attention in every decoder layer. `model(src_ids, tgt_ids)` returns logits (B, T, V).
 
-    Its attention is the Transformer's: W^K and W^V project the memory, which is the encoder's output plus the source
-    embedding. The original has one head and no W^K, and adds the embedding only to the values. It also has weight
-    normalization, which this model does not have.
+    The attention is that of the Transformer: W^K and W^V project the memory, which is the encoder's output plus the
+    source embedding. The original has one head and no W^K, adds the embedding only to the values, and uses weight
+    normalization.
     """
 
     def make_encoder(self, c: TransformerConfig) -> list[GatedConvolution]:
@@ -197,7 +197,7 @@ class ByteNet(EncoderDecoder):
         return norm
 
     def make_positions(self) -> Positions:
-        """Return an encoding that adds nothing: the convolutions already depend on the order."""
+        """Return an encoding that adds nothing: the convolutions already depend on the order of the tokens."""
         return RotaryPositions(self.config.d_model)
 
     def _checked_source(self, src_ids: Any) -> tuple[npx.Array, npx.Array]:

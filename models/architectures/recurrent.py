@@ -84,7 +84,7 @@ class RecurrentModel(EncoderDecoder):
         return [RecurrentDecoderLayer(c, i) for i in range(c.n_layers)]
 
     def make_positions(self) -> Positions:
-        """Return an encoding that adds nothing: the recurrence already depends on the order."""
+        """Return an encoding that adds nothing: the recurrence already depends on the order of the tokens."""
         return RotaryPositions(self.config.d_model)
 
     def new_source_caches(self, memory: Tensor) -> list[DecodingState]:

@@ -39,7 +39,7 @@ class AlibiBias(ScoreBias):
 
 @POSITIONS.register("alibi")
 class AlibiPositions(AttentionPositions):
-    """`AlibiBias` in every self-attention."""
+    """Positions that add `AlibiBias` to the scores of every self-attention."""
 
     @classmethod
     def make_score_bias(cls, c: Any, causal: bool) -> ScoreBias:

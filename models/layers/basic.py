@@ -11,8 +11,8 @@ class Linear(Module):
 
     Args:
         n_in: width of the input.
-        n_out: widths of the outputs. With several, the weight is their concatenation, and each part is initialized by
-            itself.
+        n_out: width of the output. With several widths, the layer has one matrix for each, and `weight` is their
+            concatenation; each matrix is initialized separately.
         bias: whether to add b, initially 0. Default True.
         activation: "" (default) or "relu".
         gain: factor on the initial weights (Xavier uniform, unless a `with models.init.use_scheme(...)` block selects

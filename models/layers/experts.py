@@ -72,7 +72,7 @@ class Experts(Module):
         return (y * gates.astype(x.dtype).reshape((n, k, 1))).sum(axis=1).reshape(x.shape)
 
     def record_balance_loss(self, p: Tensor, first: npx.Array) -> None:
-        """Compute the balance loss from p (R, E) and the first choices (R,), if a `collect_balance_losses` is open."""
+        """Within a `collect_balance_losses` block, add the loss for p (R, E) and the first choices (R,) to its list."""
         losses = _balance_losses.get()
         if losses is not None and self.training and len(first):
             fractions = host.bincount(first, minlength=len(self.experts)) / len(first)

@@ -27,5 +27,5 @@ class FeedForward(Module):
         self.outer = Linear(d_ff, d_model)
 
     def forward(self, x: Tensor) -> Tensor:
-        """Return max(0, x W1 + b1) W2 + b2 (..., D) for x (..., D), or the same with another activation than ReLU."""
+        """Return max(0, x W1 + b1) W2 + b2 (..., D) for x (..., D). Other activations replace max(0, x W1 + b1)."""
         return self.outer(self.dropout(self.inner(x)))  # (..., F), between the two projections

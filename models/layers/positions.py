@@ -90,7 +90,7 @@ class Sinusoids(Positions):
     """Sinusoidal positions, with sines and cosines interleaved as in the paper (`sinusoids`)."""
 
     halves = False
-    rates: str | None = None  # as for `sinusoids`
+    rates: str | None = None  # see `sinusoids`
     _table: npx.Array | None = None  # the encodings of the first positions; grows with the longest sequence so far
 
     def table_rows(self, start: Start, x: Any, dtype: Any) -> npx.Array:

@@ -92,7 +92,7 @@ def require_no_bias(spec: npx.AttentionSpec) -> None:
 
 @differentiable
 def restricted_self_attention(qkv, heads, d_k, window, spec=npx.AttentionSpec(), drop=None):
-    """Return `self_attention` over the `window` positions around each position or, if `causal`, up to it.
+    """Return `self_attention` over the `window` positions around each position or, if `causal`, up to and including it.
 
     qkv (B, T, H * (2 d_k + d_v)) begins with the queries of all heads; result (B, T, H * d_v). Packed arrays are (R,
     ...). The spec must have no bias.

@@ -13,7 +13,7 @@ from npx.kernels.layer_norm import check_norm_inputs
 def rms_norm(x, gain, eps=1e-6):
     """Return gain * x / sqrt(mean(x^2) + eps) over the last axis. x (..., D); gain (D,).
 
-    With z = x / rms and h = g gain: gx = (h - z mean(h z)) / rms, and the gradient of the gain is the sum of g z.
+    With z = x / rms and h = g * gain: gx = (h - z * mean(h * z)) / rms. The gradient of the gain is the sum of g * z.
     """
     check_norm_inputs("rms_norm", x)
     wide = x.astype(npx.accumulation_dtype(x.dtype), copy=False)

@@ -64,7 +64,7 @@ class RelativeKeys(ScoreBias):
 
 @POSITIONS.register("shaw")
 class ShawPositions(AttentionPositions):
-    """`RelativeKeys` in every self-attention."""
+    """Positions that add `RelativeKeys` to the scores of every self-attention."""
 
     @classmethod
     def make_score_bias(cls, c: Any, causal: bool) -> ScoreBias:

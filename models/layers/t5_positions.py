@@ -56,7 +56,7 @@ class BucketBias(ScoreBias):
 
 @POSITIONS.register("t5")
 class BucketPositions(AttentionPositions):
-    """`BucketBias` in every self-attention."""
+    """Positions that add `BucketBias` to the scores of every self-attention."""
 
     @classmethod
     def make_score_bias(cls, c: Any, causal: bool) -> ScoreBias:

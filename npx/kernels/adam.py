@@ -72,7 +72,7 @@ def adam_numpy(p: Array, g: Array, m: Array, v: Array, coefficients: AdamStep, l
     """Update one block at a time, with two small scratch arrays."""
     scale, rate1, rate2, step_size, eps, decay = coefficients
 
-    def body(i: int, j: int) -> None:  # gb, mb, vb: the block's part of scale g, m, v
+    def body(i: int, j: int) -> None:  # gb, mb, vb: the block's part of scale * g, m, v
         gb = g[i:j] * scale
         mb, vb = m[i:j], v[i:j]
         scratch = gb - mb

@@ -50,7 +50,7 @@ class LabelSmoothing(NamedTuple):
     pad_id: int = 0
 
     def target_weights(self, n_classes: int) -> tuple[float, float]:
-        """Return (on, off) of the smoothed target. Raises ValueError for an invalid `epsilon` or `classes`."""
+        """Return the weights (on, off) of the smoothed target. Raises ValueError for invalid attributes."""
         if not 0 <= self.epsilon < 1:
             expected = "a number of at least 0 and below 1"
             raise ValueError(f"label_smoothing: expected {expected}; got {self.epsilon!r}; try 0.1")

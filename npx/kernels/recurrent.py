@@ -25,7 +25,7 @@ def split_columns(x: Any, n: int) -> list[Any]:
 
 @kernel
 def lstm(z: Array, w: Array, state: Array) -> Output:
-    """Return the outputs h_t of T steps.
+    """Return the outputs h_t of T steps of an LSTM.
 
         i, f, o = sigmoid(z_t + h_(t-1) w) and u = tanh(z_t + h_(t-1) w), each from its own columns of z and w
         c_t = f c_(t-1) + i u,  h_t = o tanh(c_t)
@@ -77,7 +77,7 @@ def lstm_grad(g: Array, w: Array, gates: Array, hs: Array, cs: Array) -> tuple[A
 
 @kernel
 def gru(z: Array, w: Array, b: Array, state: Array) -> Output:
-    """Return the outputs h_t of T steps.
+    """Return the outputs h_t of T steps of a GRU.
 
         r, s = sigmoid(z_t + h_(t-1) w), q = h_(t-1) w + b, u = tanh(z_t + r q), each from its own columns
         h_t = s h_(t-1) + (1 - s) u

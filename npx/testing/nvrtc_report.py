@@ -124,9 +124,10 @@ def read_log(log: str) -> Iterator[tuple[str, int, int, int]]:
 def kernel_resources(
     source: str, architectures: Sequence[str] = ARCHITECTURES, selected: list[dict[str, str]] | None = None
 ) -> list[KernelResources]:
-    """Compile a file with each of the `selected` definitions, or of those it lists; return its kernels' resources.
+    """Compile a file and return the resources of its kernels. The results are cached on disk.
 
-    The results are cached on disk.
+    Args:
+        selected: the definitions with which to compile the file. Default: those that it lists.
     """
     major, minor = ctypes.c_int(), ctypes.c_int()
     load_nvrtc().nvrtcVersion(ctypes.byref(major), ctypes.byref(minor))
