@@ -31,7 +31,7 @@ class AlibiBias(ScoreBias):
         self.slopes = slopes(n_heads)
 
     def forward(self, q: Tensor, n_keys: int, packing: npx.Packing | None = None) -> Tensor:
-        """Return the penalties (H, T, S) for queries q and S = n_keys keys; see `ScoreBias.forward`."""
+        """Return the penalties (H, T, S) for queries q and S = n_keys keys; see `ScoreBias`."""
         dtype = npx.accumulation_dtype(q.dtype)  # 16-bit floats cannot represent large distances
         slope = npx.asarray(self.slopes, dtype)[:, None, None]
         return Tensor(-slope * npx.absolute(distances(q, n_keys, packing)).astype(dtype))  # (H, T, S)

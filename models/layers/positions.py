@@ -19,22 +19,17 @@ def end_position(start: Start, x: Any) -> int:
 
 
 class Positions(Module):
-    """Base class of positional encodings."""
+    """Base class of positional encodings.
+
+    Subclasses define `forward(x, start)`, which returns x (B, T, D), or packed x (R, D), combined with the encodings of
+    its positions. `start` is the position of x[:, 0], or the packing of packed x.
+    """
 
     max_length: int | None = None  # number of positions; None for no limit
     rotary_base: float | None = None  # base for rotations in self-attention; None for encodings that do not rotate
 
     def __init__(self, d_model: int, max_positions: int = 0) -> None:
         self.d_model = d_model
-
-    def forward(self, x: Tensor, start: Start = 0) -> Tensor:
-        """Return x, combined with the encodings of its positions; subclasses must define this.
-
-        Args:
-            x: vectors (B, T, D), or packed (R, D).
-            start: the position of x[:, 0], or the packing of packed x. Default 0.
-        """
-        return super().forward(x, start)
 
     @classmethod
     def make_score_bias(cls, c: Any, causal: bool) -> "ScoreBias | None":
@@ -159,6 +154,10 @@ class RotaryPositions(AttentionPositions):
 class ScoreBias(Module):
     """Base class of positional encodings that are added to the scores q k^T / sqrt(d_k) of self-attention.
 
+    Subclasses define `forward(q, n_keys, packing)`, which returns a bias that is broadcastable to the scores
+    (B, H, T, S) of queries q (B, T, H, d_k), or packed q (R, H, d_k) with their packing, and S = n_keys keys. The last
+    query is at the position of the last key.
+
     Attributes:
         is_shared: whether all layers of a stack use the bias of the first one.
         multiplications: number of multiplications for each query token, for the FLOP count.
@@ -167,18 +166,8 @@ class ScoreBias(Module):
     is_shared = False
     multiplications = 0
 
-    def forward(self, q: Tensor, n_keys: int, packing: npx.Packing | None = None) -> Tensor:
-        """Return a bias that is broadcastable to the scores (B, H, T, S); subclasses must define this.
-
-        Args:
-            q: queries (B, T, H, d_k), or packed (R, H, d_k). The last query is at the position of the last key.
-            n_keys: number S of keys.
-            packing: the packing of q, if q is packed.
-        """
-        return super().forward(q, n_keys, packing)
-
 
 def distances(q: Any, n_keys: int, packing: npx.Packing | None) -> npx.Array:
-    """Return the positions of keys relative to queries, s - t, integers (T, S). Arguments: see `ScoreBias.forward`."""
+    """Return the positions of keys relative to queries, s - t, integers (T, S). Arguments: see `ScoreBias`."""
     n_queries = packing.max_length if packing else q.shape[1]
     return npx.arange(n_keys) - npx.arange(n_keys - n_queries, n_keys)[:, None]

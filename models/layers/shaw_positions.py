@@ -58,7 +58,7 @@ class RelativeKeys(ScoreBias):
         self.multiplications = n_heads * self.weight.size
 
     def forward(self, q: Tensor, n_keys: int, packing: npx.Packing | None = None) -> Tensor:
-        """Return the scores of relative positions (B, H, T, S), S = n_keys, for queries q; see `ScoreBias.forward`."""
+        """Return the scores of relative positions (B, H, T, S), S = n_keys, for queries q; see `ScoreBias`."""
         return relative_scores(q, self.weight, n_keys, packing)
 
 

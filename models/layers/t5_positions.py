@@ -49,7 +49,7 @@ class BucketBias(ScoreBias):
         self.n_buckets, self.max_distance, self.causal = n_buckets, max_distance, causal
 
     def forward(self, q: Tensor, n_keys: int, packing: npx.Packing | None = None) -> Tensor:
-        """Return the learned bias (H, T, S) for queries q and S = n_keys keys; see `ScoreBias.forward`."""
+        """Return the learned bias (H, T, S) for queries q and S = n_keys keys; see `ScoreBias`."""
         buckets = bucket(distances(q, n_keys, packing), self.n_buckets, self.max_distance, self.causal)
         return neural.embedding(self.weight, buckets).transpose((2, 0, 1))  # (H, T, S)
 
