@@ -13,8 +13,7 @@ gradients that arrive at each parent. The closure of a vjp holds the arrays that
 engine drops a vjp as soon as it has run.
 
 Five rules keep the engine simple and fast:
-- Nodes are numbered in order of creation. Inputs are created before outputs, so backward visits the nodes in descending
-  order of their numbers.
+- Nodes are numbered in order of creation. Inputs are created before outputs, so backward begins with the last number.
 - A vjp never writes to the gradient it receives, so one array can serve several parents without a copy.
 - The engine sums the gradients that arrive at a node. It borrows the first one, adds the second one to it in a new
   array, and adds later ones in place. If a leaf already has a `grad`, the engine adds to this array directly.
@@ -239,9 +238,8 @@ def backward(tensor: Tensor, g: Any = None, on_leaf_done: Callable[[Tensor], obj
         on_leaf_done: called with each leaf as soon as its `grad` is complete, while the pass continues. It is not
             called for a leaf if a vjp on some path to it returned None.
 
-    Raises RuntimeError if `tensor` requires no gradient, if an earlier backward pass has consumed its graph, or if a
-    weight has changed since it was used. Raises ValueError if `g` has another shape or dtype than `tensor`, or if it is
-    missing and `tensor` has several elements.
+    Raises RuntimeError if `tensor` requires no gradient, if its graph is consumed, or if a weight has changed since
+    it was used. Raises ValueError for a wrong shape or dtype of `g`, or if `tensor` has several elements but no `g`.
     """
     if not tensor.requires_grad:
         contract.reject_constant_result()
