@@ -6,7 +6,7 @@ from functools import partial
 import numpy as np
 import pytest
 
-from autograd import accumulates, differentiable
+from autograd import adds_in_place, differentiable
 from autograd import operations as ops
 from autograd.testing import CheckError, GradientError, check_layer, check_operation, gradcheck, variants
 from autograd.testing.problem import Problem
@@ -167,7 +167,7 @@ def doubling(update):
                 return (accumulate_into[0],)
             return (2 * g,)
 
-        return 2 * x, accumulates(vjp)
+        return 2 * x, adds_in_place(vjp)
 
     return double
 
