@@ -9,7 +9,6 @@ gradients and precision at inputs derived from the given ones (`variants.py`). L
 import warnings
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
-from functools import partial
 from typing import Any
 
 import npx
@@ -19,11 +18,11 @@ from autograd.testing import rules, variants
 from autograd.testing.arguments import Arguments
 from autograd.testing.declared_gradient import DeclaredGradient
 from autograd.testing.expected import Expected
-from autograd.testing.hidden_state import buffer_state, cast_buffers, hold_state, layer_restored
+from autograd.testing.hidden_state import cast_buffers, hold_state, layer_restored
 from autograd.testing.problem import Problem, floating_point_warnings_ignored, is_float, require_floats
 from autograd.testing.problem_check import ProblemCheck
 from autograd.testing.progress import progress_line
-from autograd.testing.reference import Reference, compare_value, missing_bodies_reported
+from autograd.testing.reference import Reference, missing_bodies_reported
 from autograd.testing.report import Report
 from autograd.testing.reproduction import Placeholder, literal, reproduction
 from autograd.testing.stray_tensors import note_unchecked_tensors, require_registered, stray_tensors
@@ -91,16 +90,14 @@ def check_operation(
     variants.require_inside(problem, domain)
     with missing_bodies_reported(problem, operation, *arguments.restore(arguments.values)):
         hold_state(problem, operation, report.notes)
-        check = ProblemCheck(report, directions, float32, domain, dtype, seed)
-        check.declared = None if expect is None else DeclaredGradient(expect)
-        check.has_expect = True
-        if reference is not None:
-            check.compare_value = partial(compare_value, reference=arguments.adapt(reference))
+        declared = None if expect is None else DeclaredGradient(expect)
+        adapted = None if reference is None else arguments.adapt(reference)
+        check = ProblemCheck(report, directions, float32, domain, dtype, seed, adapted, declared)
         check.compare_value(problem, tolerance=1e-9, given=True)
         expected = check.check_given_inputs(problem)
     note_unchecked_tensors(stray_tensors(expected.problem), report.notes)
-    if check.declared is not None:
-        report.notes.append(check.declared.describe_difference(problem, seed))
+    if declared is not None:
+        report.notes.append(declared.describe_difference(problem, seed))
     output, _ = problem.output_and_leaves()
     saved = report.saved_bytes = rules.saved_bytes(output, [*problem.values, *options.values()])
     if max_saved_bytes is not None and saved > max_saved_bytes:
@@ -211,14 +208,13 @@ def check_layer(
             variants.require_inside(problem, domain)
             hold_state(problem, layer, notes)
             report.notes += [f"{mode} mode: {note}" for note in notes]
-            check = ProblemCheck(report, directions, float32, domain, None, seed)
-            check.save_buffers = partial(buffer_state, layer)
+            check = ProblemCheck(report, directions, float32, domain, None, seed, layer=layer)
             check.warm_up(problem)
             expected = check.check_given_inputs(problem, first)
             require_registered(expected.problem, layer, options, report.notes)
             mode_rules.check_backward_in_other_mode(expected, leave, enter)
             if mode == "eval" and len(modes) > 1:
-                others = [other for name, other in variants.values(problem) if name.endswith("in the parameters")]
+                others = [v.problem for v in variants.values(problem) if v.in_parameters]
                 mode_rules.check_mode_after_update(expected, others, restore_buffers, layer.train, layer.eval)
             if derive and not (first and first.equals(expected)):
                 check.check_derived_inputs(problem)
