@@ -75,7 +75,7 @@ def load(name: str) -> ModuleType:
 def select(target: str) -> list[CustomGradient]:
     """Return the custom gradients of `MODULE`, or the one that `MODULE:NAME` names.
 
-    Raises UsageError if the module has no custom gradient, or not the one named.
+    Raises UsageError if there is none.
     """
     module_name, _, name = target.partition(":")
     module = load(module_name)
@@ -139,7 +139,7 @@ def describe_input(x: Any) -> str:
 
 
 def parse_expectations(texts: list[str], gradients: list[CustomGradient]) -> dict[str, str]:
-    """Return the declared gradients by name, parsed from `NAME=GRADIENT`; a single function needs no name."""
+    """Parse `NAME=GRADIENT` into a dictionary of declared gradients; NAME is optional for a single function."""
     names = [g.name for g in gradients]
     expectations = {}
     for text in texts:
@@ -237,7 +237,7 @@ def parser() -> Parser:
     add = p.add_argument
     target = "dotted name of a module, or path of a .py file, and a function in it (default: all)"
     add("target", metavar="MODULE[:NAME]", help=target)
-    shapes = "shape of an input, in order: 4x6, 4:int, 4x6:bool, 4x6:positive; =0.5 for a value (default: guessed)"
+    shapes = "shape of the next input: 4x6, 4:int, 4x6:bool, 4x6:positive; =0.5 for a value (default: guessed)"
     add("--input", metavar="SHAPE", action="append", default=[], help=shapes)
     expect = "gradient that intentionally differs from the derivative: straight-through, reversed, or a sentence"
     add("--expect", metavar="NAME=GRADIENT", action="append", default=[], help=expect)

@@ -1,6 +1,6 @@
-"""`check_operation` for a function of Tensors and `check_layer` for a module, which combine all checks of this package.
+"""All checks of this package combined: `check_operation` for a function of Tensors, `check_layer` for a module.
 
-Both hold hidden state fixed (`hidden_state.py`) and run a `ProblemCheck` (`problem_check.py`). It compares the
+Both functions hold hidden state fixed (`hidden_state.py`) and run a `ProblemCheck` (`problem_check.py`), which compares
 gradients with numerical derivatives (`gradcheck.py`) and checks the rules (`rules.py`, `precision.py`). Then it checks
 gradients and precision at inputs derived from the given ones (`variants.py`). Layers also have rules for their modes
 (`modes.py`).
@@ -30,7 +30,7 @@ from autograd.testing.stray_tensors import note_unchecked_tensors, require_regis
 
 @contextmanager
 def overflow_ignored() -> Iterator[None]:
-    """Suppress warnings: derived inputs are expected to overflow and to divide by zero."""
+    """Suppress warnings, because derived inputs are meant to cause overflow and division by zero."""
     with floating_point_warnings_ignored(), warnings.catch_warnings():
         warnings.simplefilter("ignore", RuntimeWarning)
         yield
@@ -59,7 +59,7 @@ def check_operation(
         operation: a function of Tensors, with its own vjp or composed of other operations.
         inputs: float64 arrays of any shape, and any other arguments of the operation.
         max_saved_bytes: the maximum number of bytes saved for backward beyond inputs and output; None sets no limit.
-        directions: None compares every entry at the given inputs; a number N compares only along N random directions.
+        directions: None checks every entry of the given inputs; a number N checks only N random directions.
         float32: whether to compare float32 results with float64 results.
         derive: whether to repeat the check at other values and shapes, derived from the floating-point inputs.
         domain: the open interval (low, high) in which the operation and its gradient are finite, or a sequence with an
@@ -77,8 +77,9 @@ def check_operation(
         options: passed on to `operation`. An option with the name of an argument above has to be passed by position,
             or bound with `functools.partial`.
 
-    Returns a Report. Raises GradientError or CheckError, whose `rule` is a key of `report.RULES` and whose text ends
-    with a line that reproduces the failure. Raises TypeError and ValueError for invalid arguments, like `gradcheck`.
+    Returns a Report. Raises GradientError or CheckError if a rule is broken. The `rule` of the error is a key of
+    `report.RULES`, and its text ends with a line that reproduces the failure. Raises TypeError and ValueError for
+    invalid arguments, like `gradcheck`.
     """
     settings: dict[str, Any] = {"max_saved_bytes": max_saved_bytes, "dtype": dtype, "blocks": tuple(blocks) or None}
     settings |= {"reference": reference, "expect": expect, "float32": None if float32 else False}
@@ -168,8 +169,8 @@ def check_layer(
         seed: selects the weights of the outputs, the random directions and the dropout masks.
         options: passed on to `layer`. An option with the name of an argument above has to be passed by position.
 
-    Returns a Report. Raises a GradientError that names the input or parameter, CheckError, or, for invalid
-    arguments, TypeError or ValueError.
+    Returns a Report. Raises GradientError, which names the input or parameter, or CheckError if a rule is broken.
+    Raises TypeError and ValueError for invalid arguments.
     """
     require_layer(layer, modes)
     name = getattr(layer, "__name__", type(layer).__name__)

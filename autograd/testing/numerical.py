@@ -84,7 +84,7 @@ class Scale:
     Attributes:
         dtype: the narrowest dtype of the inputs and the output.
         y0: the outputs at the point, float64.
-        noise: their rounding errors.
+        noise: the rounding error of each output.
         rtol, atol: tolerances; if atol is None, it is derived from the outputs.
         min_derivative: derivatives below this count as 0.
         slack: differences below this are accepted.
@@ -175,7 +175,7 @@ def richardson(outputs: Outputs, scale: Scale, h: float, changed: Array) -> Deri
 
 
 class Estimate(NamedTuple):
-    """The derivatives at one step size, and their weighted sum with its bound."""
+    """The derivatives at one step size, and their weighted sum with a bound on its error."""
 
     derivatives: Derivatives
     numerical: float
@@ -197,7 +197,7 @@ def judge(
 
     Args:
         step: the first step size.
-        levels: the largest number of step sizes to try.
+        levels: the maximum number of step sizes to try.
     """
     estimates: list[Estimate] = []
     refuted: Verdict | None = None
@@ -257,7 +257,7 @@ def judge(
 
 
 def is_on_staircase(outputs: Outputs, weights: Array, analytic: float, numerical: float, y0: Array) -> bool:
-    """Return whether `analytic` is the derivative on one stair of a staircase, where longer steps give `numerical`.
+    """Return whether `analytic` is the derivative on a single stair, while steps across stairs give `numerical`.
 
     For example, at x = 1e6 a step is longer than the stairs of round(x), so its numerical derivative is 1. The test
     takes two steps of a few thousand units in the last place to either side: outputs as steep as `numerical` would

@@ -17,7 +17,7 @@ from autograd.testing.reference import Reference, compare_value
 from autograd.testing.report import REJECTIONS, GradientError, NonFiniteError, Report
 from autograd.testing.shrinking import SHRINKABLE, smallest
 
-MIN_DERIVATIVE = 1e-11  # relative to the output at the given inputs; at derived inputs, smaller ones count as 0
+MIN_DERIVATIVE = 1e-11  # at derived inputs, smaller ones count as 0; relative to the output at the given inputs
 MAX_DERIVED_ENTRIES = 36  # derived inputs with at most this many entries are checked entry by entry if in doubt
 
 
@@ -110,7 +110,7 @@ class ProblemCheck:
             already_checked: as for `gradcheck.compare_gradients`.
         """
         expected = self.compare_gradients(problem, self.directions, MAX_ENTRIES, already_checked=already_checked)
-        # At derived inputs, values much smaller than these are rounding errors of intermediate results of this size.
+        # At derived inputs, smaller derivatives may be rounding errors of intermediate results as large as this output.
         self.min_derivative = MIN_DERIVATIVE * expected.norm
         self.typical_sizes = [float(abs(x).max(initial=0.0)) for x in (expected.y, *expected.gradients)]
         rules.keeps_dtype(expected, self.dtype)
@@ -191,8 +191,8 @@ class ProblemCheck:
         """Check a derived problem.
 
         Args:
-            limit: the number of entries up to which each is perturbed separately, unless the gradient is right along a
-                random direction; 0: random directions only.
+            limit: if there are at most this many entries, each is perturbed separately, unless a random direction shows
+                that the gradient is right. With 0, only random directions are compared.
             guessed: the result of `variants.guessed_shapes`.
         """
         problem = variant.problem

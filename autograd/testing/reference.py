@@ -1,7 +1,7 @@
 """Compare the value of an operation with the user's reference, and recognize operations without an implementation.
 
 Numerical derivatives show that a gradient is right for its function, but not that the function is the intended one. A
-softmax over the wrong axis has a correct gradient, and one that overflows has no derivative to compare with.
+softmax over the wrong axis has a correct gradient, and a softmax that overflows has no derivative to compare with.
 """
 
 from collections.abc import Callable, Iterator, Sequence

@@ -121,7 +121,7 @@ class GradientError(AssertionError):
     Attributes:
         rule: a key of `RULES`.
         level: see `Report.level`.
-        index: index, in its input, of the entry with the largest error; empty if unknown.
+        index: the position of the entry with the largest error in its input; empty if unknown.
     """
 
     rule = ""
@@ -191,7 +191,7 @@ class Report:
         return "convention" if self.kinks or self.conventions else "right"
 
     def __str__(self) -> str:
-        """Return a summary of a few lines, with the number of entries of each kind and one of them as an example."""
+        """Return a summary of a few lines: the number of entries of each kind, with one entry as an example."""
         lines = [
             f"{self.level}: {self.compared} derivatives compared, at {self.variants} derived inputs; "
             f"largest relative difference {self.largest_difference:.2g}"

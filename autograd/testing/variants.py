@@ -1,9 +1,9 @@
 """Inputs derived from the given ones: the edge cases of an operation, from one example input.
 
-Some variants change values but not shapes (signs, zeros, ties, magnitudes, offsets): in all inputs together, in each
-input separately, and in the parameters. Others change shapes (a batch of one and a large batch, long sequences, wide
-rows, squares), in every argument with the same length along the changed axis. Unless a domain is declared, a trial call
-shows whether the function accepts such an input.
+Some variants change values but not shapes: signs, zeros, ties, magnitudes or offsets, in all inputs together, in one
+input or in the parameters. Others change shapes, to a batch of one, a large batch, long sequences, wide rows or
+squares. They resize every argument that has the same length along the changed axis. Unless a domain is declared, the
+function may reject such an input.
 """
 
 import math
@@ -60,14 +60,14 @@ class Change(NamedTuple):
     Attributes:
         name: describes the new values in messages.
         apply: returns the array with the new values.
-        is_magnitude: whether only overflow matters. Few directions reveal it, because it affects all of them.
-        float32_factor: relaxes the tolerance of float32 results; None if float32 overflows or loses all digits.
+        is_magnitude: whether only overflow is expected. It affects every direction, so one direction is enough.
+        float32_factor: multiplies the tolerance of float32 results; None if float32 overflows or loses all digits.
     """
 
     name: str
     apply: Callable[[Array], Array]
     is_magnitude: bool = False
-    float32_factor: float | None = 1e6  # only overflow matters
+    float32_factor: float | None = 1e6  # only an overflow exceeds the tolerance
 
 
 OTHER = Change("other numbers", lambda x: mean_magnitude(x) * normal(x.shape, 1), float32_factor=1)
@@ -78,7 +78,7 @@ TINY = Change("tiny numbers", lambda x: 1e-4 * x)
 LARGER = Change("numbers ten times as large", lambda x: 10 * x)
 VERY_LARGE = Change("very large numbers", lambda x: 1e5 * x / mean_magnitude(x), float32_factor=None)
 ALL_MAGNITUDES = Change("numbers of all magnitudes", all_magnitudes, float32_factor=None)
-# The changes that are tried in all inputs together, in each input separately, in the parameters, and in each array.
+# The changes of all inputs together, of one input, of all parameters together, and of one array (input or parameter).
 ALL_INPUTS = (
     OTHER,
     POSITIVE,

@@ -108,7 +108,7 @@ class PairOperation(ForeignOperation):
         gradients = [*returned] if isinstance(returned, (tuple, list)) else [returned]
         if all(g is None or g is ... for g in gradients):
             self.not_implemented(f"expected {backward_name} to return gradients; got {returned}")
-        while len(gradients) > len(floats) and gradients[-1] is None:  # gradients of options
+        while len(gradients) > len(floats) and gradients[-1] is None:  # None as the gradient of an option
             gradients.pop()
         for positions in (range(len(values)), [i for i, x in enumerate(values) if is_array(x)], floats):
             if len(gradients) == len(positions):

@@ -52,8 +52,8 @@ class Backward:
         result: what it returns: PER_INPUT (a tuple of gradients), SINGLE (a gradient) or INTERMEDIATE (another value).
         inputs: the names of the operation's leading arguments without defaults.
         operations: the operations that it belongs to.
-        root: whether the engine calls it, and not only other backward code.
-        returned_at: the expressions with which the operations' functions on arrays return it.
+        root: whether code outside of the backward code calls it, such as the engine.
+        returned_at: the expressions for it in the pairs (output, vjp) that functions on arrays return.
         g: the position of the incoming gradient among its arguments.
     """
 
@@ -102,7 +102,7 @@ class BackwardCode:
 
     Attributes:
         backward: the functions of the backward code.
-        definitions: all functions of the module by name, for each function or module that contains them.
+        definitions: for the module and each function, the functions defined in it, by name.
         array_functions: the functions on arrays that return an output and its vjp.
     """
 
@@ -148,7 +148,7 @@ class BackwardCode:
         return None
 
     def differentiable(self) -> Iterator[tuple[str, Function]]:
-        """Yield the name and node of each function on arrays that is decorated with @differentiable or passed to it."""
+        """Yield (name, node) for each function on arrays that is decorated with @differentiable or passed to it."""
         tree = self.source.tree
         imported = [a for node in ast.walk(tree) if isinstance(node, ast.ImportFrom) for a in node.names]
         names = {"differentiable", *(a.asname for a in imported if a.name == "differentiable" and a.asname)}
