@@ -106,7 +106,7 @@ def select(target: str) -> list[CustomGradient]:
     selected = adapt(subject, backward) or adapt_by_trial(subject)
     if selected is None:
         raise UsageError(
-            f"expected a function with a gradient; got {name}, without a backward function {name}_backward; "
+            f"expected a function with a gradient; got {name}, which has no backward function {name}_backward; "
             f"try defining {name}_backward, or passing a function of Tensors, torch tensors or JAX arrays"
         )
     return [selected]
@@ -235,7 +235,7 @@ def parser() -> Parser:
         " all are right, 1 if any is wrong, and 2 if any could not be checked or the usage is wrong.",
     )
     add = p.add_argument
-    target = "dotted name of a module, or path of a .py file, and a function in it (default: all)"
+    target = "dotted name of a module or path of a .py file, with :NAME for a single function (default: all)"
     add("target", metavar="MODULE[:NAME]", help=target)
     shapes = "shape of the next input: 4x6, 4:int, 4x6:bool, 4x6:positive; =0.5 for a value (default: guessed)"
     add("--input", metavar="SHAPE", action="append", default=[], help=shapes)

@@ -252,7 +252,7 @@ def judge(
     allowed = scale.tolerance(weights, analytic, numerical)
     if abs(analytic - numerical) <= allowed + bound and bound <= WIDE * max(abs(analytic), abs(numerical)) + allowed:
         return Verdict("right", numerical, bound, numerical, numerical)
-    reason = f"numerical derivative {numerical:.3g} is accurate only to {bound:.3g}"
+    reason = f"the numerical derivative {numerical:.3g} is accurate only to {bound:.3g}"
     return Verdict("inconclusive", numerical, bound, numerical, numerical, reason)
 
 
