@@ -6,17 +6,20 @@ squares. They resize every argument that has the same length along the changed a
 function may reject such an input.
 """
 
-import math
 import operator
 from collections.abc import Callable, Iterator, Sequence
 from functools import partial
 from typing import Any, NamedTuple
 
 import npx
-from autograd.engine import Tensor
-from autograd.saved import iterate_captured_arrays
-from autograd.testing.problem import Problem, floating_point_warnings_ignored, is_array, is_float, nodes
-from autograd.testing.report import REJECTIONS
+from autograd.testing.problem import (
+    Problem,
+    grows_superlinearly,
+    have_equal_values,
+    is_accepted,
+    is_array,
+    is_float,
+)
 from npx import Array
 
 MANY_ROWS = 2600  # length of the longest first axis; more than the usual block sizes
@@ -329,16 +332,6 @@ def resized_problems(problem: Problem) -> Iterator[Variant]:
             yield Variant("a square", square)
 
 
-def is_accepted(problem: Problem) -> bool:
-    """Return whether the function accepts a problem."""
-    try:
-        with floating_point_warnings_ignored():
-            problem.output_value()
-    except (AttributeError, *REJECTIONS):
-        return False
-    return True
-
-
 def guessed_shapes(problem: Problem, other: Problem) -> str:
     """Return which arrays of a derived problem may have unsuitable shapes: "", "inputs" or "all".
 
@@ -391,43 +384,3 @@ def undeclared_shapes(problem: Problem) -> Iterator[Variant]:
                 if have_equal_values(other, equivalent):
                     name = f"{problem.name_of(i)} of length 1 along axis {axis}"
                     yield Variant(name, other, is_declared=False)
-
-
-def have_equal_values(problem: Problem, other: Problem) -> bool:
-    """Return whether two problems have equal outputs, up to rounding."""
-    try:
-        with floating_point_warnings_ignored():
-            y, z = problem.output_value(), other.output_value()
-    except (AttributeError, *REJECTIONS):
-        return False
-    largest = float(abs(z[npx.isfinite(z)]).max(initial=0.0))
-    return y.shape == z.shape and bool(npx.host.allclose(y, z, rtol=0, atol=1e-9 * largest, equal_nan=True))
-
-
-def grows_superlinearly(problem: Problem, other: Problem, times: float) -> bool:
-    """Return whether `other`, `times` times as long as `problem`, has more operations or a disproportionate cost.
-
-    This happens if the function runs operations for each position, or computes values for each pair of positions.
-    """
-    try:
-        with floating_point_warnings_ignored():
-            n_operations, n_values = cost(problem.output_and_leaves()[0])
-            more_operations, more_values = cost(other.output_and_leaves()[0])
-    except REJECTIONS:
-        return False
-    return more_operations > 1.2 * n_operations or more_values > 1.2 * times * n_values
-
-
-def cost(output: Tensor) -> tuple[int, int]:
-    """Return the number of operations in an output's graph, and the number of values that they compute and save."""
-    n_operations = 0
-    n_values = 0
-    for node in nodes(output):
-        n_values += math.prod(node.shape)
-        if hasattr(node.vjp, "cost"):  # the vjp of a function from another framework, which counts its own operations
-            operations, values = node.vjp.cost()  # type: ignore[union-attr]
-        else:
-            operations, values = 1, sum(x.size for x in iterate_captured_arrays(node.vjp))
-        n_operations += operations
-        n_values += values
-    return n_operations, n_values
