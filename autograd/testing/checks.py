@@ -124,7 +124,7 @@ def operation_problem(operation: Callable[..., Tensor], arguments: Arguments, se
     """
     name = f"check_operation: {getattr(operation, '__name__', type(operation).__name__)}"
     given = {k: v for k, v in settings.items() if v is not None}
-    if getattr(settings["reference"], "__name__", "") == "<lambda>":  # cannot be written out; the caller defines it
+    if getattr(settings["reference"], "__name__", "") == "<lambda>":  # has no source; the caller must define it
         given["reference"] = Placeholder("reference")
 
     def call(values: list[Any]) -> Any:

@@ -84,7 +84,7 @@ class Neighborhood:
         return len(points) > 1
 
     def has_slopes(self, direction: Direction, points: Points, ends: Sequence[float]) -> bool:
-        """Return whether the analytic derivatives `ends` equal the numerical derivatives at their points."""
+        """Return whether numerical derivatives confirm those analytic derivatives at the points that are in `ends`."""
         slopes = self.slopes(direction, points)
         for end in ends:
             neighboring = self.numerical_slope(direction, points[slopes.index(end)][0])

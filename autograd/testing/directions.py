@@ -149,7 +149,7 @@ class Directions:
     def quick_verdict(self, direction: Direction) -> Verdict | None:
         """Return the verdict that the gradient is right along a direction if one short step shows this, else None.
 
-        This saves most of the calls for a right gradient. The rounding error is assumed to be minimal, because more
+        For a right gradient, this saves most of the calls. The rounding error is assumed to be minimal, because more
         noise would widen the accepted range. The weights are random, so the errors of the outputs add like independent
         ones. Where the function is not smooth, the result is None.
         """
@@ -233,7 +233,7 @@ class Directions:
 
         In a composition, each operation chooses its value at its own kink: relu(x) - relu(-x) / 10 has the slopes 1/10
         and 1 at 0, but the gradient 0. No single operation can correct that, so such a gradient of a composition is
-        accepted unless the composition has a derivative at this point. If there is only one vjp, the gradient is wrong.
+        accepted unless the composition has a derivative at this point. For a single operation, it counts as wrong.
         """
         if not npx.isfinite(analytic):
             return self.neighborhood.discontinuity(direction)

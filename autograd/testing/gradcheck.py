@@ -170,7 +170,7 @@ class GradientCheck(Directions):
         return verdict.kind == "right" and verdict.bound <= 1e-5 * abs(analytic)
 
     def check_tied(self, value: float) -> None:
-        """Compare derivatives along the direction that moves all entries of all inputs that equal `value` together."""
+        """Compare derivatives along the direction that moves all entries equal to `value`, in every input, at once."""
         direction = {i: (a == value).astype("float64") / self.units[i] for i, a in enumerate(self.arrays)}
         analytic, verdict = self.compare_along(direction)
         if verdict.kind == "wrong" and not self.convention(direction, analytic, verdict):

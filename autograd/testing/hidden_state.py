@@ -127,7 +127,7 @@ def equal(a: Any, b: Any) -> bool:
     has_equality = any("__eq__" in vars(base) for base in type(a).__mro__[:-1])
     try:
         return not has_equality or bool(a == b)
-    except ValueError:  # arrays inside compare element by element
+    except ValueError:  # the value contains arrays, which compare element by element
         return False
 
 

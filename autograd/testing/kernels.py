@@ -65,8 +65,8 @@ def check_kernel(
 
     Args:
         kernel: the kernel to check.
-        args, kwargs: its arguments.
-        gradient: options of its gradient.
+        args, kwargs: the arguments of the kernel.
+        gradient: options of the kernel's gradient.
         derive: False limits the check to the reference, the layouts, one block size and two thread counts, so that it
             is fast enough for examples drawn by a strategy. Arguments of more than 150,000 numbers already fill several
             blocks; for them, only the rule `reference` and the results on two threads are checked.
@@ -119,7 +119,7 @@ class Forward(NamedTuple):
 
 
 class Outcome(NamedTuple):
-    """An output, the arguments after the call, and (gradients, options after the call) or None."""
+    """The output of a call, its arguments after the call, and (gradients, options after the call) or None."""
 
     y: Any
     arguments: Any

@@ -133,7 +133,7 @@ def noise(outputs: Outputs, y0: Array, dtype: str) -> Array:
     is_staircase = (abs(short_rate) < 0.5 * abs(long_rate)) & (abs(long_rate) * 1e3 > 8 * EPS[dtype] * abs(y0))
     error = npx.maximum(short, medium)
     rounding = 2 * EPS[dtype] * abs(y0)
-    is_kink = (error > 4 * rounding) & (abs(medium - 3.1 * short) <= 0.2 * medium)  # proportional to the step
+    is_kink = (error > 4 * rounding) & (abs(medium - 3.1 * short) <= 0.2 * medium)  # in proportion to the step
     if is_kink.any():
         sides = [fourth_difference(units, first) for units in (1e3, 3.1e3) for first in (-4, 0)]
         error = npx.minimum(error, npx.host.max(sides, axis=0))

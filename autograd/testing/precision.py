@@ -148,8 +148,8 @@ def has_lost_digits(exact: Array, computed: Array, sensitivity: Array, size: flo
 
     Args:
         sensitivity: the change of each entry that rounding the inputs causes.
-        size: the magnitude of the largest entry, or of terms that cancel. Smaller entries may differ by its rounding
-            errors.
+        size: the magnitude of the largest entry, or of terms that cancel. Smaller entries may differ by the
+            rounding error of a number of this size.
     """
     counted = npx.isfinite(exact) & (abs(exact) > 1e-3 * size)
     allowed = 200 * FLOAT32_EPS * abs(exact) + 30 * sensitivity + 8 * FLOAT32_EPS * size
@@ -188,7 +188,7 @@ def accuracy_in_16_bits(expected: Expected, dtype: str) -> None:
                 failure = failure_in_16_bits(expected, dtype, double, single, changes)
                 if failure is None:
                     return
-    except (AttributeError, RuntimeError, GradientError, *REJECTIONS):  # also a gradient in a wider dtype
+    except (AttributeError, RuntimeError, GradientError, *REJECTIONS):  # also if a gradient has a wider dtype
         return
     if failure is not None:
         raise failure

@@ -17,8 +17,10 @@ from autograd.testing.reference import Reference, compare_value
 from autograd.testing.report import REJECTIONS, GradientError, NonFiniteError, Report
 from autograd.testing.shrinking import SHRINKABLE, smallest
 
-MIN_DERIVATIVE = 1e-11  # at derived inputs, smaller ones count as 0; relative to the output at the given inputs
-MAX_DERIVED_ENTRIES = 36  # derived inputs with at most this many entries are checked entry by entry if in doubt
+# At derived inputs, a derivative counts as 0 if it is smaller than this fraction of the output at the given inputs.
+MIN_DERIVATIVE = 1e-11
+# Derived inputs with at most this many entries are checked entry by entry if a random direction leaves doubt.
+MAX_DERIVED_ENTRIES = 36
 
 
 @dataclass
@@ -133,7 +135,7 @@ class ProblemCheck:
         return expected
 
     def compare_value(self, problem: Problem, tolerance: float, given: bool = False) -> None:
-        """Compare the output with the reference, if there is one, as for `reference.compare_value`."""
+        """Compare the output with the reference, if there is one; see `reference.compare_value`."""
         if self.reference is not None:
             compare_value(problem, self.reference, tolerance, given)
 
@@ -178,7 +180,7 @@ class ProblemCheck:
             self.check_variant(variant, 0 if variant.change.is_magnitude else MAX_DERIVED_ENTRIES)
         for variant in chain(variants.shapes(problem, self.domain), variants.undeclared_shapes(problem)):
             other = variant.problem
-            other.reproduce = lambda _: problem.reproduce(problem)  # it derives all shapes from the given inputs
+            other.reproduce = lambda _: problem.reproduce(problem)  # the repeated check derives the shape again
             guessed = variants.guessed_shapes(problem, other) if variant.is_declared else "all"
             self.check_variant(variant, 0, guessed)
 

@@ -32,9 +32,9 @@ def compare_value(problem: Problem, reference: Reference, tolerance: float, give
     """Raise CheckError if the operation fails, or returns a different value where the reference is finite.
 
     Args:
-        given: whether these are the inputs that the user gave. At those, the reference must work: its exceptions are
-            propagated, and its output must be finite and have the shape of the operation's output. At derived inputs,
-            it may raise an exception or return non-finite values.
+        given: whether these are the inputs that the user gave. If so, exceptions of the reference are propagated, and
+            its output must be finite and have the shape of the operation's output. At derived inputs, the reference may
+            raise an exception or return non-finite values.
     """
     try:
         expected = reference_value(reference, problem.values)

@@ -164,8 +164,8 @@ class Report:
         compared: the number of analytic derivatives compared with numerical ones.
         largest_difference: the largest relative difference between the two.
         kinks: the entries at which the left and right derivatives differ, so any value between them is accepted.
-        conventions: the entries whose gradient differs from the derivative with respect to the single entry but is one
-            of several defensible values, each with the reason.
+        conventions: the entries whose gradient is one of several defensible values, although it differs from the
+            numerical derivative, each with the reason.
         inconclusive: the entries at which no step size gave an accurate numerical derivative, each with the reason.
         notes: random numbers and buffers that were held fixed, and Tensors whose gradients were not compared.
         variants: the number of derived inputs at which gradients were compared.

@@ -49,7 +49,7 @@ class PairOperation(ForeignOperation):
         forward, backward = self.functions
         owner = getattr(forward, "__self__", None)
         is_method = owner is not None and owner is getattr(backward, "__self__", None)
-        if is_method:  # values saved in attributes belong to this call
+        if is_method:  # so that values saved in attributes belong to this call
             owner = copy.deepcopy(owner)
             forward, backward = (getattr(owner, f.__name__) for f in self.functions)
         foreign, options = call([self.to_foreign(x) for x in values])

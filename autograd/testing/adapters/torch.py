@@ -149,7 +149,7 @@ class TorchOperation(ForeignOperation):
         return self.call_seeded(function, arguments)
 
     def non_leaf(self, leaf: Any) -> Any:
-        """Return a tensor, computed from a leaf and in its memory layout, that may be modified in place."""
+        """Return a copy of a leaf, in the same memory layout, that the function may modify in place."""
         if leaf.is_contiguous() or any(n > 1 and s == 0 for n, s in zip(leaf.shape, leaf.stride(), strict=True)):
             return leaf.clone()
         return self.torch.empty_strided(leaf.shape, leaf.stride(), dtype=leaf.dtype, device=leaf.device).copy_(leaf)

@@ -53,7 +53,7 @@ class Backward:
         inputs: the names of the operation's leading arguments without defaults.
         operations: the operations that it belongs to.
         root: whether code outside of the backward code calls it, such as the engine.
-        returned_at: the expressions for it in the pairs (output, vjp) that functions on arrays return.
+        returned_at: the expressions with which functions on arrays return it.
         g: the position of the incoming gradient among its arguments.
     """
 
@@ -179,7 +179,7 @@ class BackwardCode:
                 yield node
 
     def torch_functions(self) -> Iterator[tuple[str, Function, list[str], int]]:
-        """Yield the name, `backward`, inputs and position of g of each subclass of `torch.autograd.Function`."""
+        """For each subclass of `torch.autograd.Function`, yield its name, `backward`, inputs and the position of g."""
         for node in ast.walk(self.source.tree):
             if isinstance(node, ast.ClassDef) and is_torch_function(node):
                 methods = {m.name: m for m in node.body if isinstance(m, ast.FunctionDef)}
@@ -189,7 +189,7 @@ class BackwardCode:
                     yield node.name, methods["backward"], inputs, 1
 
     def jax_rules(self) -> Iterator[tuple[str, Function, list[str], int]]:
-        """Yield the name, backward rule, inputs and position of g of each `f.defvjp(forward, backward)`."""
+        """For each `f.defvjp(forward, backward)`, yield the name of f, `backward`, the inputs and the position of g."""
         for node in ast.walk(self.source.tree):
             match node:
                 case ast.Call(func=ast.Attribute(value=ast.Name(id=name) as f, attr="defvjp"), args=[_, rule, *_]):
@@ -200,7 +200,7 @@ class BackwardCode:
                         yield name, backward, inputs, len(arguments(backward)) - 1
 
     def pairs(self) -> Iterator[tuple[str, Function, list[str], int]]:
-        """Yield the name, backward function, inputs and position of g of each pair of functions with matching names."""
+        """For each pair of functions with matching names, yield (name, backward function, inputs, position of g)."""
         functions = {node.name: node for node in self.source.tree.body if isinstance(node, ast.FunctionDef)}
         for name, node in functions.items():
             stem = name.replace("backward", "").strip("_")
@@ -255,7 +255,7 @@ class BackwardCode:
             backward = {*self.backward, *candidates}
             return any(not backward & set(self.source.ancestors(name)) for name in uses[function])
 
-        while any(map(is_used_outside, candidates)):  # removing one may rule out its helpers
+        while any(map(is_used_outside, candidates)):  # removing a function may rule out its helpers
             candidates = [f for f in candidates if not is_used_outside(f)]
         queue = list(self.backward.values())
         while queue:

@@ -210,7 +210,7 @@ class Mutator:
         return isinstance(gx, ast.Call) and self.code.resolve(gx.func) in self.code.backward
 
     def mutate_gradient(self, backward: Backward, gx: ast.expr, i: int | None) -> None:
-        """Mutate a gradient, the i-th if the expression returns several."""
+        """Mutate a returned gradient; i is its index if the expression returns several."""
         g = next((a.arg for a in arguments(backward.node)[backward.g :]), None)
         helper = self.code.resolve(gx.func) if isinstance(gx, ast.Call) else None
         may_be_none = helper is not None and any(getattr(v, "value", v) is None for v in returned_values(helper))

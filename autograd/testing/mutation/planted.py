@@ -4,7 +4,7 @@
 
 It imports neither autograd nor NumPy: the replaced module may be autograd/operations.py, which all packages import, so
 the import hook must be installed before any of them is loaded. The task is a JSON object: `file`, the path of the
-module; `text`, the source to run instead; `skip`, ids of tests not to run; `first`, ids of tests to run first, in
+module; `text`, the source to run instead; `skipped`, ids of tests not to run; `order`, ids of tests to run first, in
 order; `limit`, seconds of CPU time, or null; `result`, the file for the result: whether the module was loaded, which
 tests reached which places, and the first failure.
 """

@@ -23,7 +23,7 @@ SCRIPT = Path(__file__).with_name("planted.py")
 FOUND, CRASHED, ENDLESS = "found", "crashed", "does not end"  # detected by the tests
 UNNOTICED, NOT_RUN = "unnoticed", "not run"  # survivors
 NO_TESTS_RAN = 5  # pytest's exit status
-COLLECTION = ""  # stands for the name of a test if a place is reached outside of tests, which affects all of them
+COLLECTION = ""  # recorded as the test if a place is reached outside of tests; its mutants affect all tests
 ONE_THREAD = dict.fromkeys(("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS", "NPX_THREADS"), "1")
 
 
