@@ -12,7 +12,7 @@ MAX_PRINTED = 64  # gradients with at most this many entries are printed in full
 MAX_WIDTH = 150  # maximum width of two arrays side by side, in characters
 # Common ratios of a wrong gradient to the correct one.
 SIMPLE_FACTORS = -2, -1, -1 / 2, 1 / 4, 1 / 3, 1 / 2, 2 / 3, 3 / 2, 2, 3, 4
-MAX_LINES = 12  # of wider arrays, at most this many entries are listed
+MAX_LINES = 12  # wider gradients are listed entry by entry, up to this number of entries
 
 
 def comparison(analytic: float, verdict: Verdict, error: float | None = None) -> list[str]:
