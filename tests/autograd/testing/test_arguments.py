@@ -244,7 +244,7 @@ def test_float16_is_not_required():
 def test_an_axis_of_length_1_is_tried_where_it_is_broadcast(function, number):
     """One column's sum of squares differs from that of the repeated column, so x is not tried with one column."""
     problem = Problem("f", lambda values: function(*values), [X, X + 1])
-    names = [name for name, _ in variants.undeclared_shapes(problem)]
+    names = [variant.name for variant in variants.undeclared_shapes(problem)]
     assert sum("length 1" in name for name in names) == number
 
 
