@@ -92,7 +92,7 @@ def test_an_update_that_does_not_fit_is_repeated_with_halves(monkeypatch, where)
         with monkeypatch.context() as patch:
             batch_sizes = limit_memory(patch, max_rows, where)
             result = update.gradient(micro, 5)
-        gradients.append((*result, update.flat.grad.copy()))
+        gradients.append((*result, update.flat.flatten_grad().copy()))
     assert batch_sizes == [7, 3, 4, 1, 1]
     assert gradients[0][:2] == pytest.approx(gradients[1][:2], rel=1e-12)
     np.testing.assert_allclose(gradients[1][2], gradients[0][2], rtol=1e-9, atol=1e-14)

@@ -194,7 +194,7 @@ def test_tensor2tensor_adds_epsilon_before_the_bias_correction(monkeypatch):
     model = shaped()
     adam = Adam(model, 0.9, 0.98, eps, eps_inside=calls[0][4])
     before = adam.flat.data.copy()
-    adam.flat.grad[...] = g
+    adam.flat.flatten_grad()[...] = g
     adam.step(lr)
     m, v = 0.1 * g, 0.02 * g * g
     expected = lr * (1 - 0.98) ** 0.5 / (1 - 0.9) * m / (v**0.5 + eps)

@@ -1,7 +1,7 @@
 """Adam over one flat buffer, the learning-rate schedule, loss scaling, and clipping by the global norm.
 
 All parameters of a model are views of one flat array (models.FlatParameters). Gradients are separate arrays, unless
-`FlatParameters.grad` has been read: then they share one array too. An update calls the kernel `npx.adam` once for each
+`FlatParameters.flatten_grad` has moved them into one array too. An update calls the kernel `npx.adam` once for each
 contiguous part of the gradients. The kernel also unscales and clips them, so that no separate pass is needed.
 """
 
