@@ -17,7 +17,7 @@ from book.files import MY, ROOT, Exercise, exercises, first_problem, shown
 WALL_PER_CPU = 6  # allowed wall-clock seconds per CPU second, high enough for a busy machine
 LIMIT = 20.0  # seconds of CPU time for all stages of an answer
 REQUIRED = ("numpy", "threadpoolctl", "tokenizers")  # packages that may be missing in a Python outside the environment
-DONE = ".done.json"  # in `my/`: exercise -> hash of the accepted file
+DONE = ".done.json"  # this file in `my/` maps each finished exercise to the hash of the accepted answer
 
 
 def say(*lines: str) -> None:
@@ -26,7 +26,7 @@ def say(*lines: str) -> None:
 
 
 def verdict(exercise: Exercise, path: Path, limit: float = LIMIT) -> dict[str, Any]:
-    """Judge a file: statically first, then by running it in a separate process."""
+    """Judge a file: check it without running it, then run it in a separate process."""
     refusal = first_problem(exercise, path)
     if refusal:
         return {"passed": False, "lines": refusal, "hint": ""}

@@ -1,7 +1,7 @@
 """Building blocks of a `check.py`: stages of cases, smallest first, and the standard stages of an operation.
 
-A stage runs the answer on a case and compares the result with the real code's result. Only the first difference is
-shown, so cases are ordered as a person would want to see them.
+A stage runs the answer on a case and compares the result with the real code's result. The learner sees only the first
+difference, so the cases that are easiest to understand come first.
 """
 
 from collections.abc import Callable, Iterable, Iterator
@@ -15,7 +15,7 @@ from autograd.testing import CheckError, GradientError, check_operation
 
 
 class Rejected(Exception):
-    """An answer has the wrong form; the message says what was expected and what was found."""
+    """Raised if an answer has the wrong form; the message says what was expected and what was found."""
 
 
 class Stage(NamedTuple):
@@ -27,8 +27,8 @@ class Stage(NamedTuple):
         yours: `yours(module, *case)` is the answer's result.
         right: `right(*case)` is the correct result.
         call: `call(*case)` is the Python expression that a learner can type.
-        linear: whether the first item of a case is an incoming gradient, and the result is linear in it.
-        compared: `compared(module, *case)` is what is compared with known mistakes, if not `yours`.
+        linear: True if the first item of a case is an incoming gradient, in which the result is linear.
+        compared: `compared(module, *case)` is compared with the results of known mistakes; by default, `yours` is.
         explain: `explain(yours, right, *case)` describes the error in a result that no hint recognizes.
     """
 
@@ -130,8 +130,8 @@ def operation(
 ) -> list[Stage]:
     """Return the stages of an operation `name`; `right(*args)` returns its correct output and vjp.
 
-    `edges` and `drawn` yield its arguments; the first `differentiated` of these get gradients. `explain` describes a
-    wrong gradient; without it, the explanation names the inputs whose gradients are right.
+    `edges` and `drawn` yield its arguments, of which the first `differentiated` get gradients. `explain` describes a
+    wrong gradient; by default, the description names the inputs whose gradients are right.
     """
 
     def both(seed: int) -> Iterator[tuple[Any, ...]]:

@@ -1,4 +1,4 @@
-"""The files of an exercise, and static checks of a learner's file. It imports no large package."""
+"""The files of an exercise, and checks of a learner's file without running it. This module imports no large package."""
 
 import ast
 import re
@@ -54,10 +54,10 @@ class Exercise:
 
     @cached_property
     def wrong_answers(self) -> list[WrongAnswer]:
-        """The known wrong answers in `wrong.txt`, which lists changes to the solution.
+        """The known wrong answers, which `wrong.txt` describes as changes to the solution.
 
-        Each has a name, a hint and changes. A change replaces the `-` text, which occurs once in the solution, by the
-        `+` text. Without `-` text, the `+` text is a new version of the function that it defines.
+        Each has a name, a hint and changes. A change replaces the `-` text, which must occur exactly once in the
+        solution, by the `+` text. Without `-` text, the `+` text replaces the function that it defines.
         """
         answers = []
         for entry in re.split(r"^## ", (self.folder / "wrong.txt").read_text(encoding="utf-8"), flags=re.MULTILINE)[1:]:

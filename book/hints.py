@@ -19,7 +19,7 @@ from book.relations import Pair, exchanged, relation
 from book.results import agrees, check_of, copied, load, outcome, passes, same
 from book.slips import Slip, limited, names_in, slips, types_of_names
 
-SEEDS = range(4)  # a mistake is recognized on the cases of several seeds: a short result can be equal by chance
+SEEDS = range(4)  # results are compared on the cases of several seeds, because a short result can agree by chance
 
 
 @cache
@@ -38,9 +38,9 @@ def find_hint(
 ) -> tuple[str, str]:
     """Return the name and text of a hint, or two empty strings.
 
-    The first choice is the hint of a known wrong answer that gives the learner's results, then a line that writes into
-    an argument, then a slip in a right answer that gives the results, then a relation to the right results, then the
-    stage's explanation.
+    The first of these that exists is the hint: the hint of a known wrong answer with the learner's results, a line that
+    writes into an argument, a slip in a right answer that leads to the learner's results, a relation to the right
+    results, the stage's explanation.
     """
     right = stage.right(*copied(case))
     parts = wrong_parts(yours, right, stage.close)
@@ -85,8 +85,8 @@ def slip_hint(
 ) -> str:
     """Describe a slip in a right answer that gives the learner's results in every case, or return an empty string.
 
-    With a part, only that part of the results is compared. Of several slips that agree, the likeliest is described; one
-    that puts in a name which the learner's answer does not contain is the last choice.
+    For each index in `parts`, only that part of the results is compared; for None, the complete results are. Of several
+    slips that agree, the likeliest is described; a slip with a name that the learner's answer lacks is the last choice.
     """
     names = getattr(check_of(exercise), "NAMES", None)
     if names is None:
@@ -100,7 +100,7 @@ def slip_hint(
     earlier = stages[: stages.index(stage)]  # the learner's answer passes them
     mine = compared(stage, module, case)
     outcomes = ((outcome(each, module, x), each.right(*copied(x)), each.close) for each, x in cases)
-    # Two mistakes can give the same nan, inf or 0.
+    # Different mistakes can give the same nan, inf or 0.
     if not any(is_finite(x[0]) and not is_zero(x[0]) and not same(*x) for x in outcomes):
         return ""
     if not isinstance(mine, tuple) or not all(isinstance(x, np.ndarray) for x in mine):
@@ -126,7 +126,7 @@ def slip_hint(
                     best, hint = choice, slip.text
                     if part is not None:
                         hint = hint.replace("Your results are those", f"Number {part + 1} of your results is that", 1)
-                    explained = words(re.sub(r"\.\w+", "", quoted)) & names.keys()  # methods and functions are not
+                    explained = words(re.sub(r"\.\w+", "", quoted)) & names.keys()  # without methods and functions
                     if explained:
                         meanings = [f"{name} is {names[name]}" for name in sorted(explained)]
                         hint += f" In our answer, {', '.join(meanings)}."
@@ -177,7 +177,8 @@ def similar_stages(exercise: Exercise, stage: Stage) -> list[Stage]:
 def compared(stage: Stage, module: ModuleType, case: tuple[Any, ...]) -> Any:
     """Return the outcome that is compared with those of known mistakes."""
     result = outcome(stage._replace(yours=stage.compared or stage.yours), module, case)
-    return result.with_traceback(None) if isinstance(result, BaseException) else result  # it would keep its frames
+    # A traceback would keep its frames in memory.
+    return result.with_traceback(None) if isinstance(result, BaseException) else result
 
 
 def wrong_parts(yours: Any, right: Any, close: float) -> list[int]:
@@ -205,9 +206,11 @@ def recognized(
     Two errors may agree on one case by chance, and a wrong hint is worse than none. So the comparison covers all cases
     of all stages that test the same function in the same way: a known answer must agree wherever the learner's result
     is wrong, and on three quarters of all cases. If several do, the closest one is chosen. It must pass the earlier
-    stages, as the learner's answer does. With `part`, only that part of a result is compared, so each of two
-    independent errors can be recognized. With `only_here`, a known answer must agree on all cases of this stage, except
-    infinite ones if `case` is finite: the learner may have made another mistake besides.
+    stages, as the learner's answer does.
+
+    With `part`, only that part of a result is compared, so each of two independent errors can be recognized. With
+    `only_here`, a known answer must agree on all cases of this stage, because the learner may have made another mistake
+    in the other stages. If `case` is finite, cases with infinite numbers are ignored.
     """
     known = known_wrong(exercise)
     yours = part_of(compared(stage, module, case), part)

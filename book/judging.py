@@ -29,7 +29,7 @@ MAX_LINES = 18
 
 @dataclass
 class Verdict:
-    """The result: passed or not, lines to print, name of the recognized wrong answer, size of the failing input."""
+    """The result: passed or not, lines to print, name of the hint, and size of the failing input."""
 
     passed: bool
     lines: list[str] = field(default_factory=list)
@@ -73,7 +73,7 @@ def judge(exercise: Exercise, path: Path, seeds: range = range(1), derive: bool 
 def first_difference(stage: Stage, seed: int, module: ModuleType, path: Path, done: set[str]) -> Any:
     """Return the verdict, outcome and case of the first wrong result, or None if all are right.
 
-    Cases in `done`, which other seeds have in common, are skipped.
+    Cases in `done` are skipped: other seeds have already yielded them.
     """
     for case in stage.cases(seed):
         if repr(case) in done:
@@ -92,7 +92,7 @@ def first_difference(stage: Stage, seed: int, module: ModuleType, path: Path, do
             else:
                 x, y = differing(yours, right, stage.close)
                 a, b = show(x), show(y)
-                if a == b:  # equal in six digits
+                if a == b:  # six digits do not show the difference
                     a, b = show(x, 13), show(y, 13)
                 lines += [*folded(a, label="yours  ", max_lines=3), *folded(b, label="right  ", max_lines=3)]
             return Verdict(False, lines, numbers=numbers(case)), yours, case

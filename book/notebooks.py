@@ -1,8 +1,8 @@
 """Chapters as Jupyter notebooks, generated from the same Markdown, with the exercise in a cell that judges itself.
 
 `python -m book 5 --notebook` writes one; `make docs` executes all of them and puts them on the site. A notebook needs a
-clone of this repository: its first cell finds the clone and loads this module as an IPython extension, whose cell magic
-`%%exercise 5` defines the functions of the cell, saves it in `my/` and checks the file as `python -m book 5` does.
+clone of this repository. Its first cell finds the clone and loads this module as an IPython extension. The cell magic
+`%%exercise 5` defines the functions of its cell, saves the cell in `my/`, and checks it as `python -m book 5` does.
 """
 
 import json

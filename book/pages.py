@@ -35,7 +35,7 @@ class Block:
 
 
 class PageError(AssertionError):
-    """A page disagrees with the code."""
+    """Raised if a page disagrees with the code."""
 
 
 class Page:

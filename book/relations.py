@@ -1,5 +1,6 @@
-"""Relations between wrong and correct results that identify an error in any exercise: a flipped sign, a constant
-factor, swapped gradients, an ignored g, a wrong shape. They apply where no known wrong answer is recognized.
+"""Recognize errors that can occur in any exercise from how a wrong result differs from the correct one.
+
+Examples are a flipped sign, a constant factor, swapped gradients, an ignored g and a wrong shape.
 """
 
 import itertools
@@ -11,10 +12,13 @@ from book.exercise import kind
 
 
 class Pair(NamedTuple):
-    """A wrong result and the right one: the part that is wrong, from each, and the complete results.
+    """A wrong result and the right one.
 
-    `doubled` is the wrong part for an incoming gradient twice as large; None where there is no incoming gradient.
-    `rows` is the right part for the first row of an incoming gradient alone, and for the last; empty for one row.
+    Attributes:
+        yours, right: the wrong part of the learner's result, and the same part of the right result.
+        doubled: the learner's part for an incoming gradient twice as large; None if there is no incoming gradient.
+        all_yours, all_right: the complete results.
+        rows: the right part for the first row of the incoming gradient alone, and for the last; empty for one row.
     """
 
     yours: Any
@@ -45,7 +49,7 @@ def relation(pairs: list[Pair], part: int | None) -> tuple[str, str]:
         return "exchanged", "The values are right, but in the wrong order. Return them in the order of the inputs."
     pairs = [pair._replace(yours=unwrapped(pair.yours), right=unwrapped(pair.right)) for pair in pairs]
     shown = pairs[0]
-    if isinstance(shown.right, (tuple, list)):  # items that have neither a shape nor a factor in common
+    if isinstance(shown.right, (tuple, list)):  # its items differ in shape, so the relations below do not apply
         n = len(shown.right)
         if isinstance(shown.right, list) or isinstance(shown.yours, (tuple, list)) and len(shown.yours) == n:
             return "", ""
@@ -132,8 +136,8 @@ def factor(arrays: list[tuple[Any, Any]], which: str) -> tuple[str, str]:
         if not ratio or not np.isfinite(ratio) or not identical(a, ratio * b):
             return "", ""
         ratios.append(ratio)
-    enough = sum(b.size for _, b in arrays) >= 3  # any number is a multiple of any other
-    if not ratios or not enough or max(abs(ratio - 1) for ratio in ratios) < 0.01:  # rounding
+    enough = sum(b.size for _, b in arrays) >= 3  # a single number is a multiple of any other
+    if not ratios or not enough or max(abs(ratio - 1) for ratio in ratios) < 0.01:  # only rounding
         return "", ""
     if identical(ratios, -np.ones(len(ratios))):
         return "sign", f"{which} has the wrong sign, and nothing else is wrong with it."

@@ -1,7 +1,7 @@
 """Right answers with one small slip each: a swapped name, a missing factor, a wrong axis, two lines exchanged.
 
-They are made from every right answer of an exercise. A wrong answer that gives the same results as one of them in every
-case is described by that slip, even if nobody has thought of this wrong answer before.
+They are made from every right answer of an exercise. If a learner's answer gives the same results as a slip in every
+case, the check names this slip. It can thus explain an error that `wrong.txt` does not list.
 """
 
 import ast
@@ -18,7 +18,7 @@ from typing import Any, NamedTuple
 from book.slip_variants import variants
 
 FILE = "<slip>"
-MAX_LINES = 50_000  # executed lines of a slip, which may have made a loop endless
+MAX_LINES = 50_000  # a slip that executes more lines is stopped, because it may have made a loop endless
 MAX_WIDTH = 64  # characters of a quoted expression
 EXPRESSIONS = (ast.expr, ast.keyword, ast.comprehension)
 
@@ -29,7 +29,7 @@ class Slip(NamedTuple):
     text: str
     code: CodeType
     inserted: frozenset[str]
-    rank: int  # the slip of lower rank is reported if two slips have the same results
+    rank: int  # of several slips with the same results, the one with the lowest rank is reported
 
     def module(self) -> ModuleType:
         module = ModuleType("slip")
@@ -38,11 +38,11 @@ class Slip(NamedTuple):
 
 
 class TooLong(Exception):
-    """A slip executes too many lines."""
+    """Raised if a slip executes too many lines."""
 
 
 def limited(function: Callable[..., Any], *args: Any) -> Any:
-    """Call a function, and raise TooLong inside a slip that executes too many lines; only its own lines are counted."""
+    """Call a function, and raise TooLong if a slip executes too many lines of its own code."""
     executed = 0
 
     def count(frame: Any, event: str, arg: Any) -> Any:
@@ -87,13 +87,13 @@ def slips(path: Path, types: dict[str, Any]) -> list[Slip]:
         remember_old_values(function)
     found = []
     for rank, text, inserted in itertools.chain.from_iterable(changes(function, types) for function in functions):
-        with contextlib.suppress(SyntaxError, ValueError):  # such as an assignment to a call
+        with contextlib.suppress(SyntaxError, ValueError):  # for example, an assignment to a call
             found.append(Slip(text, compile(ast.fix_missing_locations(tree), FILE, "exec"), inserted, rank))
     return sorted(found, key=lambda slip: slip.rank)
 
 
 def remember_old_values(function: ast.FunctionDef) -> None:
-    """Save each value that an assignment replaces as NAME_0, NAME_1, ..., for slips that use it afterwards."""
+    """Save each value that an assignment replaces as NAME_0, NAME_1, ...: a slip may use an old value."""
     replaced = Counter({argument.arg: 0 for argument in function.args.args})
     body = list[ast.stmt]()
     for statement in function.body:

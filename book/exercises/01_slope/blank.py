@@ -2,13 +2,13 @@
 
 
 def slope(f, x, h):
-    """Return the slope of f at x from its values at two points, a distance h to either side of x."""
+    """Return the slope of f at x, from the values of f at x - h and x + h."""
     ...  # yours
 
 
 def step(x):
     """Return the step h > 0 that makes `slope` most accurate near x: there, its two errors are equal.
 
-    eps is 2.2e-16. The step is proportional to the size of x, which is |x|, but at least 1.
+    eps is 2.2e-16. The step is proportional to the size of x: |x|, or 1 if |x| is smaller.
     """
     ...  # yours

@@ -2,14 +2,14 @@
 
 
 def slope(f, x, h):
-    """Return the slope of f at x from its values at two points, a distance h to either side of x."""
+    """Return the slope of f at x, from the values of f at x - h and x + h."""
     return (f(x + h) - f(x - h)) / (2 * h)  # even powers of h cancel in the difference
 
 
 def step(x):
     """Return the step h > 0 that makes `slope` most accurate near x: there, its two errors are equal.
 
-    eps is 2.2e-16. The step is proportional to the size of x, which is |x|, but at least 1.
+    eps is 2.2e-16. The step is proportional to the size of x: |x|, or 1 if |x| is smaller.
     """
     size = max(abs(x), 1.0)  # rounding is relative: a step that suits 1 is lost at a million
     return 2.2e-16 ** (1 / 3) * size  # where the bend, h^2, and the rounding, eps / h, are equal

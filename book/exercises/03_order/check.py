@@ -57,13 +57,13 @@ def call(graph, g=1.0):
 def by_hand(seed):
     yield ([[], [[0, 2.0]]],)
     yield [[], [[0, 2.0]]], 10.0
-    yield ([[], [[0, 2.0], [0, 3.0]]],)  # twice in one operation
-    yield ([[], [[0, 2.0]], [[0, 3.0], [1, 1.0]]],)  # used twice
+    yield ([[], [[0, 2.0], [0, 3.0]]],)  # x0 appears twice in one operation
+    yield ([[], [[0, 2.0]], [[0, 3.0], [1, 1.0]]],)  # x0 is used by two nodes
     yield ([[], [[0, 2.0]], [[1, 3.0], [0, 5.0]]],)
     yield ([[], [[0, 2.0]], [[1, 3.0]], [[1, 5.0], [2, 7.0]]],)
     yield ([[], [[0, 2.0]], [[1, 3.0]], [[2, 7.0], [1, 5.0]]],)  # catches answers that take the last parent first
     yield ([[], [[0, 2.0]], [[0, 3.0]], [[2, 1.0]]],)  # nothing uses x1
-    yield ([[], [[0, 2.0]], [[1, 1.0], [1, 3.0]], [[1, 5.0]], [[2, 1.0], [3, 1.0]]],)  # used twice, and once more
+    yield ([[], [[0, 2.0]], [[1, 1.0], [1, 3.0]], [[1, 5.0]], [[2, 1.0], [3, 1.0]]],)  # x2 uses x1 twice, x3 once
     yield ([[], [[0, 2.0]], [[1, 1.0], [1, 3.0]], [[1, 5.0]], [[3, 1.0], [2, 1.0]]],)
     yield ([[], [[0, 0.0]]],)  # a gradient of 0 belongs in the dict too
     yield ([[], [[0, 3.0]], [[1, 1.0], [1, -1.0]]],)  # and so do the parents of a node whose gradient is 0
@@ -80,7 +80,7 @@ def drawn(seed):
         yield (graph,)
 
 
-def large(seed):  # compared apart from the small graphs, which give the hints
+def large(seed):  # a separate stage, because only small graphs give useful hints
     yield (((), *(((i, 1.0), (i, 1.0)) for i in range(20))),)  # 20 doublings: a million paths
     yield (((), *(((i, 1.0),) for i in range(5000))),)
 

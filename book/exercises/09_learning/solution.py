@@ -15,9 +15,9 @@ def rate(step, d_model, warmup):
 def adam(p, g, m, v, step, lr, beta1, beta2, eps):
     """Return the parameters and both moments after update number `step` (from 1): a tuple (p, m, v) of new arrays.
 
-    m is the moving average of g, with beta1, and v that of the squares of g, with beta2. Both started at zero, and are
-    returned without a correction for that. p moves against the corrected m, by lr divided by the typical size of a
-    gradient: the root of the corrected v, to which eps is added.
+    m is the moving average of g, with beta1, and v is the moving average of the squares of g, with beta2. Both start at
+    zero, and are returned without the correction. p moves against the corrected m, by lr divided by the typical size of
+    a gradient: the root of the corrected v, to which eps is added.
     """
     m = beta1 * m + (1 - beta1) * g
     v = beta2 * v + (1 - beta2) * g * g

@@ -37,7 +37,7 @@ def answer(module, table, beam, max_length, alpha):
 
 
 def with_larger_numbers(module, table, *args):
-    """Return the result, and another one for a model whose log-probabilities are above 0."""
+    """Return the result, and the result for a model whose log-probabilities are above 0."""
     results = []
     for factor in (1, 10):
         try:
@@ -67,7 +67,7 @@ def by_hand(seed):
     yield {(): [0.5, 0.5], (1,): [0.9, 0.1]}, 2, 2, 3.0
     yield {(): [0.4, 0.6], (1,): [0.1, 0.9], (1, 1): [0.9, 0.1]}, 3, 3, 1.0
     yield {(): [0.1, 0.5, 0.4], (1,): [0.2, 0.4, 0.4]}, 2, 2, 0.6  # the second-best prefix wins
-    yield {(): [0.6, 0.4], (1,): [0.1, 0.9], (1, 1): [0.9, 0.1]}, 3, 3, 3.0  # wins only at the last length
+    yield {(): [0.6, 0.4], (1,): [0.1, 0.9], (1, 1): [0.9, 0.1]}, 3, 3, 3.0  # the longest sentence wins
     yield {(): [0.4, 0.6], (1,): [0.6, 0.4]}, 2, 2, 3.0  # the better score has the lower probability
     yield {(): [0.1, 0.5, 0.4], (1,): [0.1, 0.8, 0.1], (1, 1): [0.9, 0.05, 0.05]}, 3, 3, 0.6
 

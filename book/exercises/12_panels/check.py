@@ -82,11 +82,11 @@ def right_with_memory(number, width):
 
 
 def also_of_list(module, *panels):
-    """Return the result, and another one for a list of panels that are not overwritten."""
+    """Return the result, and the result for a list of panels that are not overwritten."""
     first = module.log_sum_exp(stream(panels))
     try:
         return [first, module.log_sum_exp(list(panels))]
-    except TypeError:  # it calls next
+    except TypeError:  # the answer calls next, which needs an iterator
         return [first, module.log_sum_exp(iter(panels))]
 
 

@@ -71,7 +71,7 @@ def right_run(x, memory, w, n_heads):
 
 
 def gradients(y, leaves):
-    """Return the gradients of x and memory, the ends of every path through the block."""
+    """Return the gradients of x and memory."""
     if y.node is None:
         raise Rejected("expected a Tensor with a graph; got one made from an array; use operations, not .data")
     y.backward(np.sin(np.arange(1.0, y.size + 1)).reshape(y.shape))
