@@ -98,7 +98,7 @@ def test_a_run_that_stopped_early_says_how_it_continues_and_does(text, tmp_path,
     assert main(["info", str(out)]) == 0 and " in 3 of 12 updates\n" in capfd.readouterr().out
     scripted(monkeypatch, [8, 9, *range(20, 30)])
     assert main(["train", "--resume", "--out", str(out), f"--set=train.patience={patience}"]) == 0
-    assert RunFolder(out).steps()[-1].name == ("step-5" if patience else "step-12")
+    assert RunFolder(out).step_paths()[-1].name == ("step-5" if patience else "step-12")
 
 
 def test_continuing_after_early_stopping_equals_not_stopping(text, tmp_path, monkeypatch):
@@ -120,7 +120,7 @@ def test_the_checkpoint_of_a_finished_run_counts_for_keep_last(text, tmp_path, m
     assert run(text, out, **changes).step == last
     for max_steps in (7, 10, 12):
         run(text, out, resume=True, max_steps=max_steps)
-        names.append([path.name.removeprefix("step-") for path in RunFolder(out).steps()])
+        names.append([path.name.removeprefix("step-") for path in RunFolder(out).step_paths()])
     assert names == [[str(last), "6", "7"], ["7", "9", "10"], ["9", "10", "12"]]
 
 

@@ -304,7 +304,7 @@ def test_a_run_killed_before_its_first_scheduled_checkpoint_resumes(text, tmp_pa
     with monkeypatch.context() as patch, pytest.raises(Crash):
         patch.setattr(module, write, crash)
         run(text, tmp_path / "run", **settings)
-    steps = [path.name for path in RunFolder(tmp_path / "run").steps()]
+    steps = [path.name for path in RunFolder(tmp_path / "run").step_paths()]
     assert steps == ([] if write == "save_checkpoint" else ["step-2"])
     run(text, tmp_path / "run", resume=True, **settings)
     assert outcome(tmp_path / "run") == outcome(tmp_path / "uninterrupted")

@@ -54,7 +54,7 @@ def test_a_training_whose_lock_was_removed_stops_without_writing(text, tmp_path,
     with pytest.raises(UserError) as error:
         run(text, out)
     assert f"{out / 'lock'}: this program's lock was removed" in one_line(error)
-    assert len(errors) == 1 and (RunFolder(out).steps()[-1].name, (out / "lock").exists()) == ("step-12", False)
+    assert len(errors) == 1 and (RunFolder(out).step_paths()[-1].name, (out / "lock").exists()) == ("step-12", False)
 
 
 def test_a_removed_lock_stops_an_average(copied, monkeypatch):

@@ -231,8 +231,8 @@ def describe_run(run: Any, config: Any, loaded: Path | None) -> Iterator[str]:
     from train.tasks import TASKS
 
     task = TASKS[config.data.task]
-    steps = [str(step_of(path)) for path in run.steps()]
-    names = "".join(f", {original_name(path)}" for path in run.weights())
+    steps = [str(step_of(path)) for path in run.step_paths()]
+    names = "".join(f", {original_name(path)}" for path in run.weights_only_paths())
     listed = f"steps {', '.join(steps) or 'none'}{names}; commands load {loaded.name}" if loaded else "none yet"
     yield f"checkpoints  {listed}"
     if run.tokenizer_file.is_file():

@@ -83,7 +83,7 @@ def training_cost(path: Path) -> dict[str, Any]:
         raise UserError(f"{path}: expected {expected}; got a run with averaged weights only")
     config = run.load_config()
     saved_config = model_config(read_state(find_checkpoint(path)))
-    meta = run.data("train", config.data.prepared) / "meta.json"
+    meta = run.data_path("train", config.data.prepared) / "meta.json"
     source_fraction = 0.5
     if meta.is_file():
         tokens, pairs = (read_json(meta, "prepared text")[key] for key in ("tokens", "pairs"))

@@ -113,7 +113,7 @@ def run_table4(
             train_trees = trees["train"] if is_trained else training_trees(row, out, trees)
             config = row_config(row, scale, train_trees, trees["valid"], settings)
             if not is_trained:
-                train(config, run.path, resume=bool(run.steps()), progress=progress)
+                train(config, run.path, resume=bool(run.step_paths()), progress=progress)
             result = test_run(run, gold, train_trees, asdict(config.search), out / "rows" / f"{row}.parsed")
             write_json(file, result)
         table["ours"][row] = result
@@ -123,7 +123,7 @@ def run_table4(
 
 def run_digest(path: Path) -> str:
     """Return a hash of the run's newest checkpoint; raise UserError if there is none."""
-    steps = RunFolder(path).steps()
+    steps = RunFolder(path).step_paths()
     return digest((steps[-1] if steps else find_checkpoint(path)) / STATE)
 
 
@@ -152,8 +152,8 @@ def test_run(
 
     If the tokenizer comes from an earlier version and has no lexicon, the lexicon is counted on `train_trees`.
     """
-    if run.steps():
-        average_checkpoints(run.path, min(10, len(run.steps())))
+    if run.step_paths():
+        average_checkpoints(run.path, min(10, len(run.step_paths())))
     candidates = {folder.name: folder for folder in (run.averaged, run.best) if folder.is_dir()}
     if not candidates:
         raise UserError(
@@ -181,7 +181,7 @@ def test_run(
     write_text(parsed, "".join(f"{hypotheses[0]}\n" for hypotheses in parses))
     updates = [entry for entry in run.metrics() if entry["kind"] == "train"][-1:]
     curve = [{key: e[key] for key in ("step", "loss", "f1", "repaired")} for e in run.metrics() if "f1" in e]
-    state = read_state(run.steps()[-1])["run"] if run.steps() else {}
+    state = read_state(run.step_paths()[-1])["run"] if run.step_paths() else {}
     result |= {"updates": state.get("step"), "seconds": round(state.get("seconds", 0.0)), "curve": curve}
     return result | {"tokens": updates[0]["tokens"] if updates else None}
 

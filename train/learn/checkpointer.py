@@ -145,7 +145,7 @@ class Checkpointer:
                     except WriteError:
                         self.lock.check()  # explains why the write failed if the folder was moved
                         raise
-            self.newest = self.folder.step(state.step)
+            self.newest = self.folder.step_path(state.step)
             self.newest_seconds = state.seconds
             self.retry_time = math.inf
         except WriteError as error:
@@ -172,7 +172,7 @@ class Checkpointer:
 
     def _copy_best(self, state: RunState) -> None:
         """Copy checkpoints/best to best-N if the ranking contains it but train.keep_best was 1 when it was written."""
-        target = self.folder.best_step(state.best_step)
+        target = self.folder.best_path(state.best_step)
         if str(state.best_step) not in state.ranking or existing_folder(target).is_dir() or not self._has_best(state):
             return
         try:
@@ -188,7 +188,7 @@ class Checkpointer:
         return any(content["step"] == state.best_step for _, content in folders)
 
     def _prune_best(self, state: RunState) -> None:
-        for path in self.folder.best_steps():
+        for path in self.folder.best_paths():
             if str(step_of(path)) not in state.ranking:
                 remove_folder(path)
 
@@ -375,7 +375,7 @@ def schedule_of(content: Mapping[str, Any]) -> dict[str, Any]:
 
 def check_resumable(folder: RunFolder, tokenizer: TextTokenizer, texts: Mapping[str, Iterable[str]]) -> None:
     """Raise UserError if a run was trained with another tokenizer or text. Nothing has been written yet."""
-    for path, state in islice(store.readable_states(reversed(folder.steps())), 1):
+    for path, state in islice(store.readable_states(reversed(folder.step_paths())), 1):
         store.check_tokenizer(tokenizer, state, folder.tokenizer_file)
         check_same_text(path, state, {part: map(text_digest, files) for part, files in texts.items()})
 

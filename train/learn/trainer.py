@@ -75,7 +75,7 @@ class Trainer:
         folder = RunFolder(run_dir)
         task = TASKS[config.data.task]
         t = config.train
-        if not resume and (folder.steps() or folder.weights()):
+        if not resume and (folder.step_paths() or folder.weights_only_paths()):
             raise folder.already_exists_error()
         self.model, self.config, self.corpora, self.task = model, config, corpora, task
         self.deadline, self.debug = deadline, debug
@@ -264,7 +264,7 @@ class Trainer:
             # Write a checkpoint first: a folder with best weights but no checkpoint is then known to be damaged.
             if self.checkpoints.newest is None:
                 self.checkpoints.save(previous_state, required=False)
-            targets = {folder.best: is_best, folder.best_step(s.step): is_ranked}
+            targets = {folder.best: is_best, folder.best_path(s.step): is_ranked}
             self.checkpoints.save_best(s, *(path for path, is_wanted in targets.items() if is_wanted))
 
     def _measure(self) -> dict[str, float] | None:

@@ -115,11 +115,11 @@ def train(
             tokenizer = prepare_tokenizer(run, config, texts, existing, reuse, display)
             for part in texts if config.data.prepared else ():
                 check_shared_arrays(
-                    run.data(part, config.data.prepared),
+                    run.data_path(part, config.data.prepared),
                     tokenizer,
                     texts[part],
                     config.data.max_length,
-                    bool(run.steps()),
+                    bool(run.step_paths()),
                 )
             if resume:
                 check_resumable(run, tokenizer, texts)
@@ -129,7 +129,7 @@ def train(
             check_memory(model_config, t, precision)
             model = model_config.build(t.seed, precision.weight_dtype)
             warnings: list[str] = []
-            if t.init and not (resume and run.steps()):  # before the text is encoded, which can take much longer
+            if t.init and not (resume and run.step_paths()):  # before the text is encoded, which can take much longer
                 display.write(initialize(model, t.init, t.init_only, tokenizer, warnings.append))
             corpora = prepare_corpora(run, config, texts, tokenizer, display)
             for part, corpus in corpora.items():
@@ -222,7 +222,7 @@ def prepare_corpora(
     data, task = config.data, TASKS[config.data.task]
     corpora: dict[str, Corpus] = {}
     for part in sorted(texts, reverse=True):  # "valid" first: it is small, so its errors show early
-        folder = run.data(part, data.prepared)
+        folder = run.data_path(part, data.prepared)
         with display.work(f"preparing the {part} text", "examples") as work:
             start = partial(display.write, f"preparing the {part} text: {', '.join(texts[part])}")
             on_progress = partial(report_progress, work, start)
@@ -325,7 +325,7 @@ def check_best_metric(config: RunConfig, task: Task, texts: Texts) -> None:
 
 def check_init_unchanged(run: RunFolder, init: str) -> None:
     """Raise UserError if train.init of a run that resumes from its checkpoints has changed."""
-    if not (init and run.steps() and run.config_file.exists()):
+    if not (init and run.step_paths() and run.config_file.exists()):
         return
     if os.path.abspath(init) != os.path.abspath(stored := run.load_config().train.init):
         raise UserError(

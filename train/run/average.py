@@ -30,7 +30,7 @@ def average_checkpoints(run_dir: str | Path, last: int = 5, best: bool = False) 
             program is writing to the run.
     """
     run = RunFolder(run_dir)
-    folders = run.best_steps if best else run.steps
+    folders = run.best_paths if best else run.step_paths
     available = folders()
     if not available and not run.has_run_files():
         raise not_a_run_error(run.path, "a run folder")

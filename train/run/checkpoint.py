@@ -84,7 +84,7 @@ def save_checkpoint(
     and tokenizer_digest. Raises WriteError if the disk is full; earlier checkpoints then remain intact.
     """
     run = RunFolder(run_dir)
-    target = run.step(state["step"])
+    target = run.step_path(state["step"])
     write_folder(target, {MODEL: model, OPTIMIZER: optimizer}, state)
     prune(run, keep_last)
     return target
@@ -98,13 +98,13 @@ def prune(run: RunFolder, keep_last: int) -> None:
     checkpoints do not count toward `keep_last`. If fewer than `keep_last` are intact, nothing is removed, because a
     disk that returned an error may recover.
     """
-    states = dict(readable_states(run.steps()))
+    states = dict(readable_states(run.step_paths()))
     intact = list(states)
     for path in intact[:-1]:
         if states[path].get("extra"):
             intact.remove(path)
             remove_folder(path)
-    for path in run.steps() if 0 < keep_last <= len(intact) else []:
+    for path in run.step_paths() if 0 < keep_last <= len(intact) else []:
         if step_of(path) < step_of(intact[-keep_last]):
             remove_folder(path)
 
@@ -129,7 +129,7 @@ def load_newest(
     `on_damaged` is called with a message for each damaged checkpoint that is skipped. Raises DamagedCheckpoint if all
     are damaged, or if one was removed while it was read.
     """
-    steps = run.steps()
+    steps = run.step_paths()
     for path in reversed(steps):
         try:
             return path, load_checkpoint(path, optimizer)
@@ -142,7 +142,7 @@ def load_newest(
 
 def is_imported(run: RunFolder) -> bool:
     """Return whether `import` has written a run: the newest readable checkpoint step-N has no optimizer state."""
-    newest = next(readable_states(reversed(run.steps())), None)
+    newest = next(readable_states(reversed(run.step_paths())), None)
     return newest is not None and OPTIMIZER not in newest[1]["files"]
 
 
@@ -162,7 +162,7 @@ def load_weights(path: str | Path, on_warning: Callable[[str], object]) -> tuple
 
 def newest_state(run: RunFolder) -> RunState | None:
     """Return the state of a run from its newest readable checkpoint, or None if no checkpoint is readable."""
-    for _, state in readable_states(reversed(run.steps())):
+    for _, state in readable_states(reversed(run.step_paths())):
         with suppress(ValueError):
             return RunState.read(state.get("run"), state["step"])
     return None
@@ -194,7 +194,7 @@ def resumed_config(run: RunFolder, config: RunConfig) -> RunConfig:
         return config
 
     models = []
-    for path, state in readable_states(reversed(run.steps())):
+    for path, state in readable_states(reversed(run.step_paths())):
         models.append(model_config(state))
         if isinstance(original := state.get("config"), dict):
             return check(config.resumed(models[0]), original, path)
@@ -227,11 +227,11 @@ def find_checkpoint(path: str | Path) -> Path:
             return path
         is_inside = path.name == "checkpoints" and not (path / "checkpoints").exists()
         run = RunFolder(path.parent if is_inside else path)
-        steps = run.steps()
+        steps = run.step_paths()
         for folder in map(existing_folder, (run.averaged, run.best)):
             if folder.is_dir():
                 return folder
-    if steps or (steps := run.best_steps()):
+    if steps or (steps := run.best_paths()):
         return steps[-1]
     if not run.config_file.exists():
         raise not_a_run_error(path, "a run folder or a checkpoint folder")
@@ -260,7 +260,7 @@ def warn_of_old_average(
     an average of the best checkpoints, one of them. `state` is the state.json of `folder`."""
     averaged = state.get("averaged_steps")
     run = owner_of(folder)
-    candidates = run.best_steps() if state.get("averaged_best") else run.steps()[-1:]
+    candidates = run.best_paths() if state.get("averaged_best") else run.step_paths()[-1:]
     if folder == Path(path) or not isinstance(averaged, list):
         return
     if missing := [candidate.name for candidate in candidates if step_of(candidate) not in averaged]:
@@ -383,7 +383,7 @@ def check_same_run(
 def check_peer(folder: Path, state: Mapping[str, Any]) -> None:
     """Raise UserError if the newest of the readable checkpoints next to `folder` belongs to a different run."""
     run = owner_of(folder)
-    others = (path for path in reversed((run.averaged, run.best, *run.steps())) if path.name != folder.name)
+    others = (path for path in reversed((run.averaged, run.best, *run.step_paths())) if path.name != folder.name)
     for path, peer in readable_states(others):
         return check_same_run(folder, state, path, peer, "", "removing the checkpoint of the other run")
 
