@@ -106,25 +106,25 @@ class Checkpointer:
 
         train.checkpoint_minutes counts only time spent in updates, accumulated across interruptions.
         """
-        t = self.config.train
-        if t.checkpoint_minutes:
-            return state.seconds - self.newest_seconds >= 60 * t.checkpoint_minutes
-        return state.step % t.checkpoint_every == 0
+        settings = self.config.train
+        if settings.checkpoint_minutes:
+            return state.seconds - self.newest_seconds >= 60 * settings.checkpoint_minutes
+        return state.step % settings.checkpoint_every == 0
 
     def final_reason(self, state: RunState) -> str:
         """Return why resuming this run does nothing: "max_steps", "patience", or "" if it has not finished."""
-        t = self.config.train
-        if state.step >= t.max_steps:
+        settings = self.config.train
+        if state.step >= settings.max_steps:
             return "max_steps"
-        return "patience" if 0 < t.patience <= state.stale_validations else ""
+        return "patience" if 0 < settings.patience <= state.stale_validations else ""
 
     def continue_advice(self, state: RunState) -> str:
         """Return the options that continue a run that has finished (see `final_reason`)."""
-        t = self.config.train
+        settings = self.config.train
         options = []
-        if state.step >= t.max_steps:
+        if state.step >= settings.max_steps:
             options.append(f"--set train.max_steps=N with N > {state.step:,}")
-        if 0 < t.patience <= state.stale_validations:
+        if 0 < settings.patience <= state.stale_validations:
             options.append(f"--set train.patience=0 (or more than {state.stale_validations:,})")
         return " and ".join(options)
 
@@ -250,23 +250,26 @@ class Checkpointer:
 
     def _check_schedule(self, content: Mapping[str, Any]) -> None:
         """Warn if the keys that determine the learning rate differ from those of the checkpoint."""
-        t = self.config.train
+        settings = self.config.train
         step = content["step"] + 1
-        if step > t.max_steps:
+        if step > settings.max_steps:
             return
 
-        def rate(settings: TrainSection) -> float:
-            return Schedule(settings, self.update.model.config.d_model)(step)
+        def rate(section: TrainSection) -> float:
+            return Schedule(section, self.update.model.config.d_model)(step)
 
-        previous = replace(t, **schedule_of(content))
+        previous = replace(settings, **schedule_of(content))
         previous = replace(previous, max_steps=max(previous.max_steps, content["step"]))
-        changes = [name for name in SCHEDULE_KEYS if getattr(t, name) != getattr(previous, name)]
-        if "max_steps" in changes and rate(replace(t, max_steps=previous.max_steps)) == rate(t):
+        changes = [name for name in SCHEDULE_KEYS if getattr(settings, name) != getattr(previous, name)]
+        if "max_steps" in changes and rate(replace(settings, max_steps=previous.max_steps)) == rate(settings):
             changes.remove("max_steps")  # most schedules do not depend on it
         if changes:
-            words = (f"train.{name} is now {getattr(t, name)} instead of {getattr(previous, name)}" for name in changes)
+            words = (
+                f"train.{name} is now {getattr(settings, name)} instead of {getattr(previous, name)}"
+                for name in changes
+            )
             self.warnings.append(
-                f"warning: {', '.join(words)}: the learning rate of step {step:,} is {rate(t):.3g} instead of "
+                f"warning: {', '.join(words)}: the learning rate of step {step:,} is {rate(settings):.3g} instead of "
                 f"{rate(previous):.3g}"
             )
 

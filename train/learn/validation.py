@@ -117,12 +117,12 @@ class Validation:
 
 def patience_warning(settings: TrainSection) -> str:
     """Return a warning if the training is too short to be stopped by train.patience, or ""."""
-    t = settings
-    earliest = (t.patience + 1) * t.validate_every  # the first validation is the best so far
-    if not t.patience or earliest < t.max_steps:
+    earliest = (settings.patience + 1) * settings.validate_every  # the first validation is the best so far
+    if not settings.patience or earliest < settings.max_steps:
         return ""
     return (
-        f"warning: train.patience = {t.patience:,} cannot stop this training of {plural(t.max_steps, 'step')}, "
+        f"warning: train.patience = {settings.patience:,} cannot stop this training of "
+        f"{plural(settings.max_steps, 'step')}, "
         f"because it needs validations up to step {earliest:,}; try a smaller train.validate_every"
     )
 

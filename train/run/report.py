@@ -143,18 +143,17 @@ class RunReport:
         self, state: RunState, lr: float, gradient_norm: float, loss_scale: float | None, ranks: int
     ) -> None:
         """Report the means since the last log line."""
-        s = state
-        entry = {"kind": "train", "step": s.step, "epoch": s.logged_epoch, "loss": s.loss, "lr": lr}
-        entry |= {"gradient_norm": gradient_norm, "tokens": s.tokens, "tokens_per_second": round(s.speed, 1)}
+        entry = {"kind": "train", "step": state.step, "epoch": state.logged_epoch, "loss": state.loss, "lr": lr}
+        entry |= {"gradient_norm": gradient_norm, "tokens": state.tokens, "tokens_per_second": round(state.speed, 1)}
         if loss_scale is not None:
             entry["loss_scale"] = loss_scale
         if ranks > 1:
-            entry["network"] = round(s.window_network, 3)
-        self.write_metrics(entry | {"seconds": round(s.seconds, 3)})
-        network = network_percentage(s.window_network, s.window_seconds) if ranks > 1 else ""
+            entry["network"] = round(state.window_network, 3)
+        self.write_metrics(entry | {"seconds": round(state.seconds, 3)})
+        network = network_percentage(state.window_network, state.window_seconds) if ranks > 1 else ""
         self.write_line(
-            f"step {s.step:,}/{self.max_steps:,}  epoch {s.logged_epoch}  loss {s.loss:.4f}  lr {lr:.3g}  "
-            f"{s.speed:,.0f} tokens/s{network}  {self._steps.time_left()}",
+            f"step {state.step:,}/{self.max_steps:,}  epoch {state.logged_epoch}  loss {state.loss:.4f}  lr {lr:.3g}  "
+            f"{state.speed:,.0f} tokens/s{network}  {self._steps.time_left()}",
             shown=2,
         )
 
@@ -171,11 +170,12 @@ class RunReport:
 
     def log_validation(self, state: RunState, result: Mapping[str, float], names: Mapping[str, str]) -> None:
         """Report a validation; `names` maps the keys of its scores to the names in the log."""
-        s = state
-        self.write_metrics({"kind": "valid", "step": s.step, "epoch": s.logged_epoch, "tokens": s.tokens, **result})
+        self.write_metrics(
+            {"kind": "valid", "step": state.step, "epoch": state.logged_epoch, "tokens": state.tokens, **result}
+        )
         scores = "".join(f"  {name} {result[key]:.2f}" for key, name in names.items() if key in result)
         self.write_line(
-            f"validation after step {s.step:,}: loss {result['loss']:.4f}  "
+            f"validation after step {state.step:,}: loss {result['loss']:.4f}  "
             f"perplexity {format_figure(result['perplexity'])}{scores}  ({result['seconds']:.1f} s)"
         )
 
