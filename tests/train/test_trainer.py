@@ -30,23 +30,9 @@ from train.text.corpus import Corpus
 # ---- stopping and resuming
 
 
-CHILD = """
-import json, os, signal, sys
-from train import RunConfig, train
-from train.learn.optimizer import Adam
-step = Adam.step
-def killed(self, lr, scale):
-    if self.steps + 1 == int(sys.argv[3]):
-        os.kill(os.getpid(), signal.SIGKILL)
-    step(self, lr, scale)
-Adam.step = killed
-train(RunConfig.from_dict(json.loads(sys.argv[1])), sys.argv[2], progress=False)
-"""
-
-
 def test_a_killed_process_resumes_to_the_same_bits(text, uninterrupted, tmp_path):
     out = tmp_path / "run"
-    command = [sys.executable, "-c", CHILD, json.dumps(tables(text)), str(out), "8"]
+    command = [sys.executable, "-m", "tests.helpers.killed_training", json.dumps(tables(text)), str(out), "8"]
     child = subprocess.run(command, cwd=ROOT, capture_output=True, timeout=120)
     assert child.returncode == -signal.SIGKILL, child.stderr.decode()
     assert [path.name for path in RunFolder(out).step_paths()] == ["step-3", "step-6"]
