@@ -154,6 +154,7 @@ def test_another_name_of_an_option_leads_to_the_option(capsys):
         ),
         ("generate --model lm", {"max-length": "tokens", "length": "tokens"}),
         ("export run", {"format": "to"}),
+        ("translate", {"constrain": "prefixes", "tgt-prefix": "prefixes"}),
         ("train tiny", {"save-dir": "out", "restore-file": "resume, or --init RUN to copy only weights"}),
     ],
 )

@@ -63,7 +63,7 @@ OTHER_OPTIONS = {  # maps our options to those of fairseq, sacreBLEU, OpenNMT, M
     "--top-k": "--sampling-topk --topk --random-sampling-topk",
     "--top-p": "--sampling-topp --topp --random-sampling-topp",
     "--temperature": "--random-sampling-temp",
-    "--constrain": "--prefix --prefixes --prefix-size --tgt-prefix",
+    "--prefixes": "--constrain --prefix --prefix-size --tgt-prefix",
     "--batch-tokens": "--max-tokens --batch-size",
     "--tokens": "--max-length --length --max-len --max-new-tokens",
     "--to": "--format -f",
