@@ -1,4 +1,4 @@
-"""Checkpoints of a training run: when they are written, what they contain, retries on a full disk, and resuming."""
+"""Write the checkpoints of a training run when they are due, retry if the disk is full, and resume from them."""
 
 import math
 import time
@@ -112,7 +112,7 @@ class Checkpointer:
         return state.step % settings.checkpoint_every == 0
 
     def final_reason(self, state: RunState) -> str:
-        """Return why resuming this run does nothing: "max_steps", "patience", or "" if it has not finished."""
+        """Return why this run has finished: "max_steps", "patience", or "" if resuming it would continue training."""
         settings = self.config.train
         if state.step >= settings.max_steps:
             return "max_steps"
@@ -155,7 +155,7 @@ class Checkpointer:
             self.report.write_line(f"{error.problem}; training continues; the next attempt is in {RETRY_SECONDS} s")
 
     def save_best(self, state: RunState, *folders: Path) -> None:
-        """Write the weights of a validation to `folders`, checkpoints/best or best-N. A failed write is only reported.
+        """Write the weights to `folders`: checkpoints/best, best-N or both. If that fails, only report it.
 
         Folders best-N that are no longer in the ranking are removed.
         """
@@ -276,7 +276,7 @@ class Checkpointer:
     def _update_metric(self, content: Mapping[str, Any], state: RunState) -> None:
         """If train.best_metric differs from that of the checkpoint, adapt the selection in `state` and warn.
 
-        The best weights are kept until a validation is better by the new metric, whose values are in metrics.jsonl.
+        checkpoints/best stays until a validation is better by the new metric, whose values are read from metrics.jsonl.
         """
         frozen = content.get("config")  # contains the metric in checkpoints of earlier versions
         frozen_metric = frozen.get("train.best_metric") if isinstance(frozen, dict) else None
@@ -384,7 +384,7 @@ def check_resumable(folder: RunFolder, tokenizer: TextTokenizer, texts: Mapping[
 
 
 def check_same_text(path: Path, state: Mapping[str, Any], digests: Mapping[str, Iterable[str]]) -> None:
-    """Raise UserError unless the files of each part have the `digests` that `state` of the checkpoint `path` holds."""
+    """Raise UserError unless `digests`, of the files of each part, are those in `state` of the checkpoint `path`."""
     for part, (key, name) in TEXT_KEYS.items():
         if part in digests and isinstance(state.get(key), dict) and [*state[key].values()] != [*digests[part]]:
             raise UserError(

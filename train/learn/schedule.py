@@ -6,7 +6,7 @@ from collections.abc import Callable
 from train.learn.optimizer import NoamSchedule
 from train.run.keys import SCHEDULES, TrainSection
 
-# Maps a name to a function: fraction of the updates after warmup that are done -> fraction of the peak learning rate.
+# For each name, a function that maps progress after warmup (0 to 1) to the learning rate as a fraction of its peak.
 DECAYS: dict[str, Callable[[float], float]] = {
     "linear": lambda fraction: 1.0 - fraction,
     "cosine": lambda fraction: 0.5 * (1.0 + math.cos(math.pi * fraction)),

@@ -222,7 +222,7 @@ def prepare_corpora(
     """Return the token arrays of each text by part, "train" and optionally "valid"."""
     data, task = config.data, TASKS[config.data.task]
     corpora: dict[str, Corpus] = {}
-    for part in sorted(texts, reverse=True):  # "valid" first: it is small, so its errors show early
+    for part in sorted(texts, reverse=True):  # "valid" first, because errors in this smaller text show sooner
         folder = run.data_path(part, data.prepared)
         with display.work(f"preparing the {part} text", "examples") as work:
             start = partial(display.write, f"preparing the {part} text: {', '.join(texts[part])}")
@@ -245,8 +245,8 @@ def report_progress(work: Work, start: Callable[[], object], n_done: int) -> Non
 def check_shared_arrays(
     folder: Path, tokenizer: TextTokenizer, paths: Iterable[str], max_length: int, is_resumed: bool
 ) -> None:
-    """Raise UserError if a shared folder has other files, or token arrays of another tokenizer, text or maximum length,
-    because other runs may need them."""
+    """Raise UserError if a shared folder has other files, or if its token arrays were made with another tokenizer, text or
+    maximum length. They are not replaced, because other runs may need them."""
     reject_links(folder)
     meta = open_own_folder(folder, "meta.json")
     if not meta:

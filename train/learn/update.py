@@ -33,7 +33,7 @@ OnLeafDone = Callable[[Tensor], object]
 
 
 class Update:
-    """Updates a model: `gradient`, then `apply` if loss and norm are finite.
+    """Updates a model. Call `gradient` and, if loss and norm are finite, `apply`.
 
     Args:
         task: the task that the model learns.
@@ -116,7 +116,7 @@ class Update:
             self.while_waiting()
             *losses, squared_norm = npx.to_host(results).tolist()
         ranks = self.world.gather(([*zip(share.indices, losses, strict=True)], squared_norm))
-        # (micro-batch, loss) from all ranks, in a fixed order: the rounding of the sum does not depend on the ranks.
+        # The losses of all ranks are added in a fixed order, so the rounding does not depend on the number of ranks.
         indexed = sorted(
             ((share.original_index(index), loss) for losses, _ in ranks for index, loss in losses),
             key=lambda item: item[0],
@@ -177,8 +177,8 @@ class Update:
     def load_weights(self, state: Mapping[str, npx.Array], trained: npx.Array | None = None) -> None:
         """Restore the result of `weights`.
 
-        If there is a moving average, that result is the average; `trained` then restores the weights themselves, which
-        `optimizer_state` returns as "weights".
+        With a moving average, `state` is the average. `trained` are the weights themselves, which `optimizer_state`
+        returns as "weights".
 
         Raises ValueError for the weights of a different model; nothing is changed in that case.
         """
@@ -244,7 +244,7 @@ class Update:
         self.scale.record_update()
 
     def describe_out_of_memory(self, batches: Sequence[Batch], step: int) -> str:
-        """Return a line that describes what did not fit, the memory contents, and settings that need less memory."""
+        """Return a line that says what did not fit, what takes the memory, and which settings need less of it."""
         settings = self.settings
         gpu_memory = npx.memory_use()
         largest = max(batches, key=lambda batch: batch.shape).describe()

@@ -116,7 +116,7 @@ class Validation:
 
 
 def patience_warning(settings: TrainSection) -> str:
-    """Return a warning if the training is too short to be stopped by train.patience, or ""."""
+    """Return a warning if training is too short for train.patience to stop it, otherwise ""."""
     earliest = (settings.patience + 1) * settings.validate_every  # the first validation is the best so far
     if not settings.patience or earliest < settings.max_steps:
         return ""
@@ -141,11 +141,11 @@ def perplexity(
     progress: bool = False,
     on_warning: Callable[[str], object] = warnings.warn,
 ) -> dict[str, Any]:
-    """Return the perplexity of references given their sources under the model of a run, as a row of a score report.
+    """Compute a model's perplexity on references given their sources, and return it as a row of a score report.
 
     Perplexity is exp(mean loss). As in the paper, the mean is over the subwords and the end of each sentence, without
-    smoothing. It depends on the vocabulary, which the signature identifies. Pairs with an empty side or a side over
-    data.max_length are left out and counted. `progress` shows progress on standard error; for `on_warning`, see
+    smoothing. Perplexity depends on the vocabulary, which the signature identifies. Pairs with an empty side or a side
+    over data.max_length are left out and counted. `progress` shows progress on standard error; for `on_warning`, see
     `load_model`. Raises UserError for unreadable or invalid files and for a model of another task.
     """
     files = (str(source), str(references))

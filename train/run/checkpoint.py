@@ -1,4 +1,4 @@
-"""Checkpoints of a run: writing, pruning, and loading a model for use. Averaging is in average.py.
+"""Write, prune and load the checkpoints of a run. Averaging is in average.py.
 
     RUN/checkpoints/step-N/model.safetensors        weights by name
                           /optimizer.safetensors    Adam's moments m and v, flat
@@ -47,17 +47,19 @@ Result = TypeVar("Result")
 
 
 class Origin(NamedTuple):
-    """The checkpoint that a model was loaded from.
+    """The checkpoint that a model was loaded from."""
 
-    Attributes:
-        path: the checkpoint folder, as the user named the run; " (step N)" is appended if the folder's name lacks it.
-        caption: a text for pictures, which ends with the beginning of `digest`.
-        digest: SHA-256 of state.json, which contains the checksums of all weights.
-    """
+    path: str  # the checkpoint folder, inside the path that the user gave, with " (step N)" if its name lacks the step
+    caption: str  # a caption for pictures, which ends with the beginning of `digest`
+    digest: str  # SHA-256 of state.json, which contains the checksums of all weights
 
-    path: str
-    caption: str
-    digest: str
+
+class LoadedModel(NamedTuple):
+    """A trained model, with the tokenizer and the configuration of its run."""
+
+    model: Any  # of a class in `models.ARCHITECTURES`, for example a Transformer
+    tokenizer: Any  # of a class that depends on the task, for example a train.Tokenizer
+    config: RunConfig
 
 
 @dataclass
@@ -78,7 +80,7 @@ def save_checkpoint(
     optimizer: Mapping[str, npx.Array],
     keep_last: int = 0,
 ) -> Path:
-    """Write checkpoints/step-N with N = state["step"], prune older checkpoints, and return its path.
+    """Write checkpoints/step-N with N = state["step"], prune older checkpoints, and return the new one's path.
 
     `model` and `optimizer` map names to arrays. `state` is JSON content with at least step, model (the configuration)
     and tokenizer_digest. Raises WriteError if the disk is full; earlier checkpoints then remain intact.
@@ -141,7 +143,7 @@ def load_newest(
 
 
 def is_imported(run: RunFolder) -> bool:
-    """Return whether `import` has written a run: the newest readable checkpoint step-N has no optimizer state."""
+    """Return whether `import` wrote this run. The checkpoint of such a run has no optimizer state."""
     newest = next(readable_states(reversed(run.step_paths())), None)
     return newest is not None and OPTIMIZER not in newest[1]["files"]
 
@@ -178,9 +180,9 @@ def readable_states(paths: Iterable[Path]) -> Iterator[tuple[Path, dict[str, Any
 def resumed_config(run: RunFolder, config: RunConfig) -> RunConfig:
     """Return the configuration with which a run resumes (see `RunConfig.resumed`).
 
-    Raises UserError, naming the key, if `config` differs from the run's configuration. That configuration is read from
-    the newest readable checkpoint, because config.toml may have been edited. The result names the tokenizer file that
-    the run was started with or, if that file is missing, the copy of it that `config` names.
+    Raises UserError, naming the key, if `config` changes a key that must stay the same. The run's configuration is read
+    from the newest readable checkpoint, because config.toml may have been edited. The result names the tokenizer file
+    that the run was started with or, if that file is missing, the copy of it that `config` names.
     """
 
     def check(config: RunConfig, original: Mapping[str, Any], source: Path) -> RunConfig:
@@ -216,10 +218,10 @@ def has_tokenizer_of(run: RunFolder, config: RunConfig) -> bool:
 
 
 def find_checkpoint(path: str | Path) -> Path:
-    """Return a checkpoint folder: `path` itself, or the averaged, best or newest checkpoint of the run `path`.
+    """Return the checkpoint folder `path`, or that checkpoint of the run `path` which commands load.
 
-    Without any of these, it is the newest best-N. The folder `checkpoints` of a run stands for the run. Raises
-    NoCheckpoint if the run has no checkpoint, and UserError if there is no run.
+    It is the averaged, the best or the newest checkpoint, or else the newest best-N. `path` can also be the folder
+    `checkpoints` of a run. Raises NoCheckpoint if the run has no checkpoint, and UserError if there is no run.
     """
     with disk_errors(str(path)):
         path = existing_folder(Path(path))
@@ -256,8 +258,8 @@ def read_chosen(path: str | Path, read: Callable[[Path], Result], retries: int =
 def warn_of_old_average(
     path: str | Path, folder: Path, state: Mapping[str, Any], on_warning: Callable[[str], object]
 ) -> None:
-    """Warn if the checkpoint `folder` of the run `path` is an outdated average: it lacks the newest checkpoint or, for
-    an average of the best checkpoints, one of them. `state` is the state.json of `folder`."""
+    """Warn if the checkpoint `folder` of the run `path` is an average that lacks the newest checkpoint or, if it is an
+    average of the best checkpoints, one of them. `state` is the state.json of `folder`."""
     averaged = state.get("averaged_steps")
     run = owner_of(folder)
     candidates = run.best_paths() if state.get("averaged_best") else run.step_paths()[-1:]
@@ -300,9 +302,7 @@ def task_of(state: Mapping[str, Any]) -> Task:
 
 
 @suggest_arguments
-def load_model(
-    path: str | Path, task: str = "", on_warning: Callable[[str], object] = warnings.warn
-) -> tuple[Any, Any, RunConfig]:
+def load_model(path: str | Path, task: str = "", on_warning: Callable[[str], object] = warnings.warn) -> LoadedModel:
     """Load a trained model for use.
 
     Args:
@@ -312,15 +312,14 @@ def load_model(
             checkpoint, or the run has lost its config.toml. Default: Python's warnings.
 
     Returns:
-        (model in eval mode, tokenizer, configuration); the types of the first two depend on the task. tokenizer.json
-        and config.toml are read from the checkpoint folder or else from the run folder above it. Without config.toml
-        the default configuration is used.
+        The model in eval mode, the tokenizer and the configuration. tokenizer.json and config.toml are read from the
+        checkpoint folder or else from its run. Without config.toml, the configuration is the default one.
 
     Raises:
         UserError: A file is missing or damaged, the tokenizer does not fit the model, or the model was trained for
             another task.
     """
-    return load_with_origin(path, task, on_warning)[:3]
+    return LoadedModel(*load_with_origin(path, task, on_warning)[:3])
 
 
 def load_with_origin(
@@ -338,7 +337,7 @@ def load_with_origin(
         on_warning(f"{config_file}: missing; using the defaults of [search]")
     config = RunConfig.load(config_file, complete=True) if config_file.exists() else RunConfig()
     if config_file.exists() and isinstance(original := checkpoint.state.get("config"), dict):
-        # the file of the tokenizer may have moved; `check_tokenizer` has compared it
+        # The tokenizer's file may have moved; `check_tokenizer` has compared its content.
         tokenizer_path = {"data.tokenizer": config.data.tokenizer}
         resumed = config.resumed(model_config(checkpoint.state))
         resumed.check_frozen(original | tokenizer_path, folder / STATE, str(config_file))
@@ -361,7 +360,7 @@ def load_with_origin(
 def check_same_run(
     path: Path, state: Mapping[str, Any], other_path: Path, other: Mapping[str, Any], prefix: str, remedy: str
 ) -> None:
-    """Raise UserError unless two checkpoints agree in model, tokenizer, text and configuration; it names the key."""
+    """Raise UserError, naming a key, unless two checkpoints agree in model, tokenizer, text and configuration."""
 
     def identity(state: Mapping[str, Any]) -> dict[str, Any]:
         task, config = state.get("task", "translation"), state.get("config")

@@ -1,15 +1,15 @@
-"""The folder of a run: its layout, the detection of its state, and protection against concurrent or foreign writes.
+"""The folder of a run: its layout, its state, and protection from other programs and users that write to it.
 
     RUN/config.toml              the complete configuration
        /tokenizer.json
        /data/PART/               the text as token arrays, PART "train" or "valid"
        /checkpoints/step-N/      see run/checkpoint.py
                    /averaged/
-                   /best/         after the best validation by train.best_metric
+                   /best/         the weights after the best validation by train.best_metric
                    /best-N/       the weights after step N, for the train.keep_best best validations
        /metrics.jsonl, log.txt   see run/report.py
        /metrics.csv, tensorboard/  copies of metrics.jsonl, see run/metric_files.py
-       /lock                     while a program writes, see train/lock.py
+       /lock                     exists while a program writes, see train/lock.py
 
 A folder is *new* if it is missing or empty. It is *unfinished* if it has an unchanged config.toml of this version, but
 no checkpoints and no foreign files; training may then start over in it. A folder with checkpoints or a complete
@@ -53,7 +53,7 @@ class RunFolder:
         self.averaged, self.best = self.checkpoints / "averaged", self.checkpoints / "best"
 
     def data_path(self, part: str, shared: str = "") -> Path:
-        """Return the folder of the token arrays of `part`; it is in `shared`, if given, which several runs can use."""
+        """Return the path of a part's token arrays, in this run or in `shared`, a folder that several runs use."""
         return (Path(shared) if shared else self.path / "data") / part
 
     def step_path(self, step: int) -> Path:
@@ -251,10 +251,10 @@ class RunFolder:
 
 
 def edit_config(file: Path, stored: str, new: str) -> str:
-    """Return the text of a configuration file with other values in the changed lines.
+    """Return the text of a configuration file with new values and the user's comments.
 
-    `stored` and `new` are the dumps of its present and its new values. Returns `new` if the user has reformatted a
-    changed line.
+    `stored` and `new` are dumps of the present and the new configuration. Returns `new` if the user has reformatted a
+    line that changes.
     """
     changes = dict[tuple[str, str], str]()
     table = ""

@@ -1,4 +1,4 @@
-"""The output of a training run: metrics.jsonl for programs, log.txt for people, progress on standard error."""
+"""The output of a training run: metrics.jsonl for programs, log.txt for people, and progress on standard error."""
 
 import json
 import sys
@@ -15,7 +15,7 @@ from train.run.metric_files import LineFile, MetricCopy, csv_copy, tensorboard_c
 from train.run.state import RunState
 from train.tasks.protocols import TextTokenizer
 
-# A loss has diverged if it exceeds that of uniform probabilities by this factor; an untrained model stays below 2.
+# Training has diverged if the loss is this many times that of uniform probabilities; an untrained model is below 2.
 DIVERGENCE_FACTOR = 5
 
 
@@ -105,7 +105,7 @@ class RunReport:
         self._steps.details = f"loss {state.loss:.3f}  {state.speed:,.0f} tokens/s"
 
     def sync(self) -> None:
-        """Force the metrics to disk, so no checkpoint is newer than the metrics. Report a file that was removed.
+        """Force the metrics to disk, so that no checkpoint is newer than the metrics. Report a file that was removed.
 
         Raises WriteError if the disk is full.
         """
@@ -142,7 +142,7 @@ class RunReport:
     def log_update(
         self, state: RunState, lr: float, gradient_norm: float, loss_scale: float | None, ranks: int
     ) -> None:
-        """Report the means since the last log line."""
+        """Report an update, with the mean loss and the speed since the last log line."""
         entry = {"kind": "train", "step": state.step, "epoch": state.logged_epoch, "loss": state.loss, "lr": lr}
         entry |= {"gradient_norm": gradient_norm, "tokens": state.tokens, "tokens_per_second": round(state.speed, 1)}
         if loss_scale is not None:
@@ -158,7 +158,7 @@ class RunReport:
         )
 
     def warn_of_divergence(self, loss: float, uniform_loss: float, remedies: str) -> None:
-        """Warn once of a loss that is many times that of uniform probabilities; `remedies` says what to try."""
+        """Warn, only once, if the loss is many times that of uniform probabilities; `remedies` says what to try."""
         if self._has_diverged or loss <= DIVERGENCE_FACTOR * uniform_loss:
             return
         self._has_diverged = True
@@ -249,7 +249,7 @@ class SilentReport(RunReport):
 
 
 def nonfinite_origin(examples: str, operation: str) -> str:
-    """Return text on the origin of a NaN or infinity: the examples and the first operation, if they are known."""
+    """Describe where a NaN or infinity came from: the examples and the first operation, if they are known."""
     origin = f"; it comes from {examples}" if examples else ""
     return f"{origin}; first operation: {operation}" if operation else origin
 
