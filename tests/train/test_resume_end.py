@@ -25,7 +25,7 @@ def test_a_run_with_no_step_left_stays_unchanged(uninterrupted, tmp_path, capfd,
     position = f"is at step 12, beyond train.max_steps = {max_steps}" if max_steps < 12 else "ended after step 12"
     assert err.count("step 12") == 1, "one line says that the run has no step left"
     assert f"{out}: nothing left to do, because the run {position}; " in err
-    assert "--set train.max_steps=N with N > 12 continues" in err
+    assert "; to continue, try --set train.max_steps=N with N > 12" in err
     assert contents(out) == before
 
 
@@ -47,7 +47,7 @@ def test_a_finished_run_keeps_its_checkpoints_and_says_that_no_key_changes(
     assert main(["train", "--resume", "--out", str(out), f"--set=train.{setting}"]) == 0
     err = capfd.readouterr().err
     assert (
-        f"continues; train.{name} in config.toml stays unchanged (the next --resume uses config.toml)\n" in err
+        f"; train.{name} in config.toml stays unchanged (the next --resume uses config.toml)\n" in err
         and "is now" not in err
     )
     assert contents(out) == before
@@ -86,12 +86,13 @@ def test_a_run_that_stopped_early_says_how_it_continues_and_does(text, tmp_path,
     out = tmp_path / "run"
     scripted(monkeypatch, [5, 6, 7])
     assert run(text, out, validate_every=1, patience=2).step == 3
-    advice = "--set train.patience=0 (or more than 2) continues"
-    assert f"2 validations without a better loss than after step 1; --resume {advice}" in (out / "log.txt").read_text()
+    advice = "--set train.patience=0 (or more than 2)"
+    log = (out / "log.txt").read_text()
+    assert f"2 validations without a better loss than after step 1; to continue, try --resume {advice}" in log
     before = contents(out)
     assert main(["train", "--resume", "--out", str(out)]) == 0
     assert (
-        f"nothing left to do, because the run ended by early stopping after step 3 of 12; {advice}"
+        f"nothing left to do, because the run ended by early stopping after step 3 of 12; to continue, try {advice}"
         in capfd.readouterr().err
     )
     assert contents(out) == before

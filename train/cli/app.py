@@ -24,7 +24,7 @@ from train.run.config import suggest_setting
 from train.run.key_names import resolve_name
 from train.text.lines import MAX_LINE_BYTES, count_lines
 
-# the commands, in the order of --help, and the files of this folder that register them
+# Maps each command, in the order of --help, to the file of this folder that registers it.
 COMMANDS = {
     name: {"import": "import_model", "export": "export_model"}.get(name, name.replace("-", "_"))
     for name in "demo data train translate parse generate classify embed score score-trees average import export info"
@@ -100,9 +100,9 @@ class Application(Commands):
 
 
 def check_values(params: Sequence[Any], args: Sequence[str]) -> None:
-    """Raise UserError for too few values of an option, for the repetition of an option that takes one value, and for an
-    unknown option with a name that other programs use or that is a configuration key."""
-    if "--out=" in args or ("--out", "") in pairwise(args):  # an unset variable of the shell
+    """Raise UserError if an option has too few values, if an option that takes one value is repeated, or if an unknown
+    option has a name that other programs use or that is a configuration key."""
+    if "--out=" in args or ("--out", "") in pairwise(args):  # for example from an unset shell variable
         raise UserError("--out: expected a path; got an empty one; try --out . for the current folder")
     options = {name: p for p in params if p.param_type_name == "option" for name in p.opts}
     given: set[str] = set()

@@ -34,7 +34,7 @@ OUT_OF_MEMORY = "out of memory; try shorter lines, or a smaller train.batch_toke
 ALLOCATION_FAILED = (
     "without exception set", "without setting an exception", "failed to map segment", "ThreadPoolBuildError",
 )  # fmt: skip
-OPTIONS_OF_FILES = (  # for files without an option, in this order
+OPTIONS_OF_FILES = (  # suggested, in this order, for files without an option
     ("--train-src", "--train-tgt", "--valid-src", "--valid-tgt"), ("--ref", "--hyp"), ("--input",), ("--prompt",),
 )  # fmt: skip
 CLICK_ERROR: Any = typer.BadParameter.__mro__[2]  # click's ClickException, or its copy in newer versions of typer

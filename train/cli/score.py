@@ -54,7 +54,7 @@ def score(
             metavar="NAME", help="Compute only this score, such as bleu (bleu_13a), chrf or ter; may be repeated."
         ),
     ] = None,
-    src: Annotated[Path | None, typer.Option(metavar="F", help="Source text of --ref, with --model.")] = None,
+    src: Annotated[Path | None, typer.Option(metavar="F", help="Source text of --ref, needed with --model.")] = None,
     pairs: Annotated[
         tuple[Path, Path] | None,
         typer.Option(metavar="SRC TGT", help="Print each target line's log-probability under --model, not scores."),
@@ -208,7 +208,7 @@ def score_text(run: Path, text: Path, as_json: bool, quiet: bool) -> None:
 
 @contextmanager
 def name_scoring_option() -> Iterator[None]:
-    """Add to the error for a model of another task the option that scores with such a model."""
+    """If the model is for another task, name in the error the option that scores with such a model."""
     from train.tasks.task import TaskError
 
     options = {"translation": "--pairs SRC TGT", "language": "--text F"}

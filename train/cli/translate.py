@@ -129,7 +129,7 @@ def translate(
         options |= {"prefixes": prefix_lines, "alignments": alignments, "on_warning": on_warning, "world": world}
         options["trained_length"] = trained_length(config)
         work = stack.enter_context(line_progress("translated", input, output, not quiet and world.rank == 0))
-        options["on_progress"] = lambda n_lines: work.advance(n_lines * world.size)  # other ranks progress at this rate
+        options["on_progress"] = lambda n_lines: work.advance(n_lines * world.size)  # assume equal speed
         index = -1
         results = decoding.decode_stream(network, tokenizer, lines, **options)
         for index, translations in enumerate(results):

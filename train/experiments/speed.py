@@ -63,7 +63,7 @@ def measure_activations(model_config: TransformerConfig, config: RunConfig) -> f
 
 
 def first_update(model_config: TransformerConfig, config: RunConfig) -> tuple[Update, Batch]:
-    """Return a new model's update, and a micro-batch of random sentences for it."""
+    """Return an `Update` for a new model, and a micro-batch of random sentences."""
     task = TASKS["translation"]
     if config.data.task != task.name:
         raise UserError(

@@ -1,7 +1,8 @@
 """Table 2 of the paper: BLEU and training cost of the models in the paper, and of models trained here.
 
-The cost of a model trained here is computed in two ways: by a formula, for each token that the run was trained on; and,
-as in the paper, as time x devices x sustained FLOP/s of a device (footnote 5). Only the second includes overhead.
+The cost of a model trained here is computed in two ways. One is a formula for the tokens that the run was trained on.
+The other is time x devices x sustained FLOP/s of a device, as in the paper (footnote 5). Only this one includes
+overhead.
 
     OUT/en-de.translated, en-fr.translated     translations of the test text, written atomically
        /table2.{md,json}
@@ -26,7 +27,10 @@ from train.tasks.translation import best_translations
 from train.text.lines import check_parallel, read_all_lines
 
 PAIRS = ("en-de", "en-fr")
-QUOTED_BLEU = {"en-de": "bleu_compound_13a", "en-fr": "bleu_13a"}  # the plain-text variants closest to the paper's
+QUOTED_BLEU = {
+    "en-de": "bleu_compound_13a",
+    "en-fr": "bleu_13a",
+}  # plain-text variants closest to the paper's
 
 
 @dataclass(frozen=True)
@@ -96,7 +100,7 @@ def training_cost(path: Path) -> dict[str, Any]:
 
 
 def translate_test(file: Path, run: TrainedRun) -> list[str]:
-    """Return the translations of the test text, from `file` if it is up to date and unchanged."""
+    """Return the translations of the test text, from `file` if it is up to date and was not edited."""
     model, tokenizer, config = load_model(run.run, "translation")
     inputs = {"text": digest(run.src), "state": digest(find_checkpoint(run.run) / "state.json")}
     inputs |= {"search": json.dumps(asdict(config.search))}

@@ -35,7 +35,7 @@ from train.tasks.parsing.lexicon import Lexicon
 from train.tasks.parsing.task import parse_gold, read_clean_trees
 from train.tasks.parsing.trees import Tree, write_tree
 
-GOLD_COPIES = 2  # copies of each gold tree in the row semi: gold trees are better and come from the domain of the test
+GOLD_COPIES = 2  # of each gold tree in the row semi, because gold trees are better and from the same domain as the test
 PAPER: dict[str, Any] = {"tokenizer": "bpe", "pretokenizer": "whitespace", "max_length": 512}
 SMALL: dict[str, dict[str, Any]] = {
     "model": {"preset": "parsing-small"},
@@ -150,7 +150,7 @@ def test_run(
 ) -> dict[str, Any]:
     """Select a checkpoint on the validation trees, parse the test sentences into the file `parsed` and score them.
 
-    If the tokenizer comes from an earlier version and has no lexicon, the lexicon is counted on `train_trees`.
+    If the tokenizer comes from an earlier version and has no lexicon, the lexicon is built from `train_trees`.
     """
     if run.step_paths():
         average_checkpoints(run.path, min(10, len(run.step_paths())))

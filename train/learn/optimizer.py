@@ -100,7 +100,7 @@ class Adam:
         self.steps = 0
 
     def zero_grad(self) -> None:
-        """Reset all gradients, to None or, if they share one array, to zero. Call this before each update's gradient."""
+        """Reset all gradients, to None or, if they share one array, to zero. Call this before every update."""
         self.flat.zero_grad()
 
     def step(self, lr: float, scale: float = 1.0) -> None:

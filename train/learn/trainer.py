@@ -328,7 +328,7 @@ class Trainer:
             metric = self.config.train.best_metric or self.task.selection_metric or "loss"
             self.report.write_line(
                 f"early stopping: {plural(state.stale_validations, 'validation')} without a better {metric} than after "
-                f"step {state.best_step:,}; --resume {self.checkpoints.continue_advice(state)} continues"
+                f"step {state.best_step:,}; to continue, try --resume {self.checkpoints.continue_advice(state)}"
             )
         self.report.log_end(state, reason, self.checkpoints.newest, self.world.size)
         return self._summarize(reason, result)
@@ -385,7 +385,7 @@ class Trainer:
         elif state.step < settings.max_steps:
             end += f" of {settings.max_steps:,}"
         folder = self.checkpoints.folder
-        end += f"; {self.checkpoints.continue_advice(state)} continues"
+        end += f"; to continue, try {self.checkpoints.continue_advice(state)}"
         if changed := self.config.changes(folder.load_config()):
             end += f"; {', '.join(changed)} in config.toml {'stay' if changed[1:] else 'stays'} unchanged"
             end += " (the next --resume uses config.toml)"

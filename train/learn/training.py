@@ -245,8 +245,8 @@ def report_progress(work: Work, start: Callable[[], object], n_done: int) -> Non
 def check_shared_arrays(
     folder: Path, tokenizer: TextTokenizer, paths: Iterable[str], max_length: int, is_resumed: bool
 ) -> None:
-    """Raise UserError if a shared folder has other files, or if its token arrays were made with another tokenizer, text or
-    maximum length. They are not replaced, because other runs may need them."""
+    """Raise UserError if a shared folder has other files, or token arrays made with another tokenizer, text or maximum
+    length. They are not replaced, because other runs may need them."""
     reject_links(folder)
     meta = open_own_folder(folder, "meta.json")
     if not meta:
