@@ -126,7 +126,7 @@ def is_run(folder: Path) -> bool:
 
 
 def reject_links(*folders: Path) -> None:
-    """Raise UserError if one of these folders in an output folder is a link, because its target may not be ours."""
+    """Raise UserError if one of these folders in an output folder is a link: its target may belong to another user."""
     for path in folders:
         if path.is_symlink():
             attempt = f"moving the folder back, or a link to the complete folder {path.parent} instead"

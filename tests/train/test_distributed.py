@@ -135,7 +135,7 @@ def test_several_ranks_train_like_one_process(text, tmp_path):
     check_same(tmp_path / "alone", tmp_path / "changing", PRECISE["float64"], 2, 4)  # on 4, 2 and 3 ranks in turn
     # 4 ranks share one micro-batch
     check_same(tmp_path / "unsplit", tmp_path / "split", PRECISE["float64"], 2, validate_every=2)
-    assert "micro-batches per update: 1; split for 4 ranks" in (tmp_path / "split" / "log.txt").read_text()
+    assert "only 1 micro-batch per update for 4 ranks" in (tmp_path / "split" / "log.txt").read_text()
     model, tokenizer, _ = load_model(tmp_path / "again", "translation")
     expected = [[list(one) for one in line] for line in translate_lines(model, tokenizer, LINES, n_best=2)]
     by_rank = [json.loads((tmp_path / "translated" / str(rank)).read_text()) for rank in range(3)]

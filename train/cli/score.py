@@ -72,7 +72,7 @@ def score(
     quiet: Quiet = False,
     device: Device = "cpu",
 ) -> None:
-    """Score a translation with BLEU, chrF and TER; --pairs and --text score with a model instead."""
+    """Score a translation with BLEU, chrF and TER, or, with --pairs or --text, a text with a model."""
     from train.metrics.bleu import SCORES, SHORT_NAMES, WITHOUT_TER, print_report, score_report
     from train.metrics.limits import reason_to_skip_ter
     from train.progress import Display

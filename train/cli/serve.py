@@ -31,7 +31,7 @@ def serve(
     ] = None,
     device: Device = "cpu",
 ) -> None:
-    """Serve a web page that shows a model block by block, its heads and search, autograd step by step, and curves."""
+    """Serve a web page that shows a model's blocks, heads and search, a backward pass step by step, and curves."""
     import socket
 
     if missing := [name for name in ("starlette", "uvicorn") if importlib.util.find_spec(name) is None]:

@@ -47,8 +47,8 @@ class TrainedRun:
 def run_table2(out: Path, runs: Mapping[str, TrainedRun]) -> dict[str, Any]:
     """Translate and score the test texts with the `runs` for "en-de" and "en-fr"; write and return the table.
 
-    An unchanged translation in `out` of the same text by the same checkpoint and search is reused. Raises UserError for
-    an invalid run or text, and for a folder that another command has written.
+    A translation in `out` is reused if text, checkpoint and search are the same and it was not edited. Raises UserError
+    for an invalid run or text, and for a folder that another command has written.
     """
     for run in runs.values():  # check before the first translation, which may take hours
         check_parallel(run.src, run.ref)

@@ -35,7 +35,7 @@ from train.tasks.parsing.lexicon import Lexicon
 from train.tasks.parsing.task import parse_gold, read_clean_trees
 from train.tasks.parsing.trees import Tree, write_tree
 
-GOLD_COPIES = 2  # of each gold tree in the row semi, because gold trees are better and from the same domain as the test
+GOLD_COPIES = 2  # how often the row semi contains each gold tree; gold trees are better and closer to the test trees
 PAPER: dict[str, Any] = {"tokenizer": "bpe", "pretokenizer": "whitespace", "max_length": 512}
 SMALL: dict[str, dict[str, Any]] = {
     "model": {"preset": "parsing-small"},

@@ -12,7 +12,7 @@ from typing import Any
 import npx
 from models.fields import fits
 from npx.ranges import Range
-from train.errors import UserError, one_line
+from train.errors import UserError, one_line, plural
 from train.files import WriteError, make_folder, text_digest
 from train.json_files import schema_error
 from train.learn.optimizer import LossScale
@@ -143,7 +143,7 @@ class Checkpointer:
                     try:
                         self._write(state, weights, adam)
                     except WriteError:
-                        self.lock.check()  # explains why the write failed if the folder was moved
+                        self.lock.check()  # if the folder was moved, this error explains the failure
                         raise
             self.newest = self.folder.step_path(state.step)
             self.newest_seconds = state.seconds
@@ -326,7 +326,8 @@ class Checkpointer:
                 f"{self.newest}; got {ranks}; try mpirun -n {max_ranks}"
             )
         self.warnings.append(
-            f"micro-batches per update: {n}; split for {ranks} ranks, so each part has its own dropout masks"
+            f"only {plural(n, 'micro-batch', 'micro-batches')} per update for {ranks} ranks; each part of a split "
+            "micro-batch has its own dropout masks"
         )
 
     def _check_identity(self, path: Path, state: Mapping[str, Any]) -> None:
@@ -351,7 +352,7 @@ class Checkpointer:
         if state.step < self.config.train.max_steps:
             self._update_metric(content, state)
         if not self.final_reason(state):  # a run that has ended keeps its best checkpoints
-            keep_best = self.config.train.keep_best  # may have changed
+            keep_best = self.config.train.keep_best  # may have changed since then
             if state.best_loss is not None and self._has_best(state):  # the ranking is empty if keep_best was 1
                 state.ranking |= {str(state.best_step): [state.best_loss, state.best_score]}
             by_loss = self._metric(self.config.train.best_metric) in ("", "loss")
@@ -377,14 +378,14 @@ def schedule_of(content: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def check_resumable(folder: RunFolder, tokenizer: TextTokenizer, texts: Mapping[str, Iterable[str]]) -> None:
-    """Raise UserError if a run was trained with another tokenizer or text. Nothing has been written yet."""
+    """Raise UserError if a run was trained with another tokenizer or text. Call this before anything is written."""
     for path, state in islice(store.readable_states(reversed(folder.step_paths())), 1):
         store.check_tokenizer(tokenizer, state, folder.tokenizer_file)
         check_same_text(path, state, {part: map(text_digest, files) for part, files in texts.items()})
 
 
 def check_same_text(path: Path, state: Mapping[str, Any], digests: Mapping[str, Iterable[str]]) -> None:
-    """Raise UserError unless `digests`, of the files of each part, are those in `state` of the checkpoint `path`."""
+    """Raise UserError unless `state`, of the checkpoint `path`, contains these digests of the files of each part."""
     for part, (key, name) in TEXT_KEYS.items():
         if part in digests and isinstance(state.get(key), dict) and [*state[key].values()] != [*digests[part]]:
             raise UserError(

@@ -70,7 +70,7 @@ class Graphs:
         return loss.data
 
     def try_capture(self, capture: Callable[[], T]) -> T | None:
-        """Return the result of `capture`, or None, with a warning, if graphs are not possible."""
+        """Return the result of `capture`. If graphs are not possible, warn and return None."""
         try:
             return capture()
         except (RuntimeError, MemoryError, ImportError, AttributeError, OSError) as error:

@@ -188,7 +188,7 @@ class LossScale:
 
 
 def squared_norm(flat: FlatParameters) -> npx.Array:
-    """Return the sum of g^2 over all gradients, on the device; NaN or infinity if a g is not finite or it overflows."""
+    """Return the sum of g^2 over all gradients, on the device. It is not finite if a g is not, or after an overflow."""
     return npx.sum(npx.stack([sum_of_squares(g) for _, g in flat.gradient_chunks()]))
 
 

@@ -186,7 +186,7 @@ def text_loss(
 def measure_files(
     run: str | Path, task_name: str, files: Sequence[str], progress: bool, on_warning: Callable[[str], object]
 ) -> tuple[dict[str, float], Any, Any]:
-    """Return the result of a validation on text files, without BLEU, and the corpus and the tokenizer."""
+    """Validate a model on text files, without BLEU; return the result, the corpus and the tokenizer."""
     model, tokenizer, config = load_model(run, task_name, on_warning)
     task = TASKS[task_name]
     with tempfile.TemporaryDirectory() as folder, Display(progress) as display:

@@ -218,9 +218,9 @@ def has_tokenizer_of(run: RunFolder, config: RunConfig) -> bool:
 
 
 def find_checkpoint(path: str | Path) -> Path:
-    """Return the checkpoint folder `path`, or that checkpoint of the run `path` which commands load.
+    """Return `path` if it is a checkpoint folder or, if it is a run, the checkpoint that commands load.
 
-    It is the averaged, the best or the newest checkpoint, or else the newest best-N. `path` can also be the folder
+    That is the averaged, the best or the newest checkpoint, or else the newest best-N. `path` can also be the folder
     `checkpoints` of a run. Raises NoCheckpoint if the run has no checkpoint, and UserError if there is no run.
     """
     with disk_errors(str(path)):

@@ -41,7 +41,7 @@ class RunState:
     logged_epoch: int = checked_field(COUNT, key="in_epoch")  # epoch of the last micro-batch, from 1
     tokens: int = checked_field(COUNT)  # tokens trained on, without padding
     seconds: float = checked_field(NONNEGATIVE, 0.0)  # seconds in updates, without validation and writing
-    network: float = checked_field(NONNEGATIVE, 0.0)  # part of `seconds`: all ranks waited for the network
+    network: float = checked_field(NONNEGATIVE, 0.0)  # those seconds in which all ranks waited for the network
     valid_step: int = checked_field(COUNT, key="validated")  # step of the last validation
     # the lowest validation loss, or the loss of the validation with the best score
     best_loss: float | None = checked_field((NUMBER, None), None)

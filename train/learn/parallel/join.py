@@ -1,4 +1,4 @@
-"""Connect the ranks that were started together and check that they run the same job. Does not import the trainer."""
+"""Connect the ranks that were started together and check that they run the same job, without importing the trainer."""
 
 from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
