@@ -269,8 +269,8 @@ def open_output(path: Path | None, *others: Path | None, models: Sequence[Path] 
 
 
 def check_output(path: Path, *others: Path | None, models: Sequence[Path] = ()) -> None:
-    """Raise UserError if `path` cannot be written, is inside a run (`models` are those that the command reads), or would
-    replace standard input or one of `others`, the other inputs and outputs of the command."""
+    """Raise UserError if `path` cannot be written, is inside a run (`models` are the runs that the command reads), or
+    would replace standard input or one of `others`, the other inputs and outputs of the command."""
     for other in filter(None, (Path("/dev/stdin"), *others)):
         is_same_new_file = not path.exists() and os.path.realpath(path) == os.path.realpath(other)
         if is_same_new_file or path.is_file() and other.exists() and path.samefile(other):

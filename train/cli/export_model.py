@@ -16,7 +16,7 @@ DTYPES = Range(str, choices=("float32", "float16", "int8"))
 @app.command(
     "export",
     epilog="Example: [b]npx-transformer export runs/a --to huggingface --out exported[/b]. The folder also contains"
-    " the tokenizer and needs no further steps.",
+    " the tokenizer, so the other program can use it as it is.",
 )
 def export_model(
     run: RunPath,

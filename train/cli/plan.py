@@ -42,7 +42,7 @@ def plan(
             float,
             "(0, 1e6]",
             metavar="GB/s",
-            help="Bandwidth per GPU and direction; default: nominal value of the link.",
+            help="Bandwidth of a GPU in each direction; default: nominal value of the link.",
         ),
     ] = None,
     latency: Annotated[

@@ -37,15 +37,15 @@ def score(
             int,
             "[0, 1000000]",
             metavar="N",
-            help="Add confidence intervals from N resamples; 0: none, but --baseline then uses 1000.",
+            help="Add confidence intervals from N resamples; 0 adds none, but --baseline then uses 1000.",
         ),
     ] = 0,
     model: Annotated[
         list[Path] | None,
         typer.Option(
             metavar="RUN",
-            help="Also print the perplexity of the references under this model. --pairs and --text require it; with"
-            " --pairs, it may be repeated to form an ensemble.",
+            help="Also print the perplexity of the references under this model. --pairs and --text need this option;"
+            " with --pairs, repeat it for an ensemble of several models.",
         ),
     ] = None,
     metric: Annotated[

@@ -47,7 +47,7 @@ def translate(
         bool, typer.Option("--scores", help="Add the log-probability (nats) of the translation and of each token.")
     ] = False,
     alignments: Annotated[
-        bool, typer.Option("--alignments", help="Add the aligned words as source-target pairs, counted from 0.")
+        bool, typer.Option("--alignments", help="Add pairs of aligned source and target words, counted from 0.")
     ] = False,
     as_json: Annotated[
         bool,

@@ -88,7 +88,7 @@ class CommonKeys:
     task: str = key("translation", "The task to train for.", choices=TASKS)
     tokenizer: str = key(
         "bpe",
-        "Kind of tokenizer to train on the training text, all sides together: "
+        "Kind of tokenizer to train on all sides of the training text: "
         + "; ".join(f"{' or '.join(kinds)} for {', '.join(names)}" for kinds, names in tasks_by_tokenizers().items())
         + "; or the path of an existing tokenizer.json.",
         is_path=True,
