@@ -390,7 +390,7 @@ def test_a_pipe_in_place_of_a_file_does_not_block(run):
 @pytest.mark.parametrize("moment", ["read_state", "read_arrays", "check_peer"])
 @pytest.mark.parametrize("target", ["step", "best"])
 def test_a_checkpoint_that_training_replaces_meanwhile_is_loaded(run, monkeypatch, target, moment):
-    """Before the weights are read, the newer checkpoint is loaded; afterwards, nothing is read again."""
+    """A checkpoint replaced before its weights are read is read again; one replaced later is not."""
     folder = RunFolder(run)
     checkpoint = load_checkpoint(folder.step_path(10))
     if target == "best":

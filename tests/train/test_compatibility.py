@@ -53,7 +53,7 @@ def test_a_0_2_run_can_be_resumed_and_averaged(tmp_path):
 
 @pytest.mark.parametrize("setting", ["positions=sinusoidal_halves", "variant=tensor2tensor", "norm=pre"])
 def test_a_run_without_later_keys_keeps_the_rates_it_was_trained_with(setting, text, tmp_path):
-    """Sines before cosines had the paper's rates; a resumed run equals a run that sets these rates, bit for bit."""
+    """Version 0.2 had the paper's rates here; a resumed run equals a run that sets these rates, bit for bit."""
     rates = [] if setting == "norm=pre" else ["model.position_rates=paper"]
     settings = [f"model.{setting}", *rates]
     train(RunConfig.from_dict(tables(text, max_steps=5), settings), tmp_path / "new", progress=False)

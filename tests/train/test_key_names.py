@@ -89,7 +89,7 @@ def test_a_name_without_a_counterpart_leads_to_the_list_of_keys(table):
     )
     with pytest.raises(UserError, match="; try `npx-transformer info base --config`, which prints every key$"):
         RunConfig.from_dict({}, [f"{table or 'train'}.criterion=1"])
-    assert suggest_key("normalization", "train") is None  # JoeyNMT and OpenNMT: of the loss
+    assert suggest_key("normalization", "train") is None  # in JoeyNMT and OpenNMT, it concerns the loss
 
 
 def test_synonyms_are_names_of_existing_keys_and_hide_none():
@@ -192,7 +192,7 @@ def test_a_repeated_option_is_an_error_unless_it_has_several_values(command, opt
     assert "--metric: expected one of" in capsys.readouterr().err
 
 
-# Values of other programs, of a different sense or misspelled: the value of the key with that meaning, or none.
+# For misspelled values and values of other programs: our value with that meaning, or None if there is none.
 VALUES = {
     "model.tying": {"true": "all", "false": "none", "shared": "all", "nonne": "none", "some": None},
     "data.vocabularies": {"joint": "shared", "separated": "separate", "true": "shared", "both": None},

@@ -114,7 +114,7 @@ def test_continuing_after_early_stopping_equals_not_stopping(text, tmp_path, mon
 
 @pytest.mark.parametrize(("changes", "last"), [({"max_steps": 5}, 5), ({"patience": 1, "validate_every": 2}, 4)])
 def test_the_checkpoint_of_a_finished_run_counts_for_keep_last(text, tmp_path, monkeypatch, changes, last):
-    """A continued run removes it once keep_last newer checkpoints exist, not when it writes the next one."""
+    """Training that continues removes this checkpoint only once there are keep_last newer ones."""
     out = tmp_path / "run"
     names = []
     scripted(monkeypatch, [3.0, 4.0, *range(2, -9, -1)])

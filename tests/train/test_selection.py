@@ -344,7 +344,7 @@ def test_a_missing_validation_text_is_named_by_the_option_of_the_task():
     st.booleans(),
 )
 def test_the_ranking_and_the_best_checkpoint_follow_one_comparison(values, keep, by_loss):
-    """The ranking is what repeated selection of the best validation gives, so its first entry is checkpoints/best."""
+    """The ranking equals repeated selection of the best validation, so its first entry is checkpoints/best."""
     state = RunState()
     values = [(loss, None if by_loss else score) for loss, score in values]
     for state.step, value in enumerate(values, 1):
@@ -362,7 +362,7 @@ def test_the_ranking_and_the_best_checkpoint_follow_one_comparison(values, keep,
 
 @pytest.mark.parametrize("by_loss", [False, True])
 def test_a_ranking_of_an_earlier_version_is_continued(by_loss):
-    """It has one number for each step, the score or the loss."""
+    """Earlier versions stored one number for each step, the score or the loss."""
     content = RunState(step=4, valid_step=4).to_json() | {"ranking": {"2": 1.0, "1": 3.0} if by_loss else {"1": 3.0}}
     state = RunState.read(content, 4)
     state.step = 5

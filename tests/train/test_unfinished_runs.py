@@ -1,4 +1,4 @@
-"""Run folders before the first checkpoint and beside files of others: started over, resumed or refused."""
+"""Run folders without a checkpoint or with foreign files, in which training starts over, resumes or is refused."""
 
 import errno
 import os
@@ -104,7 +104,7 @@ EDITS = {
 
 @pytest.mark.parametrize("edit", EDITS)
 def test_a_run_killed_before_its_first_checkpoint_continues_beside_other_files(text, uninterrupted, tmp_path, edit):
-    """Its config.toml keeps the user's comments, and files of others are not touched."""
+    """The user's comments in config.toml are kept, and foreign files are not touched."""
     out = tmp_path / "run"
     others = {".nfs0001": "", "slurm.out": "log", "notes.txt": "mine"}
     run(text, out)

@@ -110,7 +110,7 @@ def test_removed_log_files_are_reported_once_and_written_again(text, tmp_path, m
 
 @pytest.mark.parametrize("name", ["step-12", "step-9", "averaged"])
 def test_a_checkpoint_of_a_run_on_another_text_is_rejected(copied, text, name):
-    """Its model, vocabulary and configuration agree with those of the run."""
+    """The two runs have the same model, vocabulary and configuration."""
     average_checkpoints(copied, 2)
     if name != "averaged":
         shutil.rmtree(copied / "checkpoints/averaged")
