@@ -57,8 +57,8 @@ class Origin(NamedTuple):
 class LoadedModel(NamedTuple):
     """A trained model, with the tokenizer and the configuration of its run."""
 
-    model: Any  # of a class in `models.ARCHITECTURES`, for example a Transformer
-    tokenizer: Any  # of a class that depends on the task, for example a train.Tokenizer
+    model: Any  # an instance of a class in `models.ARCHITECTURES`, for example a Transformer
+    tokenizer: Any  # its class depends on the task; for translation, it is train.Tokenizer or PairTokenizer
     config: RunConfig
 
 
