@@ -3,13 +3,14 @@
 - `engine.py`: Tensor, the graph and `backward`. Start reading here.
 - `tensor.py`: operators and methods of a Tensor.
 - `operations.py`: arithmetic, shapes and reductions.
-- `neural.py`, `losses.py`: the fused operations of the Transformer, each with an equivalent composition of small
-  operations, which is listed in `compositions.py`.
+- `neural.py`, `losses.py`: the fused operations of the Transformer, each next to an equivalent composition of small
+  operations. `compositions.py` lists the compositions.
 - `contract.py`: checks of operands and of vjps.
-- `rematerialization.py`, `checkpointing.py`: outputs of operations, and layers, that backward recomputes.
+- `rematerialization.py`, `checkpointing.py`: these let backward recompute single outputs, or complete layers, instead
+  of saving them.
 - `observe.py`, `memory.py`, `anomaly.py`, `saved.py`: tools that observe a graph.
 - `draw/`: pictures of a graph (`python -m autograd.draw "a * b + a"`).
-- `testing/`: gradient checks for these operations and for your own; imported on first use, not for training.
+- `testing/`: gradient checks for these operations and for your own. It is imported only when it is used.
 """
 
 from __future__ import annotations
@@ -24,7 +25,7 @@ from autograd.engine import (
     OPERATIONS,
     BackwardEvent,
     Tensor,
-    accumulates,
+    adds_in_place,
     backward,
     differentiable,
     is_grad_enabled,
@@ -50,7 +51,7 @@ __all__ = [
     "Observer",
     "Recorder",
     "Tensor",
-    "accumulates",
+    "adds_in_place",
     "anomaly",
     "backward",
     "checkpoint",

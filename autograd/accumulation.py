@@ -7,7 +7,13 @@ from npx import Array
 
 
 class GradientSum:
-    """The sum of the gradients that have arrived at a node. It owns its `array` or borrows it from a vjp's result."""
+    """The sum of the gradients that have arrived at a node.
+
+    Attributes:
+        array: the sum.
+        is_owned: whether the sum may write to the array. If not, the array is the result of a vjp, and other nodes may
+            use it.
+    """
 
     __slots__ = ("array", "is_owned")
 
@@ -15,7 +21,7 @@ class GradientSum:
         self.array, self.is_owned = array, is_owned
 
     def add(self, gradient: Array) -> None:
-        """Add a gradient: in place if the array is owned, otherwise in a new array."""
+        """Add a gradient, in place if the array is owned and otherwise in a new array."""
         if self.is_owned:
             self.array += gradient
         else:
@@ -23,11 +29,11 @@ class GradientSum:
 
 
 def add_to_leaf(leaf: Any, gradient: Array, is_unshared: bool = False) -> None:
-    """Add a gradient to the `grad` of a leaf Tensor, which may keep the array itself if `is_unshared`."""
+    """Add a gradient to the `grad` of a leaf Tensor. If `is_unshared`, `grad` may become the array itself."""
     if leaf.grad is not None:
         leaf.grad += gradient
     elif is_unshared:
         leaf.grad = gradient
     else:
-        # A copy, because the same array may be the gradient of other inputs of the operation.
+        # The array is copied, because it may also be the gradient of other inputs of the operation.
         leaf.grad = npx.asarray(gradient.copy())

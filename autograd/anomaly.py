@@ -58,7 +58,7 @@ class AnomalyDetector(Observer):
 
 
 def is_finite(x: Any) -> bool:
-    """Return whether a float, or every element of a floating array, is finite; True for anything else."""
+    """Return whether a float, or every element of a floating-point array, is finite. Other types count as finite."""
     if isinstance(x, float):
         return x == x and abs(x) != npx.inf
     if not hasattr(x, "dtype") or x.dtype.kind in "biu":

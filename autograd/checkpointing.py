@@ -22,8 +22,8 @@ def checkpoint(function: Callable[..., Tensor], *args: Any, **kwargs: Any) -> Te
 
     Args:
         function: returns a Tensor computed from its arguments and from parameters. A second call must return the same
-            values; random numbers with keys (npx.keyed) are generated again.
-        args, kwargs: its arguments. They must include every result of another operation that it uses.
+            values; random numbers from `npx.keyed` are the same in both calls.
+        args, kwargs: the arguments of `function`. If it uses the result of another operation, pass it as an argument.
 
     The gradients of the inputs and of every parameter are bitwise equal to those without `checkpoint`, provided that
     no other operation uses the inputs; otherwise, gradients may be summed in another order and round differently.
@@ -67,12 +67,12 @@ def checkpoint(function: Callable[..., Tensor], *args: Any, **kwargs: Any) -> Te
             backward(result, g)
         return tuple(gradients.get(i) for i in range(len(inputs)))
 
-    # Recorded even if no input requires a gradient, because the parameters of `function` may require one.
+    # A node is recorded even if no input requires a gradient, because the parameters of `function` may require one.
     return record_node("checkpoint", output.data, vjp, inputs, True)
 
 
 def gradient_collector(gradients: dict[int, Array], i: int, data: Array) -> Tensor:
-    """Return a Tensor that stores its complete gradient in gradients[i], summed like the gradient of any node."""
+    """Return a Tensor of `data` whose complete gradient the backward pass stores in gradients[i]."""
 
     def collect(g: Array) -> tuple[Array | None, ...]:
         gradients[i] = npx.asarray(g)

@@ -1,6 +1,6 @@
 """The registry of compositions: for each fused operation, an equivalent function made of small operations.
 
-Most compositions are in `neural.py`, next to the operation; here are the registry and two helpers.
+Most compositions are in `neural.py`, next to their operations. This module has the registry and two helpers.
 """
 
 from collections.abc import Callable
@@ -31,9 +31,10 @@ def pad_sentences(x: Tensor, packing: Packing | None) -> Tensor:
 
 
 def composed_rotation(x: Tensor, first: Any, base: float) -> Tensor:
-    """Rotary positions (npx/kernels/attention_spec.py) from elementary operations. x (..., T, H, d).
+    """Rotate x (..., T, H, d) by its positions with elementary operations (formula: npx/kernels/attention_spec.py).
 
-    `first` is the position of x[..., 0, :, :], or an array of positions (T,).
+    Args:
+        first: the position of x[..., 0, :, :], or an array of positions (T,).
     """
     turns = rotation_factors(x.data, first, base)
     cos, sin = turns.real, turns.imag

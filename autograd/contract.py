@@ -8,7 +8,7 @@ from npx import Array, AttentionSpec
 
 
 def checked_values(data: Any) -> Any:
-    """Return an array of numbers or booleans; raise TypeError for objects, text, dates and records."""
+    """Return `data` if its elements are numbers or booleans; otherwise (objects, text, dates) raise TypeError."""
     if data.dtype.kind not in "biufc" and data.dtype.name != "bfloat16":
         raise TypeError(f"Tensor: expected numbers or booleans; got the dtype {data.dtype}; try .astype('float32')")
     return data
@@ -95,7 +95,7 @@ def reject_consumed_graph(name: str) -> NoReturn:
 
 
 def check_ids(name: str, ids: Array, n_classes: int | None = None, ndim: int | None = None) -> None:
-    """Raise ValueError unless `ids` are integers from 0 to n_classes - 1, in an array of `ndim` axes if that is given.
+    """Raise ValueError unless `ids` are integers from 0 to n_classes - 1 and, if `ndim` is given, have `ndim` axes.
 
     The values of ids on a GPU are not checked, because reading them would wait for the device.
     """
@@ -114,7 +114,7 @@ def check_ids(name: str, ids: Array, n_classes: int | None = None, ndim: int | N
 
 
 def check_targets(name: str, x: Array, targets: Array, n_classes: int) -> None:
-    """Raise ValueError unless `targets` holds one class for each row (along the last axis) of x."""
+    """Raise ValueError unless `targets` (...) has one class for each row of x (..., D)."""
     check_ids(name, targets, n_classes)
     if targets.shape != x.shape[:-1]:
         raise ValueError(

@@ -1,4 +1,4 @@
-"""The engine: Tensors, the graph of the operations that computed them, and `backward`. It defines no operations.
+"""The engine: Tensors, the graph of the operations that computed them, and `backward`, but no operations.
 
 An operation is a function on plain arrays that returns its output and a `vjp` (vector-Jacobian product): a function
 that takes the gradient g of a scalar with respect to the output and returns the gradients with respect to the inputs.
@@ -13,11 +13,11 @@ gradients that arrive at each parent. The closure of a vjp holds the arrays that
 engine drops a vjp as soon as it has run.
 
 Five rules keep the engine simple and fast:
-- Nodes are numbered in order of creation. Inputs are created before outputs, so backward visits descending numbers.
+- Nodes are numbered in order of creation. Inputs are created before outputs, so backward begins with the last number.
 - A vjp never writes to the gradient it receives, so one array can serve several parents without a copy.
-- The engine owns accumulation: it borrows the first gradient that arrives at a node, allocates at the first sum, and
-  adds later gradients in place. It adds directly to the `grad` of a leaf that already has one.
-- A vjp marked with `accumulates` also receives the arrays in which the gradients of its parents are summed. For each
+- The engine sums the gradients that arrive at a node. It borrows the first one, adds the second one to it in a new
+  array, and adds later ones in place. If a leaf already has a `grad`, the engine adds to this array directly.
+- A vjp marked with `adds_in_place` also receives the arrays in which the gradients of its parents are summed. For each
   parent it either adds to that array and returns it, or returns a new array that the engine may keep.
 - A vjp may have an attribute `recompute_fn`: a function that recomputes the operation's output, bit for bit, for later
   operations that would otherwise save the output. `Tensor.recompute_fn` returns this function.
@@ -39,18 +39,18 @@ from autograd.tensor import OPERATIONS, TensorMethods
 from npx import Array, GradientTargets
 from npx.scoped import Scoped
 
-VJP = Callable[..., tuple[Array | None, ...]]  # (g) -> gradients, or (g, accumulate_into) if marked by `accumulates`
+VJP = Callable[..., tuple[Array | None, ...]]  # its arguments are g and, with `adds_in_place`, `accumulate_into`
 Result = tuple[Array, VJP]  # result of an operation on arrays
 
 FLOATS = ("float16", "bfloat16", "float32", "float64")
-_numbers = count()  # the numbers of nodes, and the versions of leaves
+_clock = count()  # advances with each new node and each change of weights, so that backward can compare the two
 _grad_enabled = Scoped(True)
 _observer: Scoped[Any] = Scoped(None)  # an Observer (observe.py), or None
 
 
 @cache
 def is_floating(dtype: Any) -> bool:
-    """Return whether a dtype can have gradients."""
+    """Return whether arrays of a dtype can have gradients."""
     return dtype.name in FLOATS
 
 
@@ -64,7 +64,7 @@ class Node:
         self.shape, self.dtype = output.shape, output.dtype
         self.vjp: VJP | None = vjp
         self.parents = parents  # aligned with the operation's positional arguments; None where no gradient is wanted
-        self.number = next(_numbers)
+        self.number = next(_clock)
 
 
 class Tensor(TensorMethods):
@@ -87,7 +87,7 @@ class Tensor(TensorMethods):
     """
 
     __slots__ = ("data", "grad", "node", "requires_grad")
-    version = 0  # version of a leaf's values: the node number at their last change (models/module.py)
+    version = 0  # the value of `_clock` when the values of a leaf last changed (models/module.py)
 
     def __init__(self, data: Any, requires_grad: bool = False) -> None:
         if isinstance(data, Tensor):
@@ -182,18 +182,19 @@ def record_node(name: str, output: Any, vjp: VJP, args: tuple[Any, ...], wants_g
 
 
 def next_version() -> int:
-    """Return the next value of the node counter, which is greater than the number of any existing node."""
-    return next(_numbers)
+    """Return a version for values that have just changed; all nodes computed from the old values have lower numbers."""
+    return next(_clock)
 
 
-def accumulates(vjp: VJP) -> VJP:
+def adds_in_place(vjp: VJP) -> VJP:
     """Mark vjp(g, accumulate_into=NO_TARGETS) as one that can add gradients to existing sums.
 
-    For each argument, `accumulate_into` has None if no sum exists yet, else a contiguous array of the argument's shape,
-    in its dtype or a wider one. A vjp that adds to `accumulate_into[i]` returns that array at position i; it may ignore
-    an array. All other returned arrays must be new, not g or an array in use; several arguments may share one.
+    `accumulate_into` has an entry for each argument: None if there is no sum yet, or else a contiguous array with the
+    sum so far, in the argument's shape and in its dtype or a wider one. A vjp that adds to `accumulate_into[i]` returns
+    this array at position i. It may also ignore the array and return the gradient in a new one. Every other array that
+    it returns must be new, not g or an array in use, but several arguments may share one.
     """
-    vjp.accumulates = True  # type: ignore[attr-defined]
+    vjp.adds_in_place = True  # type: ignore[attr-defined]
     return vjp
 
 
@@ -224,7 +225,7 @@ class BackwardEvent:
     g: Array  # gradient of the node's output
     parents: tuple[Node | Tensor | None, ...]
     gradients: tuple[Array | None, ...]  # the gradients that the vjp returned, aligned with `parents`
-    accumulate_into: GradientTargets  # the arrays that the vjp could add to; empty unless it is marked by `accumulates`
+    accumulate_into: GradientTargets  # the sums that the vjp could add to; empty without `adds_in_place`
     sums: dict[Node, GradientSum]
 
 
@@ -237,8 +238,8 @@ def backward(tensor: Tensor, g: Any = None, on_leaf_done: Callable[[Tensor], obj
         on_leaf_done: called with each leaf as soon as its `grad` is complete, while the pass continues. It is not
             called for a leaf if a vjp on some path to it returned None.
 
-    Raises RuntimeError if `tensor` requires no gradient, if its graph is consumed, or if a weight has changed in
-    between. Raises ValueError for a wrong `g`, or for a missing one if `tensor` has several elements.
+    Raises RuntimeError if `tensor` requires no gradient, if its graph is consumed, or if a weight has changed since
+    it was used. Raises ValueError for a wrong shape or dtype of `g`, or if `tensor` has several elements but no `g`.
     """
     if not tensor.requires_grad:
         contract.reject_constant_result()
@@ -271,17 +272,17 @@ def backward(tensor: Tensor, g: Any = None, on_leaf_done: Callable[[Tensor], obj
         vjp, parents = node.vjp, node.parents
         node.vjp, node.parents = None, ()
         assert vjp is not None
-        can_accumulate = hasattr(vjp, "accumulates")
-        accumulate_into = _accumulation_targets(parents, sums) if can_accumulate else ()
-        gradients = vjp(g, accumulate_into) if can_accumulate else vjp(g)
+        can_add = hasattr(vjp, "adds_in_place")
+        accumulate_into = _accumulation_targets(parents, sums) if can_add else ()
+        gradients = vjp(g, accumulate_into) if can_add else vjp(g)
         contract.check_vjp_result(node.name, parents, gradients)
         if observer is not None:
             observer.on_backward(BackwardEvent(node, vjp, g, parents, gradients, accumulate_into, sums))
         for i, (parent, gradient) in enumerate(zip(parents, gradients, strict=False)):
-            if parent is None or gradient is None or (can_accumulate and gradient is accumulate_into[i]):
+            if parent is None or gradient is None or (can_add and gradient is accumulate_into[i]):
                 continue
             contract.check_gradient(node.name, parent, gradient)
-            is_unshared = can_accumulate and not any(gradient is other for other in gradients[:i] + gradients[i + 1 :])
+            is_unshared = can_add and not any(gradient is other for other in gradients[:i] + gradients[i + 1 :])
             if isinstance(parent, Tensor):
                 add_to_leaf(parent, gradient, is_unshared)
             elif parent not in sums:

@@ -10,7 +10,7 @@ MAX_CELLS = 200  # larger arrays and arrays with more than two axes are written 
 
 
 def tables(arrays: dict[str, Array]) -> str:
-    """Return HTML that shows arrays, given by caption, side by side."""
+    """Return HTML that shows arrays side by side. The keys of `arrays` are the captions."""
     return f'<div style="display: flex; gap: 2em">{"".join(table(*item) for item in arrays.items())}</div>'
 
 

@@ -1,10 +1,10 @@
-"""The losses: label-smoothed cross entropy of given logits, or fused with the projection that computes the logits."""
+"""The losses: label-smoothed cross entropy, computed from logits or fused with the projection that computes them."""
 
 import npx
 from autograd import operations as ops
 from autograd.compositions import composition
 from autograd.contract import check_targets
-from autograd.engine import Result, Tensor, accumulates, differentiable, is_grad_enabled
+from autograd.engine import Result, Tensor, adds_in_place, differentiable, is_grad_enabled
 from npx import NO_TARGETS, Array, GradientTargets, LabelSmoothing
 
 
@@ -37,7 +37,7 @@ def linear_cross_entropy(x: Array, w: Array, targets: Array, smoothing: LabelSmo
     flat = x.reshape(-1, x.shape[-1])
     loss, saved = npx.linear_cross_entropy(flat, w, targets.reshape(-1), smoothing, is_grad_enabled())
 
-    @accumulates
+    @adds_in_place
     def vjp(g: Array, accumulate_into: GradientTargets = NO_TARGETS) -> tuple[Array | None, ...]:
         gx, gw = npx.linear_cross_entropy_grad(g, saved, accumulate_into=accumulate_into[1])
         return gx.reshape(x.shape), gw
@@ -47,7 +47,7 @@ def linear_cross_entropy(x: Array, w: Array, targets: Array, smoothing: LabelSmo
 
 @composition
 def composed_cross_entropy(logits: Tensor, targets: Array, smoothing: LabelSmoothing = LabelSmoothing()) -> Tensor:
-    """`cross_entropy` from elementary operations: - sum_k q_k log softmax(logits)_k, with q as a constant array."""
+    """Compute `cross_entropy` with elementary operations, as - sum_k q_k log softmax(logits)_k for a constant q."""
     n_classes = logits.shape[-1]
     logits = logits.reshape(-1, n_classes)
     targets = targets.reshape(-1)
@@ -71,5 +71,5 @@ def composed_cross_entropy(logits: Tensor, targets: Array, smoothing: LabelSmoot
 def composed_linear_cross_entropy(
     x: Tensor, w: Tensor, targets: Array, smoothing: LabelSmoothing = LabelSmoothing()
 ) -> Tensor:
-    """`linear_cross_entropy` from elementary operations."""
+    """Compute `linear_cross_entropy` with elementary operations."""
     return composed_cross_entropy(x @ w.transpose(), targets, smoothing)

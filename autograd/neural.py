@@ -13,7 +13,7 @@ from autograd import operations as ops
 from autograd.compositions import COMPOSITIONS as COMPOSITIONS
 from autograd.compositions import composed_rotation, composition, pad_sentences
 from autograd.contract import check_attention, check_ids
-from autograd.engine import Result, Tensor, accumulates, differentiable
+from autograd.engine import Result, Tensor, adds_in_place, differentiable
 from autograd.losses import composed_cross_entropy as composed_cross_entropy
 from autograd.losses import composed_linear_cross_entropy as composed_linear_cross_entropy
 from autograd.losses import cross_entropy as cross_entropy
@@ -37,7 +37,7 @@ def softmax(x: Array, mask: Array | None = None) -> Result:
 
 @composition
 def composed_softmax(x: Tensor, mask: Array | None = None) -> Tensor:
-    """`softmax` from elementary operations, for rows with at least one position that is not masked."""
+    """Compute `softmax` with elementary operations, for rows with at least one position that is not masked."""
     if mask is not None:
         x = ops.where(mask, x, Tensor(npx.full((), -npx.inf, x.dtype)))
     e = ops.exp(x - x.detach().max(axis=-1, keepdims=True).data)
@@ -48,14 +48,14 @@ def composed_softmax(x: Tensor, mask: Array | None = None) -> Tensor:
 def layer_norm(x: Array, gamma: Array, beta: Array, eps: float = 1e-6) -> Result:
     """Return gamma * (x - mean) / sqrt(var + eps) + beta over the last axis. x (..., D); gamma, beta (D,)."""
     y, saved = npx.layer_norm(x, gamma, beta, eps)
-    return y, accumulates(
+    return y, adds_in_place(
         lambda g, accumulate_into=NO_TARGETS: npx.layer_norm_grad(g, saved, accumulate_into=accumulate_into[1:3])
     )
 
 
 @composition
 def composed_layer_norm(x: Tensor, gamma: Tensor, beta: Tensor, eps: float = 1e-6) -> Tensor:
-    """`layer_norm` from elementary operations."""
+    """Compute `layer_norm` with elementary operations."""
     centered = x - x.mean(axis=-1, keepdims=True)
     variance = (centered * centered).mean(axis=-1, keepdims=True)
     return centered / ops.sqrt(variance + eps) * gamma + beta
@@ -70,7 +70,7 @@ def dropout(x: Array, drop: DropoutSpec | None) -> Result:
 
 @composition
 def composed_dropout(x: Tensor, drop: DropoutSpec | None) -> Tensor:
-    """`dropout` as multiplication by a constant array."""
+    """Compute `dropout` as a multiplication by a constant array."""
     return x * npx.dropout.reference(npx.ones(x.shape, x.dtype), drop)[0]
 
 
@@ -78,9 +78,12 @@ def composed_dropout(x: Tensor, drop: DropoutSpec | None) -> Tensor:
 def dropout_residual_norm(
     x: Array, residual: Array, gamma: Array, beta: Array, drop: DropoutSpec | None = None, eps: float = 1e-6
 ) -> Result:
-    """Return layer_norm(residual + dropout(x)); `drop` None: no dropout. x, residual (..., D); gamma, beta (D,)."""
+    """Return layer_norm(residual + dropout(x)). x, residual (..., D); gamma, beta (D,).
+
+    Without `drop`, there is no dropout.
+    """
     y, saved = npx.dropout_residual_norm(x, residual, gamma, beta, drop, eps)
-    return y, accumulates(
+    return y, adds_in_place(
         lambda g, accumulate_into=NO_TARGETS: npx.dropout_residual_norm_grad(
             g, saved, accumulate_into=accumulate_into[2:4]
         )
@@ -91,7 +94,7 @@ def dropout_residual_norm(
 def composed_dropout_residual_norm(
     x: Tensor, residual: Tensor, gamma: Tensor, beta: Tensor, drop: DropoutSpec | None = None, eps: float = 1e-6
 ) -> Tensor:
-    """`dropout_residual_norm` from elementary operations."""
+    """Compute `dropout_residual_norm` with elementary operations."""
     return composed_layer_norm(residual + dropout(x, drop), gamma, beta, eps)
 
 
@@ -124,7 +127,7 @@ def linear(
     get_x = recompute_x or constant(x)
     get_saved = saved.without(rows, lambda: get_x().reshape(rows_shape)) if recompute_x else constant(saved)
 
-    @accumulates
+    @adds_in_place
     def vjp(g: Array, accumulate_into: GradientTargets = NO_TARGETS) -> tuple[Array | None, ...]:
         x_sum, w_sum, b_sum = (*accumulate_into, None)[:3]  # without b, there are two arguments
         rows_sum = None if x_sum is None else x_sum.reshape(rows_shape)
@@ -141,7 +144,7 @@ def linear(
 def composed_linear(
     x: Tensor, w: Tensor, b: Tensor | None = None, activation: str = "", *, recompute_x: Any = None
 ) -> Tensor:
-    """`linear` from elementary operations, which save x and ignore `recompute_x`."""
+    """Compute `linear` with elementary operations. They save x, so `recompute_x` is ignored."""
     y = x @ w if b is None else x @ w + b
     return ops.relu(y) if activation else y
 
@@ -157,7 +160,7 @@ def embedding(
     ids = npx.asarray(ids)
     check_ids("embedding", ids, len(table))
     y, saved = npx.embedding(table, ids, scale, added, drop)
-    return y, accumulates(
+    return y, adds_in_place(
         lambda g, accumulate_into=NO_TARGETS: (npx.embedding_grad(g, saved, accumulate_into=accumulate_into[0]),)
     )
 
@@ -166,7 +169,7 @@ def embedding(
 def composed_embedding(
     table: Tensor, ids: Any, scale: float = 1.0, added: Array | None = None, drop: DropoutSpec | None = None
 ) -> Tensor:
-    """`embedding` as indexing."""
+    """Compute `embedding` by indexing."""
     y = table[ids.data if isinstance(ids, Tensor) else ids] * scale
     return composed_dropout(y if added is None else y + added, drop)
 
@@ -247,7 +250,7 @@ def composed_attention(
     drop: DropoutSpec | None = None,
     bias: Tensor | None = None,
 ) -> Tensor:
-    """`attention` from elementary operations, for rows with at least one key that is not masked."""
+    """Compute `attention` with elementary operations, for rows with at least one key that is not masked."""
     if q.shape[-2] != k.shape[-2]:
         group = npx.arange(q.shape[-2]) // (q.shape[-2] // k.shape[-2])  # the key and value head of each query head
         k, v = k[..., group, :], v[..., group, :]
@@ -299,7 +302,7 @@ def cross_attention(
     recompute_inputs: tuple[Recompute | None, Recompute | None] = (None, None),
     n_kv_heads: int | None = None,
 ) -> Result:
-    """Attention of one sequence to another, whose keys and values are a merged projection.
+    """Attention of one sequence to another, whose keys and values are in one array.
 
     queries (B, T, H * d_k); keys_values (B, S, n_kv_heads * (d_k + d_v)) begins with all keys; result (B, T, H * d_v).
     Packed arrays are (R, ...). `recompute_inputs` contains, for each input, a function that recomputes it in backward
@@ -318,10 +321,10 @@ def merged_attention(
     drop: DropoutSpec | None,
     recompute_inputs: tuple[Recompute | None, ...] = (None,),
 ) -> Result:
-    """Compute `attention` of queries, keys and values in one or two merged arrays.
+    """Compute `attention` of queries, keys and values that are parts of one or two merged arrays.
 
-    The gradients are written directly into views of the merged gradients. If `npx.should_rematerialize(y)`,
-    neither the attention weights nor the output is saved: backward recomputes both.
+    Backward writes their gradients directly into views of the gradients of the merged arrays. If
+    `npx.should_rematerialize(y)`, neither the attention weights nor the output is saved: backward recomputes both.
 
     Args:
         merged: one array of queries, keys and values, or an array of queries and one of keys and values.
@@ -371,7 +374,7 @@ def merged_attention(
 
 @composition
 def composed_self_attention(qkv: Tensor, heads: int, d_k: int, *args: Any, **kwargs: Any) -> Tensor:
-    """`self_attention` from elementary operations. Other arguments: see `composed_attention`."""
+    """Compute `self_attention` with elementary operations. Other arguments: see `composed_attention`."""
     return composed_cross_attention(qkv[..., : heads * d_k], qkv[..., heads * d_k :], heads, d_k, *args, **kwargs)
 
 
@@ -386,7 +389,7 @@ def composed_cross_attention(
     n_kv_heads: int | None = None,
     **kwargs: Any,
 ) -> Tensor:
-    """`cross_attention` from elementary operations, which save both inputs and ignore `recompute_inputs`.
+    """Compute `cross_attention` with elementary operations. They save their inputs, so `recompute_inputs` is ignored.
 
     Other arguments: see `composed_attention`.
     """

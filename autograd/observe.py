@@ -96,11 +96,11 @@ class Step:
 
 
 class Recorder(Observer):
-    """An observer that stores every value, every gradient, and how each gradient was passed on. For small graphs.
+    """An observer that stores every value, every gradient, and how each gradient was passed on, for small graphs.
 
     Attributes:
         steps: the operations by node number.
-        leaves: the leaves by negative number, in order of first use.
+        leaves: the leaves in order of first use, with the numbers -1, -2, ...
     """
 
     def __init__(self) -> None:

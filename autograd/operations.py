@@ -1,8 +1,8 @@
 """Small operations from which all others can be composed: arithmetic, shapes, reductions, matrix products.
 
 Each function takes plain arrays and returns its output and a vjp; `differentiable` turns it into an operation on
-Tensors. `g` is the gradient of the output. Broadcasting follows NumPy's rules. Its gradient is a sum over the broadcast
-axes (`unbroadcast`).
+Tensors. `g` is the gradient of the output. Operands are broadcast as in NumPy; the gradient of a broadcast operand is
+summed over the broadcast axes (`unbroadcast`).
 """
 
 from collections.abc import Callable
@@ -92,7 +92,7 @@ def negative(x: Array) -> Result:
 
 @differentiable
 def power(x: Array, exponent: float) -> Result:
-    """Return x ** exponent for a constant exponent, a Python number."""
+    """Return x ** exponent, where the exponent is a Python number."""
     if not is_number(exponent):
         kind = type(exponent).__name__
         raise TypeError(f"power: expected a Python number as the exponent; got {kind}; try exp(log(x) * exponent)")
@@ -129,7 +129,7 @@ def tanh(x: Array) -> Result:
 @differentiable
 def sigmoid(x: Array) -> Result:
     """Return y = 1 / (1 + e^-x); dy/dx = y (1 - y)."""
-    y = logistic(x) if x.dtype.kind in "iu" else npx.elementwise(logistic, x)  # elementwise keeps the dtype
+    y = logistic(x) if x.dtype.kind in "iu" else npx.elementwise(logistic, x)  # `elementwise` would return integers
     return y, lambda g: (g * y * (1 - y),)
 
 
@@ -166,7 +166,10 @@ def minimum(a: Operand, b: Operand) -> Result:
 
 
 def _choice_grad(g: Array, a: Operand, b: Operand, a_wins: Array) -> tuple[Array | None, ...]:
-    """Return the gradients (ga, gb) of a choice between a and b: g where `a_wins`, else 0, or g/2 where a == b."""
+    """Return the gradients (ga, gb) of a choice between a and b.
+
+    Where a == b, both are g / 2. Elsewhere, the chosen one gets g and the other one 0; `a_wins` is True where it is a.
+    """
     ga = g * npx.where(a == b, 0.5, a_wins).astype(g.dtype)
     return unbroadcast(ga, a), unbroadcast(g - ga, b)
 
@@ -208,7 +211,7 @@ def matmul(a: Array, b: Array) -> Result:
 
 
 def _expand(g: Array, x: Array, axis: Any, keepdims: bool) -> Array:
-    """Broadcast the gradient g of a reduction of x to x's shape, as a view."""
+    """Broadcast g, the gradient of a reduction of x, to the shape of x. The result is a view."""
     if axis is not None and not keepdims:
         g = npx.expand_dims(g, axis)
     return npx.broadcast_to(g, x.shape)

@@ -1,7 +1,7 @@
 """Rematerialization: an operation's output is recomputed in backward instead of being saved by later operations.
 
-An operation whose output is cheap to compute again attaches a function that does so to its vjp (`recomputable`).
-`Tensor.recompute_fn` returns this function, and the next operation can save the function instead of the array.
+If the output of an operation is cheap to recompute, the operation attaches a function that does so to its vjp
+(`recomputable`). `Tensor.recompute_fn` returns this function, and later operations can save it instead of the array.
 Checkpointing (checkpointing.py) does the same for a complete layer.
 """
 
@@ -27,7 +27,7 @@ def constant(value: T) -> Callable[[], T]:
 
 
 def compute_once(compute: Callable[[], T]) -> Callable[[], T]:
-    """Return a function that calls `compute` on its first call and returns that value on every call."""
+    """Return a function that calls `compute` only on its first call and returns the same value on every call."""
     results: list[T] = []
 
     def computed() -> T:

@@ -1,6 +1,6 @@
 """List the arrays that the graph holds for backward; the out-of-memory message shows the largest ones.
 
-Counting costs nothing while a program runs, because `saved_arrays` finds the live nodes through the garbage collector.
+A program pays nothing for this until it calls `saved_arrays`, which finds the live nodes through the garbage collector.
 """
 
 import gc
@@ -12,7 +12,7 @@ from npx import Array
 
 
 class SavedArrays(NamedTuple):
-    """Saved arrays of one operation, shape and dtype: how many there are, and their total size `nbytes`."""
+    """The arrays with the same shape and dtype that one operation saves: their number and total size in bytes."""
 
     operation: str
     n_arrays: int
@@ -55,7 +55,7 @@ def find_owner(array: Array) -> Array:
 
 
 def iterate_captured_arrays(value: Any, visited: set[int] | None = None) -> Iterator[Array]:
-    """Yield each array in a value; those of a vjp are the arrays in its closure, including those that kernels save."""
+    """Yield each array that a value contains. For a vjp, these are the arrays that it and its kernels save."""
     visited = set() if visited is None else visited
     if id(value) in visited:
         return

@@ -59,7 +59,7 @@ class TensorMethods:
         return len(self.data)
 
     def __bool__(self) -> bool:
-        """Return the truth value of a Tensor of one element. Raises ValueError for more."""
+        """Return the truth value of a Tensor of one element. Raises ValueError for a Tensor of several elements."""
         return bool(self.data)
 
     def __float__(self) -> float:

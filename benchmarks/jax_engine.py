@@ -37,7 +37,7 @@ class Functions:
         return centered * jax.lax.rsqrt((centered**2).mean(-1, keepdims=True) + eps) * gamma + beta
 
     def attention(self, q: Any, k: Any, v: Any, mask: Any = None, causal: bool = False) -> Any:
-        """Return `dot_product_attention`."""
+        """Return the result of JAX's `dot_product_attention`."""
         mask = None if mask is None else mask[:, None, None, :]
         return jax.nn.dot_product_attention(q, k, v, mask=mask, is_causal=causal)
 

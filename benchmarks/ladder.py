@@ -1,9 +1,10 @@
 """Softmax in four versions, and the speedup of each step: the tables of docs/softmax-versions.md.
 
-    python -m benchmarks.ladder [--rows 8192] [--columns 512] [--runs 60]      NPX_TUNE=0 returns freed memory
+    python -m benchmarks.ladder [--rows 8192] [--columns 512] [--runs 60]
 
-One thread, float32. The versions run alternately, and the minimum processor time of each is printed, because other load
-affects it least. The first version, in plain Python, computes only the first 4 rows.
+All versions run alternately, in one thread and in float32. The minimum processor time of each is printed, because
+other load affects it least. The first version, in plain Python, computes only the first 4 rows. With NPX_TUNE=0, the
+process returns freed memory to the system.
 """
 
 import argparse

@@ -151,7 +151,7 @@ def main() -> None:
             summary: dict[str, Any] = {"browser": browser.version, "load": load, "cores": os.cpu_count()}
             for name, values in milliseconds.items():
                 rounded = [round(x, 1) for x in (statistics.median(values), min(values), max(values))]
-                summary[name] = dict(zip(("median", "least", "most"), rounded, strict=True)) | {"aim": AIMS[name]}
+                summary[name] = dict(zip(("median", "min", "max"), rounded, strict=True)) | {"aim": AIMS[name]}
             print(json.dumps(summary, indent=1))
             browser.close()
         finally:

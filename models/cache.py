@@ -97,7 +97,7 @@ class KeyValueCache(DecodingState):
             self.stamps = old_stamps[rows]
         if old_stamps is not None and len(rows) <= len(old_stamps):
             differs = self.stamps != old_stamps[: len(rows)]  # (R, T)
-            end = host.ones((len(rows), 1), bool)  # counts as a difference after the last position
+            end = host.ones((len(rows), 1), bool)  # makes every row differ after its last position
             prefix = host.concatenate([differs, end], axis=1).argmax(axis=1)  # (R,) length of the common prefix
             row, position = host.nonzero(host.arange(self.length) >= prefix[:, None])
             for x in (self.keys, self.values):

@@ -36,7 +36,7 @@ class TransformerConfig:
     Attributes:
         vocab_size: number V of token ids of the target, and of the source unless `src_vocab_size` is given.
         pad_id, bos_id, eos_id: ids of the special tokens, all different. With decoder_start "pad", bos_id is never read
-            and may be pad_id.
+            and may equal pad_id.
         unk_id: id of the unknown token, for word dropout.
         src_vocab_size: number of source token ids, if the source has a separate vocabulary.
         n_outputs: number of output ids; the model predicts only ids below it. Default: vocab_size.
@@ -274,7 +274,7 @@ class TransformerConfig:
         return training_flops(self.outline(), source_tokens, target_tokens, length)
 
     def to_dict(self) -> dict[str, Any]:
-        """Return field names and values."""
+        """Return the fields as a dictionary."""
         return asdict(self)
 
     @classmethod

@@ -126,7 +126,7 @@ def check_buckets(c: Any) -> None:
 
 
 def check_source_vocabulary(c: Any) -> None:
-    """Raise ValueError for a separate source vocabulary that is too small, or that `tying` would share."""
+    """Raise ValueError for a separate source vocabulary that is too small, or whose embedding `tying` would share."""
     if not VOCABULARY.fits(c.src_vocab_size) or c.src_vocab_size <= max(special_ids(c).values()):
         raise ValueError(
             f"src_vocab_size: expected {VOCABULARY.describe()}, above the special ids; got {c.src_vocab_size!r}"

@@ -77,10 +77,10 @@ def check(config: Any) -> None:
 
 
 def optional_keys(cls: type, unset: str) -> list[tuple[str, Any, Any]]:
-    """Return the keys of a dataclass as fields for `make_dataclass` that may be None, which is the default.
+    """Return the keys of a dataclass as fields for `make_dataclass`. Each field may be None, which is its default.
 
     Args:
-        unset: what None means, for keys that do not say so themselves.
+        unset: what None means, for keys that do not define it.
     """
     optional = []
     for f in keys_of(cls):

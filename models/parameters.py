@@ -1,15 +1,14 @@
 """The parameters of a module in one flat buffer, for the optimizer and for data-parallel training.
 
-By default each gradient is a separate array, which exists from the vjp that computes it until the next `zero_grad`. It
-can reuse memory that activations have freed, nothing is zeroed, and the first gradient is not added to zeros. The
-alternative is one array for all gradients, `FlatParameters.grad`, created when it is first read. It is needed with
-several ranks, which send parts of it; with CUDA graphs, which add to fixed addresses; and with low-precision weights,
-whose gradients are float32.
+By default, each gradient is a separate array. It exists from the vjp that computes it until the next `zero_grad`, so it
+can use memory that activations have freed, and no array has to be filled with zeros. The alternative is one array for
+all gradients, created by `FlatParameters.flatten_grad`. It is needed with several ranks, which send parts of it; with
+CUDA graphs, which add to fixed addresses; and with low-precision weights, whose gradients are float32.
 """
 
 import weakref
 from collections.abc import Iterator, Sequence
-from itertools import accumulate
+from itertools import accumulate as running_totals
 from typing import Any
 
 import npx
@@ -29,7 +28,7 @@ class FlatParameters:
 
     Attributes:
         data: the weights, in the parameters' dtype; in mixed precision, each parameter's `master` is a view of it.
-        grad: all gradients in one array; see the module docstring.
+        grad: all gradients in one array, or None before the first `flatten_grad`.
         low_precision: in mixed precision, the weights rounded to `compute_dtype`; each parameter's `data` is a view of
             it. Otherwise None. `data` and `grad` stay in full precision, so rounding does not lose small updates.
         spans: the slice of the flat arrays for each parameter, by name.
@@ -57,7 +56,7 @@ class FlatParameters:
         dtype = dtypes.pop()
         self.compute_dtype = dtype if compute_dtype is None else compute_dtype
         self.data = npx.empty(size, dtype)
-        self._grad: npx.Array | None = None
+        self.grad: npx.Array | None = None
         self.low_precision = None if self.compute_dtype == dtype else npx.empty(size, self.compute_dtype)
         self.spans: dict[str, slice] = {}
         reference = weakref.ref(self)
@@ -83,7 +82,8 @@ class FlatParameters:
                     p.data = p.master.astype(self.compute_dtype)
         self._data_views = [p.data for p in self.parameters]
         self._grad_views: list[npx.Array] = []
-        self._grad = None if self.low_precision is None else self.grad
+        if self.low_precision is not None:
+            self.flatten_grad()
         # For each span that this rank updates: (slice of the full buffer, slice of `data`). Empty if it updates all.
         self._local_spans: list[tuple[slice, slice]] = []
 
@@ -103,28 +103,30 @@ class FlatParameters:
         self.n_local = sum(sizes)
         if self.low_precision is not None:  # the forward pass needs only the low-precision weights, which are complete
             self.data = concatenate([self.data[span] for span in spans])
-            ends = list(accumulate(sizes))
+            ends = list(running_totals(sizes))
             self._local_spans = [(span, slice(end - n, end)) for span, n, end in zip(spans, sizes, ends, strict=True)]
             for p in self.parameters:
                 p.master = None
 
-    @property
-    def grad(self) -> npx.Array:
-        """All gradients in one array, created at the first access; from then on every gradient is a view of it."""
-        if self._grad is None:
-            grad = self._grad = npx.empty(self.size, self.data.dtype)
+    def flatten_grad(self) -> npx.Array:
+        """Make every gradient a view of one array, `grad`, and return this array. Missing gradients become zeros.
+
+        The array is created by the first call. Later calls copy the gradients that were assigned in between.
+        """
+        if self.grad is None:
+            self.grad = npx.empty(self.size, self.data.dtype)
             spans = zip(self._data_views, self.spans.values(), strict=True)
-            self._grad_views += [grad[span].reshape(data.shape) for data, span in spans]
+            self._grad_views += [self.grad[span].reshape(data.shape) for data, span in spans]
         for p, view in zip(self.parameters, self._grad_views, strict=True):
-            if p.grad is not view:  # first access, or p.grad was assigned
+            if p.grad is not view:
                 view[...] = 0 if p.grad is None else p.grad
                 p.grad = view
-        return self._grad
+        return self.grad
 
     def gradient_chunks(self) -> Iterator[tuple[slice, npx.Array]]:
-        """Yield the gradient in chunks, in order: (span of the flat arrays, values). Missing gradients are zeros."""
-        if self._grad is not None:
-            yield slice(0, self.size), self.grad
+        """Yield (span of the flat arrays, gradient) for one chunk after the other. Missing gradients are zeros."""
+        if self.grad is not None:
+            yield slice(0, self.size), self.flatten_grad()
             return
         start = 0
         parts: list[npx.Array] = []
@@ -139,7 +141,7 @@ class FlatParameters:
     def update_chunks(self) -> Iterator[tuple[npx.Array, npx.Array, npx.Array | None]]:
         """Yield the parts that this process updates, as (weights, gradient, low-precision weights or None)."""
         if self._local_spans:
-            chunks = ((span, data_span, self.grad[span]) for span, data_span in self._local_spans)
+            chunks = ((span, data_span, self.flatten_grad()[span]) for span, data_span in self._local_spans)
         else:
             chunks = ((span, span, g) for span, g in self.gradient_chunks())
         for span, data_span, g in chunks:
@@ -174,10 +176,10 @@ class FlatParameters:
             p.version = version
 
     def zero_grad(self) -> None:
-        """Reset every gradient: to zero in the flat array, otherwise to None."""
+        """Set every gradient to zero after `flatten_grad`, and otherwise to None."""
         self.check()
-        if self._grad is not None:
-            self.grad[...] = 0
+        if self.grad is not None:
+            self.flatten_grad()[...] = 0
             return
         for p in self.parameters:
             p.grad = None

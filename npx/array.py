@@ -180,7 +180,7 @@ def arange(*limits: Any, dtype: Any = None) -> Array:
 
 
 def add_at(x: Array, index: Any, values: Array) -> None:
-    """Add `values` to x[index] in place; repeated indices accumulate, unlike in `x[index] += values`."""
+    """Add `values` to x[index] in place. Unlike `x[index] += values`, this adds each value of a repeated index."""
     parts = index if isinstance(index, tuple) else (index,)
     if all(part is None or part is Ellipsis or isinstance(part, (int, slice)) for part in parts):
         x[index] += values  # basic indexing selects each element at most once
@@ -188,8 +188,8 @@ def add_at(x: Array, index: Any, values: Array) -> None:
         array_module(x).add.at(x, index, values)
 
 
-def accumulate(values: GradientTargets, accumulate_into: GradientTargets) -> Any:
-    """Add each value to its target in place; return the targets, or the value itself where the target is None."""
+def add_to_targets(values: GradientTargets, accumulate_into: GradientTargets) -> Any:
+    """Add each value to its target in place, and return the targets. Where the target is None, return the value."""
     for value, target in zip(values, accumulate_into, strict=False):
         if target is not None:
             target += value

@@ -22,7 +22,7 @@ def one_line(text: object) -> str:
 
 
 def plural(count: int, noun: str, nouns: str = "") -> str:
-    """Return a count with its noun: "1 batch", "2,000 batches". `nouns` is a plural that does not just add an s."""
+    """Return a count with its noun: "1 batch", "2,000 batches". `nouns` is the plural, by default `noun` with an s."""
     return f"{count:,} {noun if count == 1 else nouns or f'{noun}s'}"
 
 
@@ -39,7 +39,7 @@ def nearest(name: str, choices: Iterable[str]) -> str:
 
 
 def check_arguments(given: Iterable[str], *functions: Callable[..., object]) -> None:
-    """Raise TypeError, with a similar name or all names, for a keyword argument that none of the functions accepts."""
+    """Raise TypeError for a keyword argument that none of the functions accepts. The message suggests other names."""
     parameters = [p for function in functions for p in inspect.signature(function).parameters.values()]
     accepted = [p.name for p in parameters if p.name != "self" and p.kind in (p.POSITIONAL_OR_KEYWORD, p.KEYWORD_ONLY)]
     for name in given:
@@ -50,7 +50,7 @@ def check_arguments(given: Iterable[str], *functions: Callable[..., object]) -> 
 
 
 def suggest_arguments(function: Callable[P, T]) -> Callable[P, T]:
-    """Decorate a function so that its TypeError for an unknown keyword argument is that of `check_arguments`."""
+    """Decorate a function so that an unknown keyword argument raises the TypeError of `check_arguments`."""
 
     @wraps(function)
     def call(*args: P.args, **kwargs: P.kwargs) -> T:

@@ -75,7 +75,7 @@ def replay_keys(keys: list[Key]) -> Iterator[None]:
 
 @contextmanager
 def record_keys() -> Iterator[list[Key]]:
-    """Yield a list that collects the keys that `next_key` returns within the block, as `replay_keys` takes them."""
+    """Yield a list that collects the keys that `next_key` returns within the block, for `replay_keys`."""
     recorded: list[Key] = []
     outer = _keys.get()
 

@@ -1,4 +1,4 @@
-"""The environment variables and their valid values. All are checked when `npx` is imported.
+"""The environment variables and their valid values. Importing `npx` checks the variables.
 
     NPX_THREADS=2        number of threads that compute row blocks; 0, the default, means one per core
     NPX_KERNELS=check    which versions of the kernels run (npx/dispatch.py)

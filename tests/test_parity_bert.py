@@ -47,7 +47,7 @@ def bert_weights(bert, scale):
 
 
 def test_outputs_equal_those_of_bert():
-    """Hidden states and pooler, for rows of different lengths and two texts, to 1e-5 in float32."""
+    """Compare hidden states and pooler, for rows of different lengths and two texts, to 1e-5 in float32."""
     torch.manual_seed(0)
     c = transformers.BertConfig(
         vocab_size=50, hidden_size=48, num_hidden_layers=3, num_attention_heads=4, intermediate_size=96,

@@ -1,4 +1,4 @@
-"""Parity with transformers, if it is installed: BERT models that it writes with random weights, imported."""
+"""Parity with transformers, if it is installed: we import BERT models that it writes with random weights."""
 
 import json
 import unicodedata

@@ -1,4 +1,4 @@
-"""Parity with transformers, if it is installed: GPT-2 models that it writes with random weights, and our exports."""
+"""Parity with transformers, if it is installed: we import random GPT-2 models that it writes, and it reads ours."""
 
 import json
 from dataclasses import replace
@@ -92,10 +92,10 @@ def test_imported_models_equal_those_of_transformers(tmp_path, options):
     assert [(best.tokens, best.finished) for best in greedy] == outputs
     assert 0 < sum(ended for _, ended in outputs) < N_PROMPTS  # outputs of both kinds are compared
 
-    rules = {"alpha": 1.0, "penalty": "length", "full_beam": True, "finish_in_beam": True, "max_extra": LENGTH}
-    for stop_at_beam in (False, True):
-        beams = beam_search(ours, prompts, **rules, stop_at_beam=stop_at_beam)
-        settings = {"num_beams": 4, "length_penalty": 1.0, "early_stopping": stop_at_beam or "never"}
+    rules = {"alpha": 1.0, "penalty": "length", "max_extra": LENGTH}
+    for rule, early_stopping in (("transformers", "never"), ("fairseq", True)):
+        beams = beam_search(ours, prompts, **rules, rule=rule)
+        settings = {"num_beams": 4, "length_penalty": 1.0, "early_stopping": early_stopping}
         outputs = generate(theirs, prompts, end, **settings)
         # transformers ranks outputs that are cut off with the others; we rank them last.
         pairs = [(tokens, best.tokens) for (tokens, ended), (best,) in zip(outputs, beams, strict=True) if ended]

@@ -34,16 +34,17 @@ How the classes work together in `check_operation`, in the order of a check:
 
 1. `Arguments` flattens the arguments of the call, so that arrays in containers and options are checked as well.
 2. A `Problem` is the function and these flat values. It computes outputs and gradients, and creates every error.
-3. `hold_state` makes the Problem restore random generators and buffers before each call, if outputs would differ.
+3. If repeated calls give different outputs, `hold_state` makes the Problem restore its random generators and buffers
+   before each call.
 4. `ProblemCheck.check_given_inputs` compares the gradients of the Problem: it creates a `GradientCheck`, which moves
    the inputs along directions (`Directions`) and gets a `Verdict` on each analytic derivative: right, wrong, kink, ...
-5. The results of this evaluation, an output and gradients known to be right, are the `Expected` of the Problem.
+5. The output and the gradients, which are now known to be right, become the `Expected` of the Problem.
 6. Each rule evaluates the Problem in another way and passes the results to `Expected.compare`.
 7. `ProblemCheck.check_derived_inputs` repeats steps 4 and 6, with fewer rules, for Problems with derived inputs.
 8. Every comparison adds to the `Report`, which the check returns. The first broken rule raises GradientError or
    CheckError instead.
 
-`check_layer` does this in each mode, with the layer's parameters as further arrays of the Problem.
+`check_layer` does the same in each mode, with the layer's parameters as further arrays of the Problem.
 """
 
 from autograd.testing.adapters.cupy import from_cupy

@@ -18,8 +18,8 @@ class Arguments:
     """The arguments of one call.
 
     Attributes:
-        values: a flat list of the positional arguments, in which a list, tuple or dict with floating-point arrays is
-            replaced by its items, and of the options with floating-point arrays.
+        values: a flat list of the positional arguments and the options that contain floating-point arrays. A list,
+            tuple or dict that contains such arrays is replaced by its items.
         names: the name of each value, such as `input 0`, `input 1['gain']` or `option scale`.
     """
 
@@ -68,7 +68,7 @@ class Arguments:
         return on_values
 
     def float_options(self, function: Callable[..., Any]) -> dict[str, float]:
-        """Return the options that are floats, such as a temperature, with the values passed or their defaults."""
+        """Return the options that are floats, such as a temperature: the value passed or, if none is, the default."""
         try:
             parameters = [*signature(function).parameters.values()]
         except (TypeError, ValueError):  # the function has no signature
@@ -91,7 +91,7 @@ class Arguments:
         return replace(problem, call=changed()(problem.call), reproduce=changed()(problem.reproduce))
 
     def with_other_floats(self, problem: Problem, function: Callable[..., Any]) -> Iterator[tuple[str, Problem]]:
-        """Yield problems with a different value for one option that is a float, or one input that is a Python float."""
+        """Yield problems in which one Python float, either an option or an input, has a different value."""
         for name, x in self.float_options(function).items():
             yield f"{name}={vary(x):.4g}", self.with_options(problem, {name: vary(x)})
         for i, x in enumerate(problem.values):
@@ -101,10 +101,10 @@ class Arguments:
                 yield f"{vary(x):.4g} as {problem.name_of(i)}", replace(problem, values=values)
 
     def constants(self, problem: Problem, notes: list[str]) -> tuple[int, ...]:
-        """Return the positions of the arrays in containers and options that the function treats as constants.
+        """Return the positions of those arrays in containers and options that the function treats as constants.
 
         These are floating-point arrays that the function does not accept as Tensors, or to which no gradient flows.
-        Each is recorded in `notes`.
+        A note is added for each.
         """
         candidates = [i for i in problem.floats if self.names[i] not in self.positional_names]
         constants = {*candidates}
@@ -126,7 +126,7 @@ class Arguments:
 
 
 def on_device(x: Any) -> Any:
-    """Return a NumPy array of numbers as an array on the current device, and any other value unchanged."""
+    """Return x on the current device if it is a NumPy array of numbers; return any other value unchanged."""
     return npx.from_host(x) if type(x) is npx.ndarray and x.dtype.kind in "biuf" else x
 
 
@@ -152,7 +152,7 @@ def flatten(name: str, x: Any) -> Iterator[tuple[str, Any]]:
 
 
 def replace_leaves(x: Any, new_values: Iterator[Any]) -> Any:
-    """Return a copy of x in which the next of `new_values` replace the values that `flatten` yields."""
+    """Return a copy of x in which each value that `flatten` yields is replaced by the next of `new_values`."""
     if type(x) not in (list, tuple, dict) or not has_floats(x):
         return next(new_values)
     if type(x) is dict:

@@ -26,7 +26,7 @@ def differ(a: Array, b: Array) -> bool:
 
 
 def arrays_in(value: Any) -> list[Array]:
-    """Return the arrays in a value, in order."""
+    """Return the arrays that a value contains, in order."""
     arrays: list[Array] = []
 
     def collect(x: Array) -> Array:
@@ -44,17 +44,17 @@ def is_finite(value: Any) -> bool:
 
 
 def scaled(value: Any, factor: float) -> Any:
-    """Return a value with its arrays multiplied by a number."""
+    """Return a value with all its arrays multiplied by `factor`."""
     return map_arrays(lambda x: (x * factor).astype(x.dtype), value)
 
 
 def copied_to_device(value: Any, layout: str = "given") -> Any:
-    """Return a value with its arrays copied to the current device, in a memory layout."""
+    """Copy the arrays in a value to the current device, in the given memory layout."""
     return map_arrays(lambda x: with_layout_or_broadcast(npx.from_host(npx.to_host(x).copy()), layout), value)
 
 
 def with_layout_or_broadcast(x: Array, layout: str) -> Array:
-    """Return an array in a memory layout; the values stay the same unless the layout is one of `BROADCAST`."""
+    """Return x in the given memory layout. Only the layouts in `BROADCAST` change its values."""
     if layout in BROADCAST and x.ndim:
         return npx.broadcast_to(x[(slice(0, 1),) * (x.ndim if layout == BROADCAST[0] else 1)], x.shape)
     if layout in (*BROADCAST, "given"):
@@ -85,7 +85,10 @@ def with_next_keys(value: Any) -> Any:
 
 
 def with_repeated_rows(values: Values, times: int) -> Values:
-    """Repeat the rows of the first argument and of every array with as many rows; floats are scaled from 1 to 0.5."""
+    """Repeat the rows of the first argument and of every array with the same number of rows.
+
+    Floats are multiplied by factors that fall from 1 to 0.5, so that the repeated rows differ.
+    """
     first = values.args[0]
 
     def change(x: Array) -> Array:

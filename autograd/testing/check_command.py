@@ -75,7 +75,7 @@ def load(name: str) -> ModuleType:
 def select(target: str) -> list[CustomGradient]:
     """Return the custom gradients of `MODULE`, or the one that `MODULE:NAME` names.
 
-    Raises UsageError if the module has no custom gradient, or not the one named.
+    Raises UsageError if there is none.
     """
     module_name, _, name = target.partition(":")
     module = load(module_name)
@@ -106,7 +106,7 @@ def select(target: str) -> list[CustomGradient]:
     selected = adapt(subject, backward) or adapt_by_trial(subject)
     if selected is None:
         raise UsageError(
-            f"expected a function with a gradient; got {name}, without a backward function {name}_backward; "
+            f"expected a function with a gradient; got {name}, which has no backward function {name}_backward; "
             f"try defining {name}_backward, or passing a function of Tensors, torch tensors or JAX arrays"
         )
     return [selected]
@@ -139,7 +139,7 @@ def describe_input(x: Any) -> str:
 
 
 def parse_expectations(texts: list[str], gradients: list[CustomGradient]) -> dict[str, str]:
-    """Return the declared gradients by name, parsed from `NAME=GRADIENT`; a single function needs no name."""
+    """Parse `NAME=GRADIENT` into a dictionary of declared gradients; NAME is optional for a single function."""
     names = [g.name for g in gradients]
     expectations = {}
     for text in texts:
@@ -235,9 +235,9 @@ def parser() -> Parser:
         " all are right, 1 if any is wrong, and 2 if any could not be checked or the usage is wrong.",
     )
     add = p.add_argument
-    target = "dotted name of a module, or path of a .py file, and a function in it (default: all)"
+    target = "dotted name of a module or path of a .py file, with :NAME for a single function (default: all)"
     add("target", metavar="MODULE[:NAME]", help=target)
-    shapes = "shape of an input, in order: 4x6, 4:int, 4x6:bool, 4x6:positive; =0.5 for a value (default: guessed)"
+    shapes = "shape of the next input: 4x6, 4:int, 4x6:bool, 4x6:positive; =0.5 for a value (default: guessed)"
     add("--input", metavar="SHAPE", action="append", default=[], help=shapes)
     expect = "gradient that intentionally differs from the derivative: straight-through, reversed, or a sentence"
     add("--expect", metavar="NAME=GRADIENT", action="append", default=[], help=expect)

@@ -1,6 +1,6 @@
-"""`check_operation` for a function of Tensors and `check_layer` for a module, which combine all checks of this package.
+"""All checks of this package combined: `check_operation` for a function of Tensors, `check_layer` for a module.
 
-Both hold hidden state fixed (`hidden_state.py`) and run a `ProblemCheck` (`problem_check.py`). It compares the
+Both functions hold hidden state fixed (`hidden_state.py`) and run a `ProblemCheck` (`problem_check.py`), which compares
 gradients with numerical derivatives (`gradcheck.py`) and checks the rules (`rules.py`, `precision.py`). Then it checks
 gradients and precision at inputs derived from the given ones (`variants.py`). Layers also have rules for their modes
 (`modes.py`).
@@ -9,7 +9,6 @@ gradients and precision at inputs derived from the given ones (`variants.py`). L
 import warnings
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
-from functools import partial
 from typing import Any
 
 import npx
@@ -19,11 +18,11 @@ from autograd.testing import rules, variants
 from autograd.testing.arguments import Arguments
 from autograd.testing.declared_gradient import DeclaredGradient
 from autograd.testing.expected import Expected
-from autograd.testing.hidden_state import buffer_state, cast_buffers, hold_state, layer_restored
+from autograd.testing.hidden_state import cast_buffers, hold_state, layer_restored
 from autograd.testing.problem import Problem, floating_point_warnings_ignored, is_float, require_floats
 from autograd.testing.problem_check import ProblemCheck
 from autograd.testing.progress import progress_line
-from autograd.testing.reference import Reference, compare_value, missing_bodies_reported
+from autograd.testing.reference import Reference, missing_bodies_reported
 from autograd.testing.report import Report
 from autograd.testing.reproduction import Placeholder, literal, reproduction
 from autograd.testing.stray_tensors import note_unchecked_tensors, require_registered, stray_tensors
@@ -31,7 +30,7 @@ from autograd.testing.stray_tensors import note_unchecked_tensors, require_regis
 
 @contextmanager
 def overflow_ignored() -> Iterator[None]:
-    """Suppress warnings: derived inputs are expected to overflow and to divide by zero."""
+    """Suppress warnings, because derived inputs are meant to cause overflow and division by zero."""
     with floating_point_warnings_ignored(), warnings.catch_warnings():
         warnings.simplefilter("ignore", RuntimeWarning)
         yield
@@ -60,7 +59,7 @@ def check_operation(
         operation: a function of Tensors, with its own vjp or composed of other operations.
         inputs: float64 arrays of any shape, and any other arguments of the operation.
         max_saved_bytes: the maximum number of bytes saved for backward beyond inputs and output; None sets no limit.
-        directions: None compares every entry at the given inputs; a number N compares only along N random directions.
+        directions: None checks every entry of the given inputs; a number N checks only N random directions.
         float32: whether to compare float32 results with float64 results.
         derive: whether to repeat the check at other values and shapes, derived from the floating-point inputs.
         domain: the open interval (low, high) in which the operation and its gradient are finite, or a sequence with an
@@ -78,8 +77,9 @@ def check_operation(
         options: passed on to `operation`. An option with the name of an argument above has to be passed by position,
             or bound with `functools.partial`.
 
-    Returns a Report. Raises GradientError or CheckError, whose `rule` is a key of `report.RULES` and whose text ends
-    with a line that reproduces the failure. Raises TypeError and ValueError for invalid arguments, like `gradcheck`.
+    Returns a Report. Raises GradientError or CheckError if a rule is broken. The `rule` of the error is a key of
+    `report.RULES`, and its text ends with a line that reproduces the failure. Raises TypeError and ValueError for
+    invalid arguments, like `gradcheck`.
     """
     settings: dict[str, Any] = {"max_saved_bytes": max_saved_bytes, "dtype": dtype, "blocks": tuple(blocks) or None}
     settings |= {"reference": reference, "expect": expect, "float32": None if float32 else False}
@@ -91,16 +91,14 @@ def check_operation(
     variants.require_inside(problem, domain)
     with missing_bodies_reported(problem, operation, *arguments.restore(arguments.values)):
         hold_state(problem, operation, report.notes)
-        check = ProblemCheck(report, directions, float32, domain, dtype, seed)
-        check.declared = None if expect is None else DeclaredGradient(expect)
-        check.has_expect = True
-        if reference is not None:
-            check.compare_value = partial(compare_value, reference=arguments.adapt(reference))
+        declared = None if expect is None else DeclaredGradient(expect)
+        adapted = None if reference is None else arguments.adapt(reference)
+        check = ProblemCheck(report, directions, float32, domain, dtype, seed, adapted, declared)
         check.compare_value(problem, tolerance=1e-9, given=True)
         expected = check.check_given_inputs(problem)
     note_unchecked_tensors(stray_tensors(expected.problem), report.notes)
-    if check.declared is not None:
-        report.notes.append(check.declared.describe_difference(problem, seed))
+    if declared is not None:
+        report.notes.append(declared.describe_difference(problem, seed))
     output, _ = problem.output_and_leaves()
     saved = report.saved_bytes = rules.saved_bytes(output, [*problem.values, *options.values()])
     if max_saved_bytes is not None and saved > max_saved_bytes:
@@ -126,7 +124,7 @@ def operation_problem(operation: Callable[..., Tensor], arguments: Arguments, se
     """
     name = f"check_operation: {getattr(operation, '__name__', type(operation).__name__)}"
     given = {k: v for k, v in settings.items() if v is not None}
-    if getattr(settings["reference"], "__name__", "") == "<lambda>":  # cannot be written out; the caller defines it
+    if getattr(settings["reference"], "__name__", "") == "<lambda>":  # has no source; the caller must define it
         given["reference"] = Placeholder("reference")
 
     def call(values: list[Any]) -> Any:
@@ -171,8 +169,8 @@ def check_layer(
         seed: selects the weights of the outputs, the random directions and the dropout masks.
         options: passed on to `layer`. An option with the name of an argument above has to be passed by position.
 
-    Returns a Report. Raises a GradientError that names the input or parameter, CheckError, or, for invalid
-    arguments, TypeError or ValueError.
+    Returns a Report. Raises GradientError, which names the input or parameter, or CheckError if a rule is broken.
+    Raises TypeError and ValueError for invalid arguments.
     """
     require_layer(layer, modes)
     name = getattr(layer, "__name__", type(layer).__name__)
@@ -211,14 +209,13 @@ def check_layer(
             variants.require_inside(problem, domain)
             hold_state(problem, layer, notes)
             report.notes += [f"{mode} mode: {note}" for note in notes]
-            check = ProblemCheck(report, directions, float32, domain, None, seed)
-            check.save_buffers = partial(buffer_state, layer)
+            check = ProblemCheck(report, directions, float32, domain, None, seed, layer=layer)
             check.warm_up(problem)
             expected = check.check_given_inputs(problem, first)
             require_registered(expected.problem, layer, options, report.notes)
             mode_rules.check_backward_in_other_mode(expected, leave, enter)
             if mode == "eval" and len(modes) > 1:
-                others = [other for name, other in variants.values(problem) if name.endswith("in the parameters")]
+                others = [v.problem for v in variants.values(problem) if v.in_parameters]
                 mode_rules.check_mode_after_update(expected, others, restore_buffers, layer.train, layer.eval)
             if derive and not (first and first.equals(expected)):
                 check.check_derived_inputs(problem)

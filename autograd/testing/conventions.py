@@ -21,7 +21,7 @@ JUMPS = 1e-3, 1e-5, 1e-7  # distances at which a jump of the function must persi
 ROUNDING = 1e-10  # relative to the largest output; smaller jumps may be rounding errors
 WIDE = 1e-2  # derivatives that differ by more than this fraction indicate a jump, not curvature
 
-Direction = dict[int, Array]  # maps the position of an array to how far each of its entries moves
+Direction = dict[int, Array]  # maps the index of an array to the distances by which its entries move
 Points = list[tuple[list[Array], list[Array]]]  # neighboring points and the gradients there
 
 
@@ -47,7 +47,7 @@ class Neighborhood:
         self.c, self.at_point = c, at_point
 
     def convention(self, direction: Direction, analytic: float, numerical: float) -> str:
-        """Return why an analytic derivative along a direction is defensible, or "" if it is not.
+        """Return the reason why an analytic derivative along a direction is defensible, or "" if it is wrong.
 
         Args:
             numerical: the numerical derivative at this point.
@@ -73,7 +73,7 @@ class Neighborhood:
     def confirms(self, direction: Direction, points: Points, analytic: float, numerical: float) -> bool:
         """Return whether the numerical derivatives at two neighboring points equal `analytic`.
 
-        They must be much closer to `analytic` than to `numerical`. Otherwise a slightly wrong gradient of a smooth
+        Both must be much closer to `analytic` than to `numerical`. Otherwise a slightly wrong gradient of a smooth
         function would pass, because the neighbors' derivatives equal `numerical` and `analytic` is close to them.
         """
         for arrays, _ in points[:2]:
@@ -84,7 +84,7 @@ class Neighborhood:
         return len(points) > 1
 
     def has_slopes(self, direction: Direction, points: Points, ends: Sequence[float]) -> bool:
-        """Return whether the analytic derivatives `ends` equal the numerical derivatives at their points."""
+        """Return whether numerical derivatives confirm those analytic derivatives at the points that are in `ends`."""
         slopes = self.slopes(direction, points)
         for end in ends:
             neighboring = self.numerical_slope(direction, points[slopes.index(end)][0])
@@ -108,13 +108,16 @@ class Neighborhood:
 
     @cached_property
     def nearby(self) -> Points:
-        """Points without ties or zeros, with the entries in varying order."""
+        """Neighboring points without ties or zeros. The order of the entries varies."""
         number = min(MAX_NEIGHBORS, max(2, *(a.size for a in self.arrays)))
         return self.with_gradients([self.neighbor(k) for k in range(number)])
 
     @cached_property
     def scattered(self) -> Points:
-        """Points in random directions. Near a matrix with equal eigenvalues, each selects a different eigenbasis."""
+        """Neighboring points in random directions.
+
+        Near a matrix with equal eigenvalues, each of these points selects a different eigenbasis.
+        """
         points = []
         for k in range(MAX_NEIGHBORS):
             point = []
@@ -126,7 +129,7 @@ class Neighborhood:
 
     @cached_property
     def aligned(self) -> Points:
-        """Points that differ from this point only in entries whose gradient is not 0.
+        """Neighboring points that differ from this point only in entries whose gradient is not 0.
 
         For the eigenvalues of a matrix of zeros, any eigenbasis gives a defensible gradient. A gradient with zeros is
         the gradient of neighbors with zeros in the same places; random neighbors have no zeros.
@@ -149,7 +152,7 @@ class Neighborhood:
         return self.with_gradients(points)
 
     def with_gradients(self, points: Sequence[list[Array]]) -> Points:
-        """Return the points that lie in the domain, each with its gradients."""
+        """Return those of the points that lie in the domain, each with its gradients."""
         result = []
         for arrays in points:
             try:
@@ -173,10 +176,11 @@ class Neighborhood:
         return arrays
 
     def has_jump(self, direction: Direction) -> bool:
-        """Return whether the function jumps at this point: in an output that depends on the moved entries, if any does.
+        """Return whether the function jumps at this point.
 
-        Tries the direction itself, an outward direction through all arrays, and an outward direction through each array
-        separately: along most lines through (0, 0), x ** y is continuous, but 0 ** y jumps.
+        If some outputs depend on the moved entries, only those count. The lines tried are the direction itself, and the
+        lines to neighboring points along which all arrays, or only one of them, move: along most lines through (0, 0),
+        x ** y is continuous, but 0 ** y jumps.
         """
         y0 = self.values({}, 0.0)
         min_jump = ROUNDING * float(abs(y0[npx.isfinite(y0)]).max(initial=0.0))
@@ -197,7 +201,7 @@ class Neighborhood:
         return False
 
     def values(self, direction: Direction, t: float, start: Sequence[Array] | None = None) -> Array:
-        """Return the output at a distance along a direction, from `start` or this point; NaN where it is undefined."""
+        """Return the output at distance t along a direction from `start` (default: this point); NaN where undefined."""
         arrays = list(start or self.arrays)
         for i, part in direction.items():
             arrays[i] = arrays[i] + (t * self.units[i] * part).astype(arrays[i].dtype)

@@ -22,7 +22,7 @@ NAMED: dict[str, Callable[..., Any]] = {
 
 
 class DeclaredGradient:
-    """A declared gradient.
+    """A gradient that the user declares, to be expected in place of the derivative.
 
     Args:
         expect: a key of `NAMED`; a function that returns the gradients of the floating-point inputs, called as
@@ -39,7 +39,7 @@ class DeclaredGradient:
         self.reason = expect if isinstance(expect, str) else f"{getattr(expect, '__name__', 'a function')}(g, *inputs)"
 
     def compare(self, problem: Problem, seed: int) -> Expected:
-        """Compare the gradient with the declared one for several incoming gradients; return the first result."""
+        """Compare the gradient with the declared one for several incoming gradients; return the first results."""
         arrays = [npx.to_host(a).copy() for a in problem.arrays]
         problem = problem.with_arrays(arrays)
         y = npx.to_host(problem.output_and_leaves([npx.from_host(a.copy()) for a in arrays])[0].data).copy()
@@ -70,7 +70,7 @@ class DeclaredGradient:
                 raise problem.failure("expected gradient", text, GradientError)
 
     def describe_difference(self, problem: Problem, seed: int) -> str:
-        """Return how the gradient differs from the derivative, as a note for the report."""
+        """Describe how the gradient differs from the derivative, as a note for the report."""
         try:
             compare_gradients(problem, Report(), seed=seed)
         except GradientError as error:
@@ -83,7 +83,7 @@ class DeclaredGradient:
 
 
 def suggest_declaration(problem: Problem, seed: int) -> str:
-    """Return how to declare the gradient of a problem, if it looks intended; else ""."""
+    """Return the `expect` argument that declares the gradient of a problem if it looks intended, else ""."""
     try:
         output, leaves = problem.output_and_leaves([npx.from_host(npx.to_host(a).copy()) for a in problem.arrays])
         c = npx.to_host(npx.random.normal(npx.Key(seed, 0, 0), output.shape, output.dtype))
@@ -99,7 +99,7 @@ def suggest_declaration(problem: Problem, seed: int) -> str:
 
 
 def with_hint(error: GradientError, problem: Problem, seed: int) -> GradientError:
-    """Return the error with a line that says how to declare the gradient, if it looks intended."""
+    """Add a line to the error that says how to declare the gradient, if it looks intended."""
     declaration = suggest_declaration(problem, seed)
     if declaration:
         before, separator, after = str(error).partition("\nreproduce: ")

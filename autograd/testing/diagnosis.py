@@ -9,10 +9,10 @@ from autograd.testing.reproduction import literal
 from npx import Array
 
 MAX_PRINTED = 64  # gradients with at most this many entries are printed in full
-MAX_WIDTH = 150  # maximum number of columns of two arrays side by side
+MAX_WIDTH = 150  # maximum width of two arrays side by side, in characters
 # Common ratios of a wrong gradient to the correct one.
 SIMPLE_FACTORS = -2, -1, -1 / 2, 1 / 4, 1 / 3, 1 / 2, 2 / 3, 3 / 2, 2, 3, 4
-MAX_LINES = 12  # maximum number of entries listed for wider arrays
+MAX_LINES = 12  # wider gradients are listed entry by entry, up to this number of entries
 
 
 def comparison(analytic: float, verdict: Verdict, error: float | None = None) -> list[str]:
@@ -55,7 +55,7 @@ def describe_entries(
 
 
 def side_by_side(left: Array, right: Array) -> list[str]:
-    """Return the lines of two arrays of the same shape side by side or, for wide arrays, the entries that differ most.
+    """Return lines that show two arrays of the same shape side by side, or only the largest differences of wide arrays.
 
     NaN in `right` stands for an entry that was not compared.
     """
@@ -78,7 +78,7 @@ def side_by_side(left: Array, right: Array) -> list[str]:
 
 
 def likely_cause(shape: tuple[int, ...], entries: list[tuple[tuple[int, ...], float, float]]) -> str:
-    """Return what the wrong entries, given as (index, analytic, numerical), have in common, or ""."""
+    """Describe what the wrong entries, given as (index, analytic, numerical), have in common; return "" if nothing."""
     if all(analytic == 0 for _, analytic, _ in entries):
         return "the gradient is 0: the input is detached from the graph, or the vjp drops its gradient"
     ratios = [analytic / numerical for _, analytic, numerical in entries if numerical]

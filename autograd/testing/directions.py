@@ -1,7 +1,7 @@
 """Compare the analytic and numerical derivatives of one problem along directions through its arrays.
 
-A direction is a dictionary from the positions of some of the arrays to the distances by which their entries move, in
-units of the array's largest entry. A neighbor is a point at a small distance along a direction.
+A direction is a dictionary that maps the index of an array to the distances by which its entries move. The unit of
+distance is the magnitude of the array's largest entry. A neighbor is a point at a small distance along a direction.
 """
 
 from collections.abc import Callable
@@ -71,7 +71,7 @@ class Directions:
         self.is_composed = len(nodes(output)) > 1
         self.gradients = problem.gradients(output, leaves, self.c)
         repeated = problem.output_value([npx.from_host(a.copy()) for a in self.arrays]).reshape(-1)
-        # Some frameworks compute a function in another order when no input requires a gradient.
+        # Rounding may differ: some frameworks compute in another order when no input requires a gradient.
         rounding = 8 * EPS[dtype] * float(abs(y0).max(initial=0.0))
         if not npx.host.allclose(y0, repeated, rtol=0, atol=rounding, equal_nan=True):
             raise ValueError(
@@ -80,7 +80,7 @@ class Directions:
             )
         # The unit of the steps in each array is the magnitude of its largest entry.
         self.units = [float(abs(a[npx.isfinite(a)]).max(initial=0.0)) or 1.0 for a in self.arrays]
-        self.max_derivatives = [  # per unit, of each array's entries
+        self.max_derivatives = [  # the largest derivative in each array, per unit of distance
             unit * float(abs(g[npx.isfinite(g)]).max(initial=0.0))
             for g, unit in zip(self.gradients, self.units, strict=True)
         ]
@@ -109,7 +109,7 @@ class Directions:
         ]
 
     def outputs(self, direction: Direction) -> Callable[[float], Array]:
-        """Return the output as a function of the distance along a direction; NaN where it is undefined."""
+        """Return a function that maps a distance along a direction to the output there; NaN where it is undefined."""
 
         def at(t: float) -> Array:
             undefined = npx.host.full(self.y.size, npx.nan, "float64")
@@ -149,7 +149,7 @@ class Directions:
     def quick_verdict(self, direction: Direction) -> Verdict | None:
         """Return the verdict that the gradient is right along a direction if one short step shows this, else None.
 
-        This saves most of the calls for a right gradient. The rounding error is assumed to be minimal, because more
+        For a right gradient, this saves most of the calls. The rounding error is assumed to be minimal, because more
         noise would widen the accepted range. The weights are random, so the errors of the outputs add like independent
         ones. Where the function is not smooth, the result is None.
         """
@@ -210,7 +210,7 @@ class Directions:
 
     @cached_property
     def gradient_rounding(self) -> list[Array]:
-        """How much each entry of the gradients changes if the inputs are rounded."""
+        """The change of each entry of the gradients if the inputs are rounded."""
         rounding = [npx.zeros_like(g, dtype="float64") for g in self.gradients]
         units = {k: EPS[self.scale.dtype] * abs(a) for k, a in enumerate(self.arrays)}
         for sign in (-2.0, 1.0, 2.0):
@@ -229,11 +229,11 @@ class Directions:
         return Neighborhood(self.problem, self.arrays, self.units, self.c, self.gradients)
 
     def convention(self, direction: Direction, analytic: float, verdict: Verdict) -> str:
-        """Return why a gradient that differs from the numerical derivative is defensible; "" if it is wrong.
+        """Return the reason why a gradient that differs from the numerical derivative is defensible; "" if it is wrong.
 
         In a composition, each operation chooses its value at its own kink: relu(x) - relu(-x) / 10 has the slopes 1/10
-        and 1 at 0, but the gradient 0. No single operation can correct that, so a composition may have such a gradient
-        unless it has a derivative at this point. An operation with a single vjp may not.
+        and 1 at 0, but the gradient 0. No single operation can correct that, so such a gradient of a composition is
+        accepted unless the composition has a derivative at this point. For a single operation, it counts as wrong.
         """
         if not npx.isfinite(analytic):
             return self.neighborhood.discontinuity(direction)
@@ -248,7 +248,7 @@ class Directions:
         return "each operation of a composition chooses its value at its own kink"
 
     def neighbor(self, direction: Direction, t: float, units: dict[int, Array] | None = None) -> "Directions | None":
-        """Return the `Directions` at a nearby point; None where the function is undefined."""
+        """Return the `Directions` of a nearby point; None if the function is undefined there."""
         scale = self.scale
         problem = self.problem.with_arrays(self.arrays_at(direction, t, units))
         try:

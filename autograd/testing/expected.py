@@ -10,7 +10,7 @@ from npx import Array
 
 @dataclass
 class Expected:
-    """A problem, an incoming gradient c, and the output and gradients for it, on the host."""
+    """The output and the gradients of a problem for an incoming gradient c, as host arrays."""
 
     problem: Problem
     y: Array
@@ -19,13 +19,13 @@ class Expected:
 
     @classmethod
     def evaluate(cls, problem: Problem, c: Array) -> "Expected":
-        """Evaluate a problem on protected arrays."""
+        """Evaluate a problem on write-protected arrays."""
         y, gradients = problem.output_and_gradients(c)
         return cls(problem, y, c, gradients)
 
     @property
     def norm(self) -> float:
-        """The norm of output * c, a scale for numerical derivatives."""
+        """The norm of output * c, which sets the scale of numerical derivatives."""
         with floating_point_warnings_ignored():
             return float(npx.host.linalg.norm((self.y.astype("float64") * self.c.astype("float64")).reshape(-1)))
 
@@ -48,7 +48,7 @@ class Expected:
 
         Args:
             condition: how the results were computed, for the message.
-            factor: multiplier of the expected gradients.
+            factor: multiplies the expected gradients.
             cause: the likely cause of a difference, if it is not the one that the rule names.
         """
         dtypes = {self.y.dtype.name, *(g.dtype.name for g in self.gradients)}
@@ -73,7 +73,7 @@ def close(a: Array, b: Array, tolerance: float, scale: float = 0.0) -> bool:
     Non-finite values must be the same in both.
 
     Args:
-        scale: the magnitude to use if that of a is smaller.
+        scale: a lower bound on that magnitude.
     """
     if a.shape != b.shape:
         return False

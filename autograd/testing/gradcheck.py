@@ -2,7 +2,7 @@
 
 For a function f and a fixed random c, backward gives the gradient of phi(x) = sum(c * f(x)). The derivative of phi
 along a direction d must be (gradient . d); `numerical.py` estimates it with an error bound. If there are few entries,
-each one is a separate direction; otherwise, random directions through all arrays at once reveal an error in any entry.
+each entry is moved separately; otherwise, random directions through all arrays at once reveal an error in any entry.
 
 At a kink of phi there is no single gradient, but a range of acceptable values. Tied entries stay tied when they are
 moved together, so phi has a derivative along that direction, and the gradient is compared with it.
@@ -29,7 +29,7 @@ MAX_ENTRIES = 1500  # up to this many entries, each is perturbed separately
 SAMPLED_ENTRIES = 12  # entries to perturb separately if there are more
 DIRECTIONS = 3  # random directions through all arrays, in addition to sampled entries
 CHUNK = 16  # entries of a large array that are perturbed together first
-# The random directions of two checks, apart from those of `check_directions` and directions.py
+# The numbers of two random directions. `check_directions` and directions.py use other numbers.
 ALL_ENTRIES, CHUNKS = 10**6 + 2, 10**6 + 3
 MAX_CONFIRMED = 3  # wrong entries to confirm in full; the rest get a quick estimate for the printed table
 
@@ -112,7 +112,7 @@ class GradientCheck(Directions):
     def is_right_in_chunks(self, i: int, positions: range) -> bool:
         """Return whether the gradient of array i is right along a random direction through each chunk of its entries.
 
-        This reveals a wrong entry unless its error is only about 1e-6 of the sum over its chunk.
+        An error in one entry goes unnoticed only if it is about 1e-6 of the derivative along its chunk, or less.
         """
         offsets = self.steps[i] * self.random_direction(CHUNKS)[i]
         for start in range(0, len(positions), CHUNK):
@@ -124,7 +124,7 @@ class GradientCheck(Directions):
         return True
 
     def compare_entry(self, i: int, position: int) -> tuple[tuple[int, ...], float, Verdict]:
-        """Compare the derivatives for one entry of array i; return its index, its analytic derivative and the verdict.
+        """Compare the derivatives for one entry of array i; return its index, the analytic derivative and the verdict.
 
         Entries whose verdict is neither right nor wrong are recorded in the report.
         """
@@ -160,7 +160,7 @@ class GradientCheck(Directions):
     def is_right_in_every_entry(self) -> bool:
         """Return whether the gradient is right along a random direction that moves each entry by its step.
 
-        This reveals a wrong entry unless its error is only about 1e-6 of the sum.
+        An error in one entry goes unnoticed only if it is about 1e-6 of the derivative, or less.
         """
         random = self.random_direction(ALL_ENTRIES)
         direction = {i: steps * random[i] for i, steps in enumerate(self.steps)}
@@ -170,7 +170,7 @@ class GradientCheck(Directions):
         return verdict.kind == "right" and verdict.bound <= 1e-5 * abs(analytic)
 
     def check_tied(self, value: float) -> None:
-        """Compare derivatives along the direction that moves all entries equal to `value`, in all inputs, together."""
+        """Compare derivatives along the direction that moves all entries equal to `value`, in every input, at once."""
         direction = {i: (a == value).astype("float64") / self.units[i] for i, a in enumerate(self.arrays)}
         analytic, verdict = self.compare_along(direction)
         if verdict.kind == "wrong" and not self.convention(direction, analytic, verdict):
@@ -195,7 +195,7 @@ class GradientCheck(Directions):
                 raise self.failure("gradient", "\n".join([text, *comparison(analytic, verdict)]))
 
     def find_entry(self, direction: Direction) -> None:
-        """Bisect a direction and raise GradientError for a wrong entry; return if no single entry is wrong."""
+        """Find a wrong entry by bisecting a direction, and raise GradientError; return if no single entry is wrong."""
         if sum(a.size for a in self.arrays) <= MAX_PRINTED:
             self.check_entries()
             return
@@ -228,7 +228,7 @@ class GradientCheck(Directions):
     # Failures
 
     def failure(self, rule: str, text: str, cause: str = "") -> GradientError:
-        """Return a GradientError at these inputs."""
+        """Return a GradientError for these inputs."""
         failure = self.problem.failure(rule, text, GradientError, cause)
         assert isinstance(failure, GradientError)
         return failure
@@ -273,7 +273,8 @@ def compare_gradients(
         limit: above this number of entries, only a sample is perturbed separately.
         min_derivative: numerical derivatives smaller than this are treated as 0.
         screen_first: whether to skip the individual entries if the gradient is right along a random direction.
-        already_checked: gradients already compared at the same inputs; equal ones are screened first as well.
+        already_checked: results that were compared earlier, at the same inputs. If the new results equal them, they are
+            screened first as well.
 
     Raises GradientError for a wrong gradient, and NonFiniteError, TypeError and ValueError like `gradcheck`.
     """

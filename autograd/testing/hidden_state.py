@@ -19,7 +19,7 @@ from npx import Array
 
 
 def functions(subject: Any) -> Iterator[Any]:
-    """Yield the Python functions of a layer and its submodules, or of a function."""
+    """Yield the Python functions that a call to a layer or to a function runs."""
     if hasattr(subject, "modules"):
         for module in subject.modules():
             yield type(module).forward
@@ -71,7 +71,10 @@ def random_state(subject: Any) -> tuple[Callable[[], None], Callable[[], bool]]:
 
 
 def buffer_state(layer: Any) -> Callable[[], list[str]]:
-    """Return a function that restores all attributes except modules and parameters, and returns the changed names."""
+    """Return a function that restores a layer's buffers and returns the names of those that changed.
+
+    All attributes except modules and parameters count as buffers.
+    """
     modules = list(layer.modules()) if hasattr(layer, "modules") else []
     parameters = {id(p) for _, p in layer.named_parameters()} if hasattr(layer, "named_parameters") else set()
 
@@ -124,7 +127,7 @@ def equal(a: Any, b: Any) -> bool:
     has_equality = any("__eq__" in vars(base) for base in type(a).__mro__[:-1])
     try:
         return not has_equality or bool(a == b)
-    except ValueError:  # arrays inside compare element by element
+    except ValueError:  # the value contains arrays, which compare element by element
         return False
 
 
@@ -166,8 +169,8 @@ def layer_restored(layer: Any) -> Iterator[Callable[[], list[str]]]:
 def hold_state(problem: Problem, subject: Any, notes: list[str]) -> None:
     """Make a problem restore its hidden state before each call, if repeated calls give different outputs.
 
-    What is held fixed is recorded in `notes`. Raises CheckError with the rule `determinism` if the outputs differ even
-    with the state restored.
+    Each state that is held fixed is recorded in `notes`. Raises CheckError with the rule `determinism` if the outputs
+    still differ.
     """
     call = problem.call
     restore_random, is_random_used = random_state(subject)

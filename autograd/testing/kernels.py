@@ -65,8 +65,8 @@ def check_kernel(
 
     Args:
         kernel: the kernel to check.
-        args, kwargs: its arguments.
-        gradient: options of its gradient.
+        args, kwargs: the arguments of the kernel.
+        gradient: options of the kernel's gradient.
         derive: False limits the check to the reference, the layouts, one block size and two thread counts, so that it
             is fast enough for examples drawn by a strategy. Arguments of more than 150,000 numbers already fill several
             blocks; for them, only the rule `reference` and the results on two threads are checked.
@@ -119,7 +119,7 @@ class Forward(NamedTuple):
 
 
 class Outcome(NamedTuple):
-    """An output, the arguments after the call, and (gradients, options after the call) or None."""
+    """The output of a call, its arguments after the call, and (gradients, options after the call) or None."""
 
     y: Any
     arguments: Any
@@ -181,7 +181,7 @@ class KernelCheck:
     def gradients(self, call: Forward, expected: KernelExpected, layout: str = "given") -> Any:
         """Return (gradients, options after the call), for the gradient of the output in the given layout.
 
-        The arrays in the options, which may be written to, get the same layout if it permits writing.
+        Kernels may write to the arrays in the options, so these get the same layout only if it permits writing.
         """
         g = copied_to_device(expected.g, layout)
         options = copied_to_device(expected.values.gradient, layout if layout in LAYOUTS else "given")
@@ -190,7 +190,7 @@ class KernelCheck:
         return result, options
 
     def outcome(self, call: Forward, expected: KernelExpected, layout: str = "given") -> Outcome:
-        """Return a forward call's outcome, with its gradients."""
+        """Run the gradient of a forward call, and return the outcome of the call."""
         if call.saved is None:
             return Outcome(call.y, call.arguments, None)
         y = copy_arrays(call.y)
@@ -218,7 +218,7 @@ class KernelCheck:
         return expected if is_finite(expected.outcome) or not is_finite(self.values) else None
 
     def with_rows(self, expected: KernelExpected, times: int) -> KernelExpected | None:
-        """Return `derived` with `times` times as many rows; None if the results do not grow with the rows."""
+        """Run `derived` on `times` times as many rows; return None if the results do not grow with the rows."""
         longer = self.derived(with_repeated_rows(self.values, times))
         if longer is None:
             return None
@@ -238,7 +238,7 @@ class KernelCheck:
         incoming: str = "given",
         fast: bool = True,
     ) -> Outcome:
-        """Return the outcome of the version or of the reference for arguments and incoming gradient in given layouts.
+        """Run the version or, unless `fast`, the reference, in the given memory layouts, and return the outcome.
 
         Raises KernelMismatch with `rule` if the call fails or its outcome differs from the expected one.
         """
@@ -310,7 +310,7 @@ class KernelCheck:
                 if multiple:
                     call = self.forward(self.key, copied_to_device(self.values[:2]))
                     gradients = self.gradients(call, multiple)[0]
-                    # Scaled back to the magnitude for which the tolerance is meant.
+                    # Dividing by the factor restores the magnitude for which the tolerance is meant.
                     reference = scaled(expected.outcome.gradients[0], float(factor != 0))
                     name = f"{self.grad_name}, {condition}, divided by it"
                     compare(name, reference, scaled(gradients, 1 / (factor or 1)))

@@ -1,8 +1,8 @@
 """`python -m autograd.testing mutate MODULE`: mutation testing of gradients.
 
-Applies the operators of mutation/operators.py to the backward code of a module, one at a time, runs its tests on
-each mutant, and lists the mutants that pass them (docs/mutation-testing.md). The user's files are not modified: an
-import hook (mutation/planted.py) substitutes the mutated source inside the pytest processes.
+The command applies the operators of mutation/operators.py to the backward code of a module, one at a time. It runs the
+module's tests on each mutant and lists the mutants that pass (docs/mutation-testing.md). The user's files are not
+modified: an import hook (mutation/planted.py) substitutes the mutated source inside the pytest processes.
 """
 
 import argparse
@@ -36,7 +36,7 @@ from npx.messages import plural
 
 
 def find_module(name: str) -> Path:
-    """Return the file of a module, given by path or dotted name, without importing it."""
+    """Return the file of a module, named by its path or dotted name, without importing the module."""
     if name.endswith(".py") or os.sep in name:
         if not Path(name).is_file():
             raise UsageError(
@@ -134,7 +134,7 @@ def listing(mutants: list[Mutant], file: Path) -> str:
 
 
 def table(results: list[MutantResult]) -> str:
-    """Format the number of mutants by kind and status."""
+    """Return a table with the number of mutants of each kind and status."""
     rows: list[tuple[Any, ...]] = [("kind", "planted", "found", "unnoticed", "not run")]
     for kind in [*(k for k in KINDS if any(r.mutant.kind == k for r in results)), "all"]:
         group = [r for r in results if kind in (r.mutant.kind, "all")]

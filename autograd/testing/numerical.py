@@ -84,7 +84,7 @@ class Scale:
     Attributes:
         dtype: the narrowest dtype of the inputs and the output.
         y0: the outputs at the point, float64.
-        noise: their rounding errors.
+        noise: the rounding error of each output.
         rtol, atol: tolerances; if atol is None, it is derived from the outputs.
         min_derivative: derivatives below this count as 0.
         slack: differences below this are accepted.
@@ -133,7 +133,7 @@ def noise(outputs: Outputs, y0: Array, dtype: str) -> Array:
     is_staircase = (abs(short_rate) < 0.5 * abs(long_rate)) & (abs(long_rate) * 1e3 > 8 * EPS[dtype] * abs(y0))
     error = npx.maximum(short, medium)
     rounding = 2 * EPS[dtype] * abs(y0)
-    is_kink = (error > 4 * rounding) & (abs(medium - 3.1 * short) <= 0.2 * medium)  # proportional to the step
+    is_kink = (error > 4 * rounding) & (abs(medium - 3.1 * short) <= 0.2 * medium)  # in proportion to the step
     if is_kink.any():
         sides = [fourth_difference(units, first) for units in (1e3, 3.1e3) for first in (-4, 0)]
         error = npx.minimum(error, npx.host.max(sides, axis=0))
@@ -175,7 +175,7 @@ def richardson(outputs: Outputs, scale: Scale, h: float, changed: Array) -> Deri
 
 
 class Estimate(NamedTuple):
-    """The derivatives at one step size, and their weighted sum with its bound."""
+    """The derivatives at one step size, and their weighted sum with a bound on its error."""
 
     derivatives: Derivatives
     numerical: float
@@ -197,7 +197,7 @@ def judge(
 
     Args:
         step: the first step size.
-        levels: the largest number of step sizes to try.
+        levels: the maximum number of step sizes to try.
     """
     estimates: list[Estimate] = []
     refuted: Verdict | None = None
@@ -252,12 +252,12 @@ def judge(
     allowed = scale.tolerance(weights, analytic, numerical)
     if abs(analytic - numerical) <= allowed + bound and bound <= WIDE * max(abs(analytic), abs(numerical)) + allowed:
         return Verdict("right", numerical, bound, numerical, numerical)
-    reason = f"numerical derivative {numerical:.3g} is accurate only to {bound:.3g}"
+    reason = f"the numerical derivative {numerical:.3g} is accurate only to {bound:.3g}"
     return Verdict("inconclusive", numerical, bound, numerical, numerical, reason)
 
 
 def is_on_staircase(outputs: Outputs, weights: Array, analytic: float, numerical: float, y0: Array) -> bool:
-    """Return whether `analytic` is the derivative on one stair of a staircase, where longer steps give `numerical`.
+    """Return whether `analytic` is the derivative on a single stair, while steps across stairs give `numerical`.
 
     For example, at x = 1e6 a step is longer than the stairs of round(x), so its numerical derivative is 1. The test
     takes two steps of a few thousand units in the last place to either side: outputs as steep as `numerical` would

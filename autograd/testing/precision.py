@@ -89,9 +89,9 @@ def float32_accuracy(
 
     Args:
         has_domain: whether a domain is declared; float32 results must then be finite within it.
-        typical_sizes: typical sizes of output and gradients, which scale the accepted difference if the results are
-            smaller.
-        factor: factor on the accepted difference.
+        typical_sizes: typical sizes of output and gradients. For smaller results, the accepted difference is that of
+            results of these sizes.
+        factor: multiplies the accepted difference.
 
     Returns False if no comparison was possible.
     """
@@ -148,10 +148,10 @@ def has_lost_digits(exact: Array, computed: Array, sensitivity: Array, size: flo
 
     Args:
         sensitivity: the change of each entry that rounding the inputs causes.
-        size: the magnitude of the largest entry, or of terms that cancel. Smaller entries may differ by its rounding
-            errors.
+        size: the magnitude of the largest entry, or of terms that cancel. Smaller entries may differ by the
+            rounding error of a number of this size.
     """
-    counted = npx.isfinite(exact) & (abs(exact) > 1e-3 * size)  # a mask
+    counted = npx.isfinite(exact) & (abs(exact) > 1e-3 * size)
     allowed = 200 * FLOAT32_EPS * abs(exact) + 30 * sensitivity + 8 * FLOAT32_EPS * size
     is_inaccurate = abs(exact - computed)[counted] > allowed[counted]
     return bool(is_inaccurate.size >= 4 and is_inaccurate.mean() > 0.5)
@@ -188,7 +188,7 @@ def accuracy_in_16_bits(expected: Expected, dtype: str) -> None:
                 failure = failure_in_16_bits(expected, dtype, double, single, changes)
                 if failure is None:
                     return
-    except (AttributeError, RuntimeError, GradientError, *REJECTIONS):  # also a gradient in a wider dtype
+    except (AttributeError, RuntimeError, GradientError, *REJECTIONS):  # also if a gradient has a wider dtype
         return
     if failure is not None:
         raise failure
@@ -227,7 +227,7 @@ def failure_in_16_bits(
 def accuracy_failure(
     problem: Problem, rule: str, label: str, exact: Array, computed: Array, errors: Array, allowed: float
 ) -> CheckError | GradientError:
-    """Return the failure of a result whose `errors`, its differences from float64, exceed `allowed`."""
+    """Return the error for a result whose differences from float64 (`errors`) exceed `allowed`."""
     dtype = rule.split()[0]
     k = int(npx.argmax(npx.where(errors == errors, errors, npx.inf)))
     index = tuple(map(int, npx.unravel_index(k, errors.shape)))

@@ -1,5 +1,6 @@
 """`Problem`: the function and the inputs that a check examines, and the ways to evaluate them."""
 
+import math
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
@@ -7,6 +8,7 @@ from typing import Any
 
 import npx
 from autograd.engine import Node, Tensor, is_floating, no_grad, reachable
+from autograd.saved import iterate_captured_arrays
 from autograd.testing import progress
 from autograd.testing.report import REJECTIONS, CheckError, GradientError, explain
 from npx import Array
@@ -225,3 +227,53 @@ def floating_point_warnings_ignored() -> Iterator[None]:
 def nodes(output: Tensor) -> list[Node]:
     """Return the graph nodes that the output depends on, in order of creation."""
     return reachable(output.node) if output.node else []
+
+
+def is_accepted(problem: Problem) -> bool:
+    """Return whether the function accepts a problem."""
+    try:
+        with floating_point_warnings_ignored():
+            problem.output_value()
+    except (AttributeError, *REJECTIONS):
+        return False
+    return True
+
+
+def have_equal_values(problem: Problem, other: Problem) -> bool:
+    """Return whether two problems have equal outputs, up to rounding."""
+    try:
+        with floating_point_warnings_ignored():
+            y, z = problem.output_value(), other.output_value()
+    except (AttributeError, *REJECTIONS):
+        return False
+    largest = float(abs(z[npx.isfinite(z)]).max(initial=0.0))
+    return y.shape == z.shape and bool(npx.host.allclose(y, z, rtol=0, atol=1e-9 * largest, equal_nan=True))
+
+
+def grows_superlinearly(problem: Problem, other: Problem, times: float) -> bool:
+    """Return whether `other`, `times` times as long as `problem`, has more operations or a disproportionate cost.
+
+    This happens if the function runs operations for each position, or computes values for each pair of positions.
+    """
+    try:
+        with floating_point_warnings_ignored():
+            n_operations, n_values = cost(problem.output_and_leaves()[0])
+            more_operations, more_values = cost(other.output_and_leaves()[0])
+    except REJECTIONS:
+        return False
+    return more_operations > 1.2 * n_operations or more_values > 1.2 * times * n_values
+
+
+def cost(output: Tensor) -> tuple[int, int]:
+    """Return the number of operations in an output's graph, and the number of values that they compute and save."""
+    n_operations = 0
+    n_values = 0
+    for node in nodes(output):
+        n_values += math.prod(node.shape)
+        if hasattr(node.vjp, "cost"):  # the vjp of a function from another framework, which counts its own operations
+            operations, values = node.vjp.cost()  # type: ignore[union-attr]
+        else:
+            operations, values = 1, sum(x.size for x in iterate_captured_arrays(node.vjp))
+        n_operations += operations
+        n_values += values
+    return n_operations, n_values

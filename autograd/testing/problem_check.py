@@ -2,7 +2,8 @@
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
-from itertools import islice
+from dataclasses import dataclass
+from itertools import chain, islice
 from typing import Any
 
 import npx
@@ -10,35 +11,43 @@ from autograd.testing import precision, rules, variants
 from autograd.testing.declared_gradient import DeclaredGradient, with_hint
 from autograd.testing.expected import Expected
 from autograd.testing.gradcheck import MAX_ENTRIES, compare_gradients
+from autograd.testing.hidden_state import buffer_state
 from autograd.testing.problem import Problem
+from autograd.testing.reference import Reference, compare_value
 from autograd.testing.report import REJECTIONS, GradientError, NonFiniteError, Report
 from autograd.testing.shrinking import SHRINKABLE, smallest
 
-MIN_DERIVATIVE = 1e-11  # relative to the output at the given inputs; at derived inputs, smaller ones count as 0
-MAX_DERIVED_ENTRIES = 36  # derived inputs with at most this many entries are checked entry by entry if in doubt
+# At derived inputs, a derivative counts as 0 if it is smaller than this fraction of the output at the given inputs.
+MIN_DERIVATIVE = 1e-11
+# Derived inputs with at most this many entries are checked entry by entry if a random direction leaves doubt.
+MAX_DERIVED_ENTRIES = 36
 
 
+@dataclass
 class ProblemCheck:
     """A check of a problem at the given inputs and at derived ones.
 
-    Args:
+    Attributes:
         report: collects the statistics.
         directions, float32, domain, dtype, seed: as for `check_operation`.
+        reference: a function of the problem's values that returns the correct output, if the user gave one.
+        declared: the gradient that replaces the numerical derivative, if the user declared one.
+        layer: the layer whose buffers each comparison in another dtype restores; None in `check_operation`.
+        min_derivative: numerical derivatives smaller than this count as 0; measured at the given inputs.
+        typical_sizes: the sizes of the output and the gradients at the given inputs.
     """
 
-    def __init__(
-        self, report: Report, directions: int | None, float32: bool, domain: Any, dtype: str | None, seed: int
-    ) -> None:
-        self.report, self.directions, self.seed = report, directions, seed
-        self.float32, self.domain, self.dtype = float32, domain, dtype
-        # These are measured at the given inputs; typical_sizes has the sizes of the output and the gradients.
-        self.min_derivative = 0.0
-        self.typical_sizes = [0.0]
-        # Saves the buffers; returns a function that restores them.
-        self.save_buffers: Callable[[], Callable[[], Any]] = lambda: lambda: None
-        self.compare_value: Callable[..., None] = lambda problem, tolerance, given=False: None
-        self.declared: DeclaredGradient | None = None  # replaces the numerical derivative
-        self.has_expect = False  # whether the caller has an `expect` option
+    report: Report
+    directions: int | None
+    float32: bool
+    domain: Any
+    dtype: str | None
+    seed: int
+    reference: Reference | None = None
+    declared: DeclaredGradient | None = None
+    layer: Any = None
+    min_derivative: float = 0.0
+    typical_sizes: Sequence[float] = (0.0,)
 
     def compare_gradients(
         self,
@@ -72,7 +81,7 @@ class ProblemCheck:
             )
         except GradientError as error:
             smallest_error = smallest(problem, error, self.check_small) if error.rule in SHRINKABLE else error
-            if self.has_expect:
+            if self.layer is None:  # the caller has the option `expect`
                 smallest_error = with_hint(smallest_error, problem, self.seed)
             raise smallest_error from error.__cause__
         except NonFiniteError as error:
@@ -89,9 +98,9 @@ class ProblemCheck:
 
     def warm_up(self, problem: Problem) -> None:
         """Call the layer with other values first: if it caches values of its first call, all later calls are wrong."""
-        for _, other in variants.values(problem):
+        for variant in variants.values(problem):
             with rejections_skipped():
-                output, _ = other.output_and_leaves()
+                output, _ = variant.problem.output_and_leaves()
                 if output.requires_grad:
                     output.backward(npx.ones_like(output.data))
             break
@@ -103,7 +112,7 @@ class ProblemCheck:
             already_checked: as for `gradcheck.compare_gradients`.
         """
         expected = self.compare_gradients(problem, self.directions, MAX_ENTRIES, already_checked=already_checked)
-        # At derived inputs, values much smaller than these are rounding errors of intermediate results of this size.
+        # At derived inputs, smaller derivatives may be rounding errors of intermediate results as large as this output.
         self.min_derivative = MIN_DERIVATIVE * expected.norm
         self.typical_sizes = [float(abs(x).max(initial=0.0)) for x in (expected.y, *expected.gradients)]
         rules.keeps_dtype(expected, self.dtype)
@@ -125,6 +134,11 @@ class ProblemCheck:
             self.report.notes.append("not compared in float32")
         return expected
 
+    def compare_value(self, problem: Problem, tolerance: float, given: bool = False) -> None:
+        """Compare the output with the reference, if there is one; see `reference.compare_value`."""
+        if self.reference is not None:
+            compare_value(problem, self.reference, tolerance, given)
+
     def compare_float32(self, expected: Expected, typical_sizes: Sequence[float] = (), factor: float = 1.0) -> bool:
         """Compare results in float32; return whether a comparison was possible.
 
@@ -136,7 +150,7 @@ class ProblemCheck:
 
     def with_buffers_restored(self, compare: Callable[..., Any], *arguments: Any) -> Any:
         """Call `compare`, which evaluates in another dtype, and restore the float64 buffers."""
-        restore_buffers = self.save_buffers()
+        restore_buffers = buffer_state(self.layer)
         try:
             return compare(*arguments)
         finally:
@@ -144,10 +158,11 @@ class ProblemCheck:
 
     def evaluate_others(self, problem: Problem) -> Iterator[Expected]:
         """Yield outputs and gradients at a few other inputs: other values, other parameters, and a batch of one."""
-        names = "positive numbers", "positive numbers in the parameters", "1 row"
-        for name, other in (*variants.values(problem, self.domain), *islice(variants.shapes(problem, self.domain), 1)):
-            if name not in names:
+        first_shape = islice(variants.shapes(problem, self.domain), 1)
+        for variant in (*variants.values(problem, self.domain), *first_shape):
+            if variant.change is not variants.POSITIVE and not variant.is_single_row:
                 continue
+            other = variant.problem
             with rejections_skipped():
                 output, leaves = other.output_and_leaves()
                 other.gradients(output, leaves, npx.ones_like(npx.to_host(output.data)))  # raises if backward fails
@@ -161,40 +176,33 @@ class ProblemCheck:
 
     def check_derived_inputs(self, problem: Problem) -> None:
         """Compare gradients, and test the rules that depend on values, at inputs derived from the given ones."""
-        for name, other in variants.values(problem, self.domain):
-            self.check_variant(name, other, 0 if name.startswith(variants.MAGNITUDES) else MAX_DERIVED_ENTRIES)
-        for name, other in variants.undeclared_values(problem):
-            self.check_variant(name, other, MAX_DERIVED_ENTRIES, False)
-        declared = ((name, other, True) for name, other in variants.shapes(problem, self.domain))
-        undeclared = ((name, other, False) for name, other in variants.undeclared_shapes(problem))
-        for shapes in (declared, undeclared):
-            for name, other, is_declared in shapes:
-                other.reproduce = lambda _: problem.reproduce(problem)  # it derives all shapes from the given inputs
-                guessed = variants.guessed_shapes(problem, other) if is_declared else "all"
-                self.check_variant(name, other, 0, is_declared, guessed)
+        for variant in chain(variants.values(problem, self.domain), variants.undeclared_values(problem)):
+            self.check_variant(variant, 0 if variant.change.is_magnitude else MAX_DERIVED_ENTRIES)
+        for variant in chain(variants.shapes(problem, self.domain), variants.undeclared_shapes(problem)):
+            other = variant.problem
+            other.reproduce = lambda _: problem.reproduce(problem)  # the repeated check derives the shape again
+            guessed = variants.guessed_shapes(problem, other) if variant.is_declared else "all"
+            self.check_variant(variant, 0, guessed)
 
     def check_other_options(self, problems: Iterable[tuple[str, Problem]]) -> None:
         """Compare gradients for other values of the float options; the reference does not apply to them."""
         for name, other in problems:
-            self.check_variant(name, other, MAX_DERIVED_ENTRIES, False)
+            self.check_variant(variants.Variant(name, other, is_declared=False), MAX_DERIVED_ENTRIES)
 
-    def check_variant(
-        self, name: str, problem: Problem, limit: int, in_declared_domain: bool = True, guessed: str = ""
-    ) -> None:
+    def check_variant(self, variant: variants.Variant, limit: int, guessed: str = "") -> None:
         """Check a derived problem.
 
         Args:
-            limit: the number of entries up to which each is perturbed separately, unless the gradient is right along a
-                random direction; 0: random directions only.
-            in_declared_domain: whether the declared domain and the reference apply.
+            limit: if there are at most this many entries, each is perturbed separately, unless a random direction shows
+                that the gradient is right. With 0, only random directions are compared.
             guessed: the result of `variants.guessed_shapes`.
         """
-        problem.name = f"{problem.name}, derived: {name}"
-        if in_declared_domain:
+        problem = variant.problem
+        problem.name = f"{problem.name}, derived: {variant.name}"
+        if variant.is_declared:
             self.compare_value(problem, tolerance=1e-5)
         try:
-            is_cheap = name.startswith(variants.MAGNITUDES)
-            expected = self.compare_gradients(problem, None if limit else 1, limit, in_declared_domain)
+            expected = self.compare_gradients(problem, None if limit else 1, limit, variant.is_declared)
         except GradientError as error:
             if error.rule != "valid gradient":
                 raise
@@ -207,13 +215,12 @@ class ProblemCheck:
         except (AttributeError, *REJECTIONS):  # a scalar does not have all methods of an array
             return
         self.report.variants += 1
-        if is_cheap:
+        if variant.change.is_magnitude:
             return
         y, gradients = problem.output_and_gradients(expected.c)
         expected.compare("independent calls", "if it is called again", y, gradients)
-        if self.float32 and limit and not name.startswith(variants.WITHOUT_FLOAT32):
-            factor = 1.0 if name.startswith(variants.FLOAT32) else 1e6  # at other variants only overflow matters
-            self.compare_float32(expected, self.typical_sizes, factor)
+        if self.float32 and limit and variant.change.float32_factor:
+            self.compare_float32(expected, self.typical_sizes, variant.change.float32_factor)
 
 
 @contextmanager

@@ -42,9 +42,9 @@ def show_on_terminal(text: str) -> None:
 
 @contextmanager
 def progress_line(show: Callable[[str], None] | None = None) -> Iterator[None]:
-    """Show a progress line while the block runs: with `show`, else on the terminal if stderr is one.
+    """Show a progress line while the block runs, by calling `show` or, by default, on stderr if it is a terminal.
 
-    Inside a block with `show`, further blocks use its line.
+    Blocks inside a block that shows a line use the same line.
     """
     if lines or not (show or sys.stderr.isatty()):
         yield

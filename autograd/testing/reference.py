@@ -1,7 +1,7 @@
 """Compare the value of an operation with the user's reference, and recognize operations without an implementation.
 
 Numerical derivatives show that a gradient is right for its function, but not that the function is the intended one. A
-softmax over the wrong axis has a correct gradient, and one that overflows has no derivative to compare with.
+softmax over the wrong axis has a correct gradient, and a softmax that overflows has no derivative to compare with.
 """
 
 from collections.abc import Callable, Iterator, Sequence
@@ -32,9 +32,9 @@ def compare_value(problem: Problem, reference: Reference, tolerance: float, give
     """Raise CheckError if the operation fails, or returns a different value where the reference is finite.
 
     Args:
-        given: whether these are the inputs that the user gave. At those, the reference must work: its exceptions are
-            propagated, and its output must be finite and have the shape of the operation's output. At derived inputs,
-            it may raise an exception or return non-finite values.
+        given: whether these are the inputs that the user gave. If so, exceptions of the reference are propagated, and
+            its output must be finite and have the shape of the operation's output. At derived inputs, the reference may
+            raise an exception or return non-finite values.
     """
     try:
         expected = reference_value(reference, problem.values)

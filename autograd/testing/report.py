@@ -121,7 +121,7 @@ class GradientError(AssertionError):
     Attributes:
         rule: a key of `RULES`.
         level: see `Report.level`.
-        index: index, in its input, of the entry with the largest error; empty if unknown.
+        index: the position of the entry with the largest error in its input; empty if unknown.
     """
 
     rule = ""
@@ -164,8 +164,8 @@ class Report:
         compared: the number of analytic derivatives compared with numerical ones.
         largest_difference: the largest relative difference between the two.
         kinks: the entries at which the left and right derivatives differ, so any value between them is accepted.
-        conventions: the entries whose gradient differs from the derivative with respect to the single entry but is one
-            of several defensible values, each with the reason.
+        conventions: the entries whose gradient is one of several defensible values, although it differs from the
+            numerical derivative, each with the reason.
         inconclusive: the entries at which no step size gave an accurate numerical derivative, each with the reason.
         notes: random numbers and buffers that were held fixed, and Tensors whose gradients were not compared.
         variants: the number of derived inputs at which gradients were compared.
@@ -191,7 +191,7 @@ class Report:
         return "convention" if self.kinks or self.conventions else "right"
 
     def __str__(self) -> str:
-        """Return a summary of a few lines, with the number of entries of each kind and one of them as an example."""
+        """Return a summary of a few lines: the number of entries of each kind, with one entry as an example."""
         lines = [
             f"{self.level}: {self.compared} derivatives compared, at {self.variants} derived inputs; "
             f"largest relative difference {self.largest_difference:.2g}"

@@ -14,7 +14,7 @@ from autograd.engine import Tensor
 
 MAX_WRITTEN = 24  # maximum number of entries of an array that is written out; larger arrays are saved to a file
 MIN_SEEDED = 8  # minimum number of entries of a random array that is given by its seed
-SEEDS = range(10)  # seeds that are recognized
+SEEDS = range(10)  # the seeds that `seeded_source` tries
 LITERAL_NAMES = {  # names that `literal` writes, by module
     "numpy": ("array", "inf", "load", "nan"),
     "numpy.random": ("default_rng",),

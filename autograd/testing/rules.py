@@ -1,8 +1,9 @@
 """Rules that a correct operation or layer obeys in addition to having the correct gradient, one function each.
 
-Each takes the `Expected` output and gradients at some inputs and evaluates the problem in another way: with different
-memory layouts, a different incoming gradient, or other calls before or in between. The result is known exactly, so no
-numerical derivative is needed and many digits can be compared. `report.RULES` says what each rule requires.
+Each rule takes the `Expected` output and gradients at some inputs and evaluates the problem in another way: with
+different memory layouts, a different incoming gradient, or other calls before or in between. The result is known
+exactly, so no numerical derivative is needed and many digits can be compared. `report.RULES` says what each rule
+requires.
 """
 
 from collections.abc import Sequence
@@ -218,8 +219,8 @@ def single_backward(expected: Expected) -> None:
 def independent_calls(expected: Expected, others: Sequence[Expected]) -> None:
     """Check that earlier, interleaved and later calls do not change the results.
 
-    Tries two calls followed by their backward passes in either order, two calls as parts of one graph, and a call on
-    the same arrays after an in-place update like an optimizer's.
+    The rule runs two calls followed by their backward passes in either order, two calls as parts of one graph, and a
+    call on the same arrays after an in-place update like an optimizer's.
     """
     for other in others:
         for first, second in ((expected, other), (other, expected)):

@@ -36,7 +36,7 @@ def shapes(draw: st.DrawFn, min_dims: int = 0, max_dims: int = 3, min_side: int 
 
     Args:
         min_dims, max_dims: the number of axes.
-        min_side, max_side: their lengths; min_side 0 permits empty shapes.
+        min_side, max_side: the lengths of the axes; min_side 0 permits empty shapes.
     """
     is_square = draw(st.sampled_from((False, False, True)))
     ndim = draw(st.integers(min_dims, max_dims))
@@ -93,8 +93,8 @@ def arrays(
 def numbers(shape: tuple[int, ...], style: str, seed: int = 0) -> Array:
     """Return float64 numbers of a style; "plain" ones are distinct odd multiples of 1/8 that differ by 1/4.
 
-    The styles "normal", "tiny" (1e-3), "large" (30), "overflow" (800) and "zeros" scale standard normal numbers; "ties"
-    are -1 and 1.
+    The styles "normal", "tiny" (1e-3), "large" (30), "overflow" (800) and "zeros" scale standard normal numbers. The
+    numbers of the style "ties" are -1 or 1.
     """
     key = npx.Key(seed, 0, 0)
     size = int(npx.prod(npx.asarray(shape, dtype="int64")))

@@ -1,22 +1,25 @@
 """Inputs derived from the given ones: the edge cases of an operation, from one example input.
 
-Some variants change values but not shapes (signs, zeros, ties, magnitudes, offsets): in all inputs together, in each
-input separately, and in the parameters. Others change shapes (a batch of one and a large batch, long sequences, wide
-rows, squares), in every argument with the same length along the changed axis. Unless a domain is declared, a trial call
-shows whether the function accepts such an input.
+Some variants change values but not shapes: signs, zeros, ties, magnitudes or offsets, in all inputs together, in one
+input or in the parameters. Others change shapes, to a batch of one, a large batch, long sequences, wide rows or
+squares. They resize every argument that has the same length along the changed axis. Unless a domain is declared, the
+function may reject such an input.
 """
 
-import math
 import operator
 from collections.abc import Callable, Iterator, Sequence
 from functools import partial
-from typing import Any
+from typing import Any, NamedTuple
 
 import npx
-from autograd.engine import Tensor
-from autograd.saved import iterate_captured_arrays
-from autograd.testing.problem import Problem, floating_point_warnings_ignored, is_array, is_float, nodes
-from autograd.testing.report import REJECTIONS
+from autograd.testing.problem import (
+    Problem,
+    grows_superlinearly,
+    have_equal_values,
+    is_accepted,
+    is_array,
+    is_float,
+)
 from npx import Array
 
 MANY_ROWS = 2600  # length of the longest first axis; more than the usual block sizes
@@ -54,46 +57,58 @@ def all_magnitudes(x: Array) -> Array:
     return npx.sign(normal(x.shape, 3)) * factors * mean_magnitude(x)
 
 
-VALUES: dict[str, Callable[[Array], Array]] = {
-    "other numbers": lambda x: mean_magnitude(x) * normal(x.shape, 1),
-    "positive numbers": lambda x: abs(x) + 0.1 * mean_magnitude(x),
-    "negative numbers": lambda x: -abs(x) - 0.1 * mean_magnitude(x),
-    "zeros": lambda x: 0 * x,
-    "some zeros": lambda x: every_third(x, 0.0),
-    "one zero": lambda x: npx.where(npx.host.arange(x.size).reshape(x.shape) == x.size // 2, 0.0, x),
-    "ties": lambda x: npx.sign(x) + (x == 0),
-    "one number everywhere": lambda x: 0 * x + 0.7,
-    "equal rows": lambda x: npx.broadcast_to(x[:1], x.shape).copy() if x.ndim else x,
-    "tiny numbers": lambda x: 1e-4 * x,
-    "very tiny numbers": lambda x: 1e-7 * x,
-    "numbers ten times as large": lambda x: 10 * x,
-    "large numbers": lambda x: 60 * x / mean_magnitude(x),
-    "very large numbers": lambda x: 1e5 * x / mean_magnitude(x),
-    "an offset": lambda x: x + 1e4,
-    "a large offset": lambda x: x + 1e6,
-    "numbers from -5 to 5": lambda x: npx.host.linspace(-5.03, 5.01, x.size).reshape(x.shape),
-    "numbers of all magnitudes": all_magnitudes,
-    **{f"shifted by {shift}": partial(operator.add, shift) for shift in (-100, -40, -15, 15, 40, 100)},
-    "times 1e4": lambda x: 1e4 * x,
-    "times 1e7": lambda x: 1e7 * x,
-    "some numbers whose exp overflows in float64": lambda x: with_extremes(x, 800.0),
-    "some numbers whose exp overflows in float32": lambda x: with_extremes(x, 95.0),
-}
-# The names of the variants that are also tried in the parameters, and in each input separately.
-PARAMETERS = (
-    "other numbers", "positive numbers", "negative numbers", "tiny numbers", "numbers ten times as large", "zeros",
-)  # fmt: skip
-ONE_INPUT = (
-    "other numbers", "negative numbers", "zeros", "tiny numbers", "very large numbers", "numbers of all magnitudes",
-)  # fmt: skip
-MAGNITUDES = ("shifted by", "times")  # these need few directions, because an overflow affects all of them
+class Change(NamedTuple):
+    """A change of the values of an array.
+
+    Attributes:
+        name: describes the new values in messages.
+        apply: returns the array with the new values.
+        is_magnitude: whether only overflow is expected. It affects every direction, so one direction is enough.
+        float32_factor: multiplies the tolerance of float32 results; None if float32 overflows or loses all digits.
+    """
+
+    name: str
+    apply: Callable[[Array], Array]
+    is_magnitude: bool = False
+    float32_factor: float | None = 1e6  # only an overflow exceeds the tolerance
+
+
+OTHER = Change("other numbers", lambda x: mean_magnitude(x) * normal(x.shape, 1), float32_factor=1)
+POSITIVE = Change("positive numbers", lambda x: abs(x) + 0.1 * mean_magnitude(x), float32_factor=1)
+NEGATIVE = Change("negative numbers", lambda x: -abs(x) - 0.1 * mean_magnitude(x), float32_factor=1)
+ZEROS = Change("zeros", lambda x: 0 * x)
+TINY = Change("tiny numbers", lambda x: 1e-4 * x)
+LARGER = Change("numbers ten times as large", lambda x: 10 * x)
+VERY_LARGE = Change("very large numbers", lambda x: 1e5 * x / mean_magnitude(x), float32_factor=None)
+ALL_MAGNITUDES = Change("numbers of all magnitudes", all_magnitudes, float32_factor=None)
+# The changes of all inputs together, of one input, of all parameters together, and of one array (input or parameter).
+ALL_INPUTS = (
+    OTHER,
+    POSITIVE,
+    NEGATIVE,
+    ZEROS,
+    Change("some zeros", lambda x: every_third(x, 0.0)),
+    Change("one zero", lambda x: npx.where(npx.host.arange(x.size).reshape(x.shape) == x.size // 2, 0.0, x)),
+    Change("ties", lambda x: npx.sign(x) + (x == 0)),
+    Change("one number everywhere", lambda x: 0 * x + 0.7),
+    Change("equal rows", lambda x: npx.broadcast_to(x[:1], x.shape).copy() if x.ndim else x),
+    TINY,
+    Change("very tiny numbers", lambda x: 1e-7 * x),
+    LARGER,
+    Change("large numbers", lambda x: 60 * x / mean_magnitude(x)),
+    VERY_LARGE,
+    Change("an offset", lambda x: x + 1e4, float32_factor=None),
+    Change("a large offset", lambda x: x + 1e6, float32_factor=None),
+    Change("numbers from -5 to 5", lambda x: npx.host.linspace(-5.03, 5.01, x.size).reshape(x.shape)),
+    ALL_MAGNITUDES,
+    *(Change(f"shifted by {s}", partial(operator.add, s), is_magnitude=True) for s in (-100, -40, -15, 15, 40, 100)),
+    Change("some numbers whose exp overflows in float64", lambda x: with_extremes(x, 800.0), float32_factor=None),
+    Change("some numbers whose exp overflows in float32", lambda x: with_extremes(x, 95.0)),
+)
+ONE_INPUT = (OTHER, NEGATIVE, ZEROS, TINY, VERY_LARGE, ALL_MAGNITUDES)
+PARAMETERS = (OTHER, POSITIVE, NEGATIVE, TINY, LARGER, ZEROS)
+ONE_ARRAY = [Change(f"times 1e{n}", partial(operator.mul, 10.0**n), is_magnitude=True) for n in (4, 7)]
 MAX_SEPARATE = 6  # maximum number of arrays that are scaled separately
-FLOAT32 = ("other numbers", "positive numbers", "negative numbers")  # float32 results are compared closely here
-# float32 is not compared here, because it overflows or loses all digits.
-WITHOUT_FLOAT32 = (
-    "very large numbers", "an offset", "a large offset", "numbers of all magnitudes",
-    "some numbers whose exp overflows in float64",
-)  # fmt: skip
 INTEGERS: dict[str, Callable[[Array], Array]] = {
     "some zeros": lambda x: every_third(x, 0),
     "one number everywhere": lambda x: 0 * x + x.reshape(-1)[:1].sum(),
@@ -105,6 +120,26 @@ UNDECLARED: dict[str, dict[str, Callable[[Array], Array]]] = {
     "i": {"some -1": lambda x: every_third(x, -1)},
     "b": {"all False": lambda x: x & False, "all True": lambda x: x | True, "the inverse": lambda x: ~x},
 }
+
+
+class Variant(NamedTuple):
+    """A problem derived from the given one.
+
+    Attributes:
+        name: describes the difference in messages.
+        problem: the derived problem.
+        change: the change of values, if any.
+        in_parameters: whether only parameters differ.
+        is_single_row: whether only the first row is left.
+        is_declared: whether the declared domain and the reference apply.
+    """
+
+    name: str
+    problem: Problem
+    change: Change = Change("", lambda x: x)
+    in_parameters: bool = False
+    is_single_row: bool = False
+    is_declared: bool = True
 
 
 def is_inside(x: Array, domain: Domain) -> bool:
@@ -150,43 +185,44 @@ def reflected(x: Array, domain: Domain) -> Array:
     return x
 
 
-def values(problem: Problem, domain: Any = None) -> Iterator[tuple[str, Problem]]:
-    """Yield problems with other numbers in arrays of the same shapes, each with its name."""
+def values(problem: Problem, domain: Any = None) -> Iterator[Variant]:
+    """Yield problems with other numbers in arrays of the same shapes."""
     arrays = [npx.to_host(a) for a in problem.arrays]
     n_inputs = len(problem.floats)
     intervals = [*input_domains(problem, domain), *[None] * len(problem.parameters)]
 
-    def changed(name: str, positions: Sequence[int]) -> Problem | None:
+    def changed(change: Change, positions: Sequence[int]) -> Problem | None:
         new = list(problem.arrays)
         for i in positions:
-            x = reflected(VALUES[name](arrays[i]), intervals[i]).astype(arrays[i].dtype)
+            x = reflected(change.apply(arrays[i]), intervals[i]).astype(arrays[i].dtype)
             if not is_inside(x, intervals[i]):
                 return None
             new[i] = npx.from_host(x)
         return problem.with_arrays(new)
 
-    changes: list[tuple[str, str, Sequence[int]]] = []
-    changes += [(name, "", range(n_inputs)) for name in VALUES if n_inputs and not name.startswith("times")]
+    changes: list[tuple[Change, str, Sequence[int]]] = []
+    if n_inputs:
+        changes += [(change, "", range(n_inputs)) for change in ALL_INPUTS]
     if n_inputs > 1:
-        changes += [
-            (name, f" in {problem.name_of(problem.floats[i])}", [i]) for name in ONE_INPUT for i in range(n_inputs)
-        ]
+        names = [f" in {problem.name_of(i)}" for i in problem.floats]
+        changes += [(change, name, [i]) for change in ONE_INPUT for i, name in enumerate(names)]
     if len(arrays) > 1:
         separate = range(1 if n_inputs else 0, len(arrays))[:MAX_SEPARATE]
-        changes += [(name, f" in {problem.labels[i]}", [i]) for name in ("times 1e4", "times 1e7") for i in separate]
+        changes += [(change, f" in {problem.labels[i]}", [i]) for change in ONE_ARRAY for i in separate]
     if problem.parameters:
-        changes += [(name, " in the parameters", range(n_inputs, len(arrays))) for name in PARAMETERS]
-    for name, suffix, positions in changes:
-        other = changed(name, positions)
+        changes += [(change, " in the parameters", range(n_inputs, len(arrays))) for change in PARAMETERS]
+    for change, suffix, positions in changes:
+        other = changed(change, positions)
         if other is not None:
-            yield name + suffix, other
+            yield Variant(change.name + suffix, other, change, in_parameters=suffix == " in the parameters")
     for i, x in enumerate(problem.values):
         if is_array(x) and x.dtype.kind in "iu" and x.size:
-            for name, change in INTEGERS.items():
-                yield f"{name} in the integers of {problem.name_of(i)}", with_changed_value(problem, i, change)
+            for name, apply in INTEGERS.items():
+                label = f"{name} in the integers of {problem.name_of(i)}"
+                yield Variant(label, with_changed_value(problem, i, apply))
 
 
-def undeclared_values(problem: Problem) -> Iterator[tuple[str, Problem]]:
+def undeclared_values(problem: Problem) -> Iterator[Variant]:
     """Yield problems with integers and booleans that the declared domain and the reference do not cover.
 
     On a GPU, integers are not changed: operations do not check indices there, because that would wait for the device.
@@ -194,15 +230,16 @@ def undeclared_values(problem: Problem) -> Iterator[tuple[str, Problem]]:
     kinds = "ib" if npx.device() == "cpu" else "b"
     for i, x in enumerate(problem.values):
         if is_array(x) and x.size and x.dtype.kind in kinds:
-            for name, change in UNDECLARED.get(x.dtype.kind, {}).items():
-                yield f"{name} in {problem.name_of(i)}", with_changed_value(problem, i, change)
+            for name, apply in UNDECLARED.get(x.dtype.kind, {}).items():
+                label = f"{name} in {problem.name_of(i)}"
+                yield Variant(label, with_changed_value(problem, i, apply), is_declared=False)
 
 
-def with_changed_value(problem: Problem, i: int, change: Callable[[Array], Array]) -> Problem:
+def with_changed_value(problem: Problem, i: int, apply: Callable[[Array], Array]) -> Problem:
     """Return the problem with one argument changed."""
     x = problem.values[i]
     other = problem.with_arrays(problem.arrays)  # a copy
-    other.values[i] = npx.from_host(change(npx.to_host(x)).astype(x.dtype))
+    other.values[i] = npx.from_host(apply(npx.to_host(x)).astype(x.dtype))
     return other
 
 
@@ -251,17 +288,18 @@ def with_resized_axis(
     return with_values(problem, values)
 
 
-def shapes(problem: Problem, domain: Any = None) -> Iterator[tuple[str, Problem]]:
+def shapes(problem: Problem, domain: Any = None) -> Iterator[Variant]:
     """Yield problems with other axis lengths in the first floating-point input and every argument that shares them."""
     intervals = input_domains(problem, domain)
-    for name, other in resized_problems(problem):
+    for variant in resized_problems(problem):
         pairs = zip(problem.floats, intervals, strict=True)
-        arrays = [reflected(npx.to_host(other.values[i]), interval) for i, interval in pairs]
+        arrays = [reflected(npx.to_host(variant.problem.values[i]), interval) for i, interval in pairs]
         if all(map(is_inside, arrays, intervals)):
-            yield name, other.with_arrays([*map(npx.from_host, arrays), *problem.parameters.values()])
+            new = [*map(npx.from_host, arrays), *problem.parameters.values()]
+            yield variant._replace(problem=variant.problem.with_arrays(new))
 
 
-def resized_problems(problem: Problem) -> Iterator[tuple[str, Problem]]:
+def resized_problems(problem: Problem) -> Iterator[Variant]:
     """Yield the problems of `shapes`, including those outside the domain."""
     if not problem.floats:
         return
@@ -280,27 +318,18 @@ def resized_problems(problem: Problem) -> Iterator[tuple[str, Problem]]:
                 if other is not None and (integers or length > 1):
                     if length == LONG:
                         is_expensive = is_expensive or grows_superlinearly(problem, other, length / n)
-                    yield f"{length} {name}{'s' if length > 1 else ''}", other
+                    label = f"{length} {name}{'s' if length > 1 else ''}"
+                    yield Variant(label, other, is_single_row=length == 1 and axis == 0)
                     if integers and is_accepted(other):
                         break  # integers that are not resized would label only some of the rows
     if x.ndim in (1, 2) and x.size:
-        yield "a new first axis", with_changed_rows(problem, len(x), lambda a: resized(a[None], 0, 2))
+        yield Variant("a new first axis", with_changed_rows(problem, len(x), lambda a: resized(a[None], 0, 2)))
     side = min(x.shape, default=0)
     if x.ndim == 2 and x.size and x.shape[0] != x.shape[1]:
         rows = with_resized_axis(problem, 0, side)
         square = rows and with_resized_axis(rows, -1, side)
         if square:
-            yield "a square", square
-
-
-def is_accepted(problem: Problem) -> bool:
-    """Return whether the function accepts a problem."""
-    try:
-        with floating_point_warnings_ignored():
-            problem.output_value()
-    except (AttributeError, *REJECTIONS):
-        return False
-    return True
+            yield Variant("a square", square)
 
 
 def guessed_shapes(problem: Problem, other: Problem) -> str:
@@ -328,7 +357,7 @@ def with_changed_rows(problem: Problem, n: int, change: Callable[[Array], Array]
     return with_values(problem, [changed(x) for x in problem.values])
 
 
-def undeclared_shapes(problem: Problem) -> Iterator[tuple[str, Problem]]:
+def undeclared_shapes(problem: Problem) -> Iterator[Variant]:
     """Yield problems without rows, with fewer axes (only the first row), and with a broadcast input.
 
     If the function broadcasts, one of the floating-point inputs with the first one's shape gets an axis of length 1.
@@ -338,61 +367,20 @@ def undeclared_shapes(problem: Problem) -> Iterator[tuple[str, Problem]]:
         return
     empty = with_resized_axis(problem, 0, 0)
     if empty:
-        yield "0 rows", empty
+        yield Variant("0 rows", empty, is_declared=False)
     fewer = problem
     for k, n in enumerate(x.shape):
         fewer = with_changed_rows(fewer, n, lambda a: a[0])
-        yield f"{k + 1} {'axes' if k else 'axis'} fewer", fewer
+        yield Variant(f"{k + 1} {'axes' if k else 'axis'} fewer", fewer, is_declared=False)
     same_shape = [i for i in problem.floats if problem.values[i].shape == x.shape]
     for i in same_shape if len(same_shape) > 1 else ():
         x = problem.values[i]
         for axis in {0, x.ndim - 1}:
             if x.shape[axis] > 1:
                 first = npx.take(npx.to_host(x), [0], axis=axis)
-                short = list(problem.values)
-                short[i] = npx.from_host(first)
-                repeated = list(problem.values)
-                repeated[i] = npx.from_host(npx.repeat(first, x.shape[axis], axis=axis))
-                other = with_values(problem, short)
-                if have_equal_values(other, with_values(problem, repeated)):
-                    yield f"{problem.name_of(i)} of length 1 along axis {axis}", other
-
-
-def have_equal_values(problem: Problem, other: Problem) -> bool:
-    """Return whether two problems have equal outputs, up to rounding."""
-    try:
-        with floating_point_warnings_ignored():
-            y, z = problem.output_value(), other.output_value()
-    except (AttributeError, *REJECTIONS):
-        return False
-    largest = float(abs(z[npx.isfinite(z)]).max(initial=0.0))
-    return y.shape == z.shape and bool(npx.host.allclose(y, z, rtol=0, atol=1e-9 * largest, equal_nan=True))
-
-
-def grows_superlinearly(problem: Problem, other: Problem, times: float) -> bool:
-    """Return whether `other`, `times` times as long as `problem`, has more operations or a disproportionate cost.
-
-    This happens if the function runs operations for each position, or computes values for each pair of positions.
-    """
-    try:
-        with floating_point_warnings_ignored():
-            n_operations, n_values = cost(problem.output_and_leaves()[0])
-            more_operations, more_values = cost(other.output_and_leaves()[0])
-    except REJECTIONS:
-        return False
-    return more_operations > 1.2 * n_operations or more_values > 1.2 * times * n_values
-
-
-def cost(output: Tensor) -> tuple[int, int]:
-    """Return the number of operations in an output's graph, and the number of values that they compute and save."""
-    n_operations = 0
-    n_values = 0
-    for node in nodes(output):
-        n_values += math.prod(node.shape)
-        if hasattr(node.vjp, "cost"):  # the vjp of a function from another framework, which counts its own operations
-            operations, values = node.vjp.cost()  # type: ignore[union-attr]
-        else:
-            operations, values = 1, sum(x.size for x in iterate_captured_arrays(node.vjp))
-        n_operations += operations
-        n_values += values
-    return n_operations, n_values
+                repeated = npx.repeat(first, x.shape[axis], axis=axis)
+                lists = [problem.values[:i] + [npx.from_host(y)] + problem.values[i + 1 :] for y in (first, repeated)]
+                other, equivalent = (with_values(problem, values) for values in lists)
+                if have_equal_values(other, equivalent):
+                    name = f"{problem.name_of(i)} of length 1 along axis {axis}"
+                    yield Variant(name, other, is_declared=False)

@@ -21,7 +21,7 @@ DIVERGENCE_CHUNK = 1 << 22  # maximum number of logits in memory at a time, in e
 
 
 def checked_normalizer(given: float | None, targets: npx.Array, pad_id: int) -> float:
-    """Return the given normalizer of a loss or, if it is None, the number of targets that are not padding, at least 1.
+    """Return the normalizer of a loss: `given`, or by default the number of targets that are not padding, at least 1.
 
     Raises ValueError unless the normalizer is positive and finite.
     """
@@ -42,7 +42,7 @@ class SequenceModel(Module):
     The losses of an architecture build on each other:
 
     - `loss`, defined by subclasses, checks and packs ids, and copies them to the device.
-    - `loss_on_device`, defined by subclasses, runs the layers. CUDA graphs start here.
+    - `loss_on_device`, defined by subclasses, runs the layers. CUDA graphs capture this method.
     - `regularized_loss` adds R-Drop and the balance losses of experts.
     - `token_loss` applies the output projection and is the label-smoothed cross entropy.
 
@@ -68,7 +68,7 @@ class SequenceModel(Module):
             p.data = p.data.astype(dtype, copy=False)
 
     def make_embedding(self, vocab_size: int) -> Embedding:
-        """Build an embedding with `vocab_size` rows, as the configuration says."""
+        """Build an embedding with `vocab_size` rows and the options of the configuration."""
         c = self.config
         return Embedding(vocab_size, c.d_model, c.pad_id, c.embedding_init, c.scale_embedding)
 
@@ -165,7 +165,7 @@ class SequenceModel(Module):
     ) -> Tensor:
         """Return the label-smoothed cross entropy (), summed over the targets and divided by `loss_normalizer`.
 
-        The output projection is included, so that the logits of a complete batch are never in memory.
+        This includes the output projection, so the logits of a complete batch are never in memory.
 
         Args:
             hidden: the last layer's output (B, T, D), or packed (R, D).
@@ -189,7 +189,7 @@ class SequenceModel(Module):
         loss_normalizer: float,
         rdrop: float = 0.0,
     ) -> Tensor:
-        """Return the `token_loss` of the output of `compute_hidden`, or, with `rdrop` > 0, the loss of R-Drop.
+        """Return the `token_loss` of the output of `compute_hidden` or, with `rdrop` > 0, the loss of R-Drop:
 
             1/2 (CE_1 + CE_2) + rdrop / 4 (KL(P_1 | P_2) + KL(P_2 | P_1))
 

@@ -24,7 +24,7 @@ SQRT_HALF = 0.5**0.5  # preserves the variance of a sum of two terms
 
 
 class GatedConvolution(Layer):
-    """x -> (x + glu(convolution(x))) / sqrt(2). (B, S, D) -> (B, S, D), or packed (R, D): an encoder layer of ConvS2S.
+    """An encoder layer of ConvS2S: a convolution with gates, in a residual connection.
 
     The weights are initialized with variance 4 / (width D) to compensate for the gates, which are 1/2 on average.
     """
@@ -50,15 +50,16 @@ class GatedConvolution(Layer):
         return y
 
     def forward(self, x: Tensor, spec: npx.AttentionSpec) -> Tensor:
+        """Return (x + glu(convolution(x))) / sqrt(2) for x (B, S, D), or packed x (R, D).
+
+        Args:
+            spec: the lengths of the sentences of padded x, or the packing of packed x.
+        """
         return (x + self.convolve(x, spec.q_packing, spec.kv_lengths)) * SQRT_HALF
 
 
 class AttendingConvolution(GatedConvolution):
-    """A decoder layer of ConvS2S: a causal gated convolution, whose output plus `embedded` attends to the memory.
-
-    `forward(x, memory, memory_spec, embedded, cache, source_cache)`: x (B, T, D) -> (B, T, D), or packed (R, D).
-    `embedded` is the input of the first decoder layer; the other arguments are those of `DecoderLayer`.
-    """
+    """A decoder layer of ConvS2S: a causal gated convolution, followed by attention to the memory."""
 
     causal = True
 
@@ -75,6 +76,15 @@ class AttendingConvolution(GatedConvolution):
         cache: RowArray | None = None,
         source_cache: KeyValueCache | None = None,
     ) -> Tensor:
+        """Apply the layer to x (B, T, D), or packed x (R, D). The result has the shape of x.
+
+        Args:
+            embedded: the input of the first decoder layer, which is added to the queries of the attention.
+            cache: the earlier positions, for the convolution.
+            source_cache: the keys and values of the memory.
+
+        Other arguments: see `DecoderLayer.forward`.
+        """
         y = self.convolve(x, memory_spec.q_packing, cache=cache)
         y = (y + self.cross_attention((y + embedded) * SQRT_HALF, memory, memory_spec, source_cache)) * SQRT_HALF
         return (x + y) * SQRT_HALF
@@ -92,9 +102,9 @@ class AttendingConvolution(GatedConvolution):
 class ConvS2S(EncoderDecoder):
     """Gated convolutions with attention in every decoder layer. `model(src_ids, tgt_ids)` returns logits (B, T, V).
 
-    Its attention is the Transformer's: W^K and W^V project the memory, which is the encoder's output plus the source
-    embedding. The original has one head and no W^K, and adds the embedding only to the values. It also has weight
-    normalization, which this model does not have.
+    The attention is that of the Transformer: W^K and W^V project the memory, which is the encoder's output plus the
+    source embedding. The original has one head and no W^K, adds the embedding only to the values, and uses weight
+    normalization.
     """
 
     def make_encoder(self, c: TransformerConfig) -> list[GatedConvolution]:
@@ -121,10 +131,7 @@ N_DILATIONS = 5  # dilations 1, 2, 4, 8, 16, then 1 again
 
 
 class ResidualConvolution(Layer):
-    """Layer i of ByteNet: a dilated convolution with D / 2 features between two projections, in a residual connection.
-
-    x -> x + W_2 relu(norm(convolution(relu(norm(W_1 relu(norm(x))))))). (B, S, D) -> (B, S, D), or packed (R, D).
-    """
+    """Layer i of ByteNet: a dilated convolution of D / 2 features between two projections, in a residual connection."""
 
     def __init__(self, c: TransformerConfig, i: int, causal: bool) -> None:
         d, half = c.d_model, c.d_model // 2
@@ -136,7 +143,7 @@ class ResidualConvolution(Layer):
         self.dropout = Dropout(c.dropout)
 
     def forward(self, x: Tensor, spec: npx.AttentionSpec, cache: RowArray | None = None) -> Tensor:
-        """Apply the layer.
+        """Return x + W_2 relu(norm(convolution(relu(norm(W_1 relu(norm(x))))))) for x (B, S, D), or packed x (R, D).
 
         Args:
             spec: the packing of x, or, for an encoder layer, the lengths of the sentences of padded x.
@@ -190,7 +197,7 @@ class ByteNet(EncoderDecoder):
         return norm
 
     def make_positions(self) -> Positions:
-        """Return an encoding that adds nothing: the convolutions already depend on the order."""
+        """Return an encoding that adds nothing: the convolutions already depend on the order of the tokens."""
         return RotaryPositions(self.config.d_model)
 
     def _checked_source(self, src_ids: Any) -> tuple[npx.Array, npx.Array]:

@@ -66,7 +66,7 @@ class Encoder(SequenceModel):
     """The encoder of the Transformer with an output projection (Devlin et al., 2019). `model(ids)` returns (B, S, V).
 
     Each row of ids (B, S) has BOS, tokens and EOS, then optionally a second text with its own EOS, then padding. Labels
-    are ids of the output vocabulary, which is also that of the text unless `config.src_vocab_size` is set.
+    are ids of the output vocabulary. The text has the same vocabulary unless `config.src_vocab_size` is set.
     `config.pad_id` marks a token without a label. By default, a token's type is the number of EOS tokens before it.
 
     Args:
@@ -136,7 +136,7 @@ class Encoder(SequenceModel):
         Both are on the host. No graph is recorded.
 
         Args:
-            labels: (B, S) of the tokens, or (B, 1) of the texts, as for `loss`.
+            labels: the labels (B, S) of the tokens or (B, 1) of the texts, as for `loss`.
         """
         with no_grad():
             packed = self._pack(ids, labels)

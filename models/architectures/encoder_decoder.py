@@ -320,7 +320,7 @@ def checked_lengths(name: str, ids: npx.Array, pad_id: int) -> npx.Array:
 
 
 def row_lengths(mask: npx.Array) -> npx.Array:
-    """Return the number of positions (B,) of each row of mask (B, T) up to the last True."""
+    """Return how many positions (B,) each row of mask (B, T) has up to its last True."""
     return (mask * host.arange(1, mask.shape[1] + 1)).max(axis=1, initial=0)
 
 

@@ -76,7 +76,10 @@ class PrefixCaches(DecodingState):
         return host.where(self.is_visible, 0, -host.inf).astype(self.keys[0].dtype)[:, None]
 
     def drop_hidden_columns(self) -> None:
-        """Remove columns that no row of their group sees. All groups keep as many columns as the largest one needs."""
+        """Remove columns that no row of their group sees.
+
+        All groups keep the same number of columns: the number that the group with most visible columns needs.
+        """
         is_used = self.is_visible.any(axis=1)  # (n, n_columns)
         if is_used.all():
             return
@@ -86,7 +89,7 @@ class PrefixCaches(DecodingState):
         self.replace(lambda x: x[host.arange(len(x))[:, None], columns])
 
     def replace(self, select: Callable[[npx.Array], npx.Array]) -> None:
-        """Replace all keys and values by the `n_columns` columns that `select` returns."""
+        """Replace all keys and values with the `n_columns` columns that `select` returns."""
         for arrays in (self.keys, self.values):
             for i, x in enumerate(arrays):
                 selected = select(x)

@@ -26,10 +26,7 @@ class Layer(Module):
 
 
 class EncoderLayer(Layer):
-    """Self-attention and feed-forward network, each in a residual connection. (B, S, D) -> (B, S, D), or packed (R, D).
-
-    `forward(x, spec, cache)`: `spec` defines the mask and the packing of self-attention; `cache` holds earlier
-    positions, if any.
+    """Self-attention and a feed-forward network, each in a residual connection.
 
     Args:
         causal: whether the layer is used with a causal mask. The relative positions of T5 depend on it.
@@ -43,17 +40,18 @@ class EncoderLayer(Layer):
         self.feed_forward_residual = make_residual(c, stack)
 
     def forward(self, x: Tensor, spec: npx.AttentionSpec, cache: KeyValueCache | None = None) -> Tensor:
+        """Apply the layer to x (B, S, D), or packed x (R, D). The result has the shape of x.
+
+        Args:
+            spec: the mask and the packing of self-attention.
+            cache: the keys and values of earlier positions, if any.
+        """
         x = self.attention_residual(x, lambda y: self.attention(y, spec, cache))
         return self.feed_forward_residual(x, self.feed_forward)
 
 
 class DecoderLayer(Layer):
-    """Causal self-attention, cross-attention, feed-forward network. (B, T, D) -> (B, T, D), or packed (R, D).
-
-    `forward(x, memory, memory_spec, self_cache, cross_cache)`: `memory_spec` is the spec of cross-attention. It defines
-    the mask and the packing of the memory, and the packing of x; the causal spec of self-attention is built from the
-    latter. `memory` may be None if `cross_cache` holds its keys and values.
-    """
+    """Causal self-attention, cross-attention and a feed-forward network, each in a residual connection."""
 
     def __init__(self, c: TransformerConfig) -> None:
         stack = "decoder"
@@ -72,6 +70,14 @@ class DecoderLayer(Layer):
         self_cache: KeyValueCache | None = None,
         cross_cache: KeyValueCache | None = None,
     ) -> Tensor:
+        """Apply the layer to x (B, T, D), or packed x (R, D). The result has the shape of x.
+
+        Args:
+            memory: the encoder's output (B, S, D), or packed. With `cross_cache`, it may be None.
+            memory_spec: the spec of cross-attention: mask and packing of the memory, and packing of x.
+            self_cache: the keys and values of earlier positions, for self-attention.
+            cross_cache: the keys and values of the memory, for cross-attention.
+        """
         x = self.attention_residual(x, lambda y: self.attention(y, causal_spec(y, memory_spec.q_packing), self_cache))
         x = self.cross_attention_residual(x, lambda y: self.cross_attention(y, memory, memory_spec, cross_cache))
         return self.feed_forward_residual(x, self.feed_forward)
@@ -95,7 +101,7 @@ def causal_spec(x: Tensor, packing: npx.Packing | None = None) -> npx.AttentionS
 
 
 def norm_factors(c: TransformerConfig, stack: str) -> tuple[float, float]:
-    """Return DeepNorm's factors on residual connections and on the initialization of sub-layers; otherwise (1, 1)."""
+    """Return DeepNorm's factors on residual connections and on initial weights, or (1, 1) for other norm placements."""
     return deep_norm_factors(stack, c.n_layers) if c.norm == "deepnorm" else (1.0, 1.0)
 
 

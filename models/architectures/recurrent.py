@@ -27,10 +27,7 @@ from models.registry import CELLS, architecture
 
 
 class RecurrentEncoderLayer(Layer):
-    """A recurrent layer; the first one reads in both directions, the others have residual connections.
-
-    (B, S, D) -> (B, S, D), or packed (R, D).
-    """
+    """A recurrent layer. The first one of an encoder reads in both directions; the others have residual connections."""
 
     def __init__(self, c: TransformerConfig, i: int) -> None:
         cell: type[Recurrent] = CELLS[c.cell]
@@ -39,16 +36,17 @@ class RecurrentEncoderLayer(Layer):
         self.has_residual = i > 0
 
     def forward(self, x: Tensor, spec: npx.AttentionSpec) -> Tensor:
+        """Apply the layer to x (B, S, D), or packed x (R, D). The result has the shape of x.
+
+        Args:
+            spec: the lengths of the sentences of padded x, or the packing of packed x.
+        """
         y = self.recurrent(self.dropout(x), spec.q_packing, spec.kv_lengths)
         return x + y if self.has_residual else y
 
 
 class RecurrentDecoderLayer(Layer):
-    """A recurrent layer. The first one also has cross-attention; its result, the context, is an input of the others.
-
-    `forward(x, context, packing, cache)`: x (B, T, D) -> (B, T, D), or packed (R, D). The context has the shape of x;
-    for the first layer it is None.
-    """
+    """A recurrent layer. The first one also has cross-attention; its result, the context, is an input of the others."""
 
     def __init__(self, c: TransformerConfig, i: int) -> None:
         self.recurrent: Recurrent = CELLS[c.cell]((2 if i else 1) * c.d_model, c.d_model)
@@ -59,6 +57,13 @@ class RecurrentDecoderLayer(Layer):
     def forward(
         self, x: Tensor, context: Tensor | None, packing: npx.Packing | None, cache: RowArray | None = None
     ) -> Tensor:
+        """Apply the layer to x (B, T, D), or packed x (R, D). The result has the shape of x.
+
+        Args:
+            context: the context, in the shape of x; None for the first layer.
+            packing: the packing of x, if x is packed.
+            cache: the recurrent states from which to continue.
+        """
         if context is None:
             return self.recurrent(self.dropout(x), packing, cache=cache)
         return x + self.recurrent(self.dropout(ops.concatenate(x, context, axis=-1)), packing, cache=cache)
@@ -79,7 +84,7 @@ class RecurrentModel(EncoderDecoder):
         return [RecurrentDecoderLayer(c, i) for i in range(c.n_layers)]
 
     def make_positions(self) -> Positions:
-        """Return an encoding that adds nothing: the recurrence already depends on the order."""
+        """Return an encoding that adds nothing: the recurrence already depends on the order of the tokens."""
         return RotaryPositions(self.config.d_model)
 
     def new_source_caches(self, memory: Tensor) -> list[DecodingState]:

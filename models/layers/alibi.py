@@ -21,7 +21,7 @@ def slopes(n_heads: int) -> list[float]:
 
 
 class AlibiBias(ScoreBias):
-    """-m_h |s - t| for query position t and key position s, with the slope m_h of head h (`slopes`); not learned.
+    """The bias -m_h |s - t| for query position t and key position s. The slope m_h of head h is not learned (`slopes`).
 
     The paper defines this bias for causal attention. Without a causal mask, later positions get the same penalty as
     earlier ones at the same distance.
@@ -31,6 +31,7 @@ class AlibiBias(ScoreBias):
         self.slopes = slopes(n_heads)
 
     def forward(self, q: Tensor, n_keys: int, packing: npx.Packing | None = None) -> Tensor:
+        """Return the penalties (H, T, S) for queries q and S = n_keys keys; see `ScoreBias`."""
         dtype = npx.accumulation_dtype(q.dtype)  # 16-bit floats cannot represent large distances
         slope = npx.asarray(self.slopes, dtype)[:, None, None]
         return Tensor(-slope * npx.absolute(distances(q, n_keys, packing)).astype(dtype))  # (H, T, S)
@@ -38,7 +39,7 @@ class AlibiBias(ScoreBias):
 
 @POSITIONS.register("alibi")
 class AlibiPositions(AttentionPositions):
-    """`AlibiBias` in every self-attention."""
+    """Positions that add `AlibiBias` to the scores of every self-attention."""
 
     @classmethod
     def make_score_bias(cls, c: Any, causal: bool) -> ScoreBias:

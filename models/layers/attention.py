@@ -83,7 +83,7 @@ class Attention(Module):
     def draw_options(self, spec: npx.AttentionSpec) -> dict[str, Any]:
         """Return the keyword arguments of the attention operation: the spec with rotary positions, and dropout.
 
-        Uses the next random key if dropout is active, so call this method once per forward pass.
+        If dropout is active, this method takes the next random key, so call it once per forward pass.
         """
         return {"spec": spec._replace(rotary_base=self.rotary_base), "drop": self.dropout.draw()}
 
@@ -121,7 +121,7 @@ class Attention(Module):
 
 
 class SelfAttention(Attention):
-    """Concat(head_1 .. head_H) W^O with head_i = Attention(x W_i^Q, x W_i^K, x W_i^V). (B, T, D) -> (B, T, D).
+    """Multi-head attention of a sequence to itself.
 
     One matrix contains W^Q, W^K and W^V of all heads. Arguments: see `Attention`.
     """
@@ -133,10 +133,12 @@ class SelfAttention(Attention):
     def forward(
         self, x: Tensor, spec: npx.AttentionSpec = npx.AttentionSpec(), cache: KeyValueCache | None = None
     ) -> Tensor:
-        """Attend within x (B, T, D), or packed (R, D).
+        """Return Concat(head_1 .. head_H) W^O, where head_i = Attention(x W_i^Q, x W_i^K, x W_i^V).
+
+        x and the result are (B, T, D), or packed (R, D).
 
         Args:
-            spec: mask, bias and packing.
+            spec: the mask, bias and packing of the attention.
             cache: the keys and values of earlier positions; the keys and values of x are appended.
         """
         qkv = self.query_key_value(x)
@@ -169,7 +171,7 @@ class SelfAttention(Attention):
 
 
 class CrossAttention(Attention):
-    """Attention with queries from x (B, T, D) and keys and values from `memory` (B, S, D). (B, T, D) -> (B, T, D).
+    """Multi-head attention of one sequence to another, the memory.
 
     One matrix contains W^K and W^V of all heads. Arguments: see `Attention`.
     """
@@ -186,10 +188,10 @@ class CrossAttention(Attention):
         spec: npx.AttentionSpec = npx.AttentionSpec(),
         cache: KeyValueCache | None = None,
     ) -> Tensor:
-        """Attend from x to the memory.
+        """Return the attention (B, T, D) of x (B, T, D) to `memory` (B, S, D); all three may be packed as (R, D).
 
         Args:
-            spec: mask of the memory and packing.
+            spec: the mask of the memory, and the packing of x and of the memory.
             cache: the keys and values of the memory, if they are already computed; `memory` may then be None. If x has
                 k times as many rows as the cache, each of one position, k adjacent rows share a row of the cache.
         """

@@ -7,12 +7,12 @@ from models.module import Module, Parameter
 
 
 class Linear(Module):
-    """x W + b, optionally followed by ReLU. (..., n_in) -> (..., sum(n_out)).
+    """A linear map with a bias, optionally followed by ReLU.
 
     Args:
         n_in: width of the input.
-        n_out: widths of the outputs. With several, the weight is their concatenation, and each part is initialized by
-            itself.
+        n_out: width of the output. With several widths, the layer has one matrix for each, and `weight` is their
+            concatenation; each matrix is initialized separately.
         bias: whether to add b, initially 0. Default True.
         activation: "" (default) or "relu".
         gain: factor on the initial weights (Xavier uniform, unless a `with models.init.use_scheme(...)` block selects
@@ -32,11 +32,12 @@ class Linear(Module):
         self.activation = activation
 
     def forward(self, x: Tensor) -> Tensor:
+        """Return x W + b (..., sum(n_out)), or its ReLU, for x (..., n_in)."""
         return neural.linear(x, self.weight, self.bias, self.activation, recompute_x=x.recompute_fn)
 
 
 class Embedding(Module):
-    """Rows of a table, by default multiplied by sqrt(D) (paper section 3.4). ids (...) -> (..., D).
+    """A learned vector for each token, by default multiplied by sqrt(D) (paper section 3.4).
 
     Args:
         rows: number V of rows.
@@ -44,8 +45,6 @@ class Embedding(Module):
         pad_id: with `init` "normal", the row that is initially zero. Default 0.
         init: "normal" (default), with standard deviation D^-0.5, or "xavier", Xavier uniform over (V, D).
         scaled: whether to multiply by sqrt(D). Default True.
-
-    `forward(ids, added, drop)` also adds the array `added` (positions), if given, and then applies the dropout `drop`.
     """
 
     def __init__(self, rows: int, d_model: int, pad_id: int = 0, init: str = "normal", scaled: bool = True) -> None:
@@ -55,6 +54,12 @@ class Embedding(Module):
         self.scale = d_model**0.5 if scaled else 1.0
 
     def forward(self, ids: npx.Array, added: npx.Array | None = None, drop: npx.DropoutSpec | None = None) -> Tensor:
+        """Return the vectors (..., T, D) of ids (..., T).
+
+        Args:
+            added: an array (T, D) of positions, which is added to the vectors. Default None: nothing is added.
+            drop: the dropout of the sum. Default None: no dropout.
+        """
         return neural.embedding(self.weight, ids, scale=self.scale, added=added, drop=drop)
 
 
@@ -74,5 +79,6 @@ class Dropout(Module):
         return npx.DropoutSpec(self.rate, npx.next_key()) if self.training and self.rate > 0 else None
 
     def forward(self, x: Tensor) -> Tensor:
+        """Return x with dropout or, in evaluation mode, x itself."""
         drop = self.draw()
         return neural.dropout(x, drop) if drop else x

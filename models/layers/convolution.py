@@ -71,7 +71,7 @@ def unfold(x, width, dilation=1, causal=False, packing=None, lengths=None):
 
 @differentiable
 def glu(x):
-    """Return a sigmoid(b) (..., F) for the halves a, b of the last axis of x (..., 2 F) (Dauphin et al., 2017)."""
+    """Return a * sigmoid(b) (..., F), where x (..., 2 F) is the concatenation of a and b (Dauphin et al., 2017)."""
     if x.shape[-1] % 2:
         raise ValueError(f"glu: expected an even number of columns; got {x.shape[-1]}; try (..., 2 F)")
     a, b = x[..., : x.shape[-1] // 2], x[..., x.shape[-1] // 2 :]
@@ -80,7 +80,7 @@ def glu(x):
 
 
 class Convolution(Module):
-    """A convolution over a sequence, padded with zeros. (..., D) -> (..., F).
+    """A convolution over sequences, which are padded with zeros.
 
     Args:
         d_in, d_out: widths D and F.
@@ -90,9 +90,6 @@ class Convolution(Module):
         separable: whether to compute a weighted sum over the positions for each feature, and then a matmul over the
             features, instead of one matmul over both. Default False.
         gain: factor on the Xavier uniform initialization of the matrix. Default 1.
-
-    `forward(x, packing, lengths)`: x (B, T, D), of which sentence b has `lengths[b]` positions (default: T), or packed
-    (R, D). `forward(x, cache=cache)` reads earlier positions from the cache, without a graph.
     """
 
     def __init__(
@@ -120,6 +117,13 @@ class Convolution(Module):
         lengths: npx.Array | None = None,
         cache: RowArray | None = None,
     ) -> Tensor:
+        """Return the convolution (B, T, F) of x (B, T, D), or (R, F) of packed x (R, D).
+
+        Args:
+            packing: the packing of x, if x is packed.
+            lengths: the number of positions (B,) of each sentence of padded x. Default: T for each.
+            cache: the earlier positions, to which those of x are added. With a cache, no graph is recorded.
+        """
         n_earlier = 0
         if cache is not None:
             n_earlier = cache.array.shape[1]

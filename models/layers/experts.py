@@ -28,9 +28,7 @@ def collect_balance_losses() -> Iterator[list[Tensor]]:
 
 
 class Experts(Module):
-    """sum_i g_i f_i(x) over the k experts f_i with the highest probabilities p = softmax(x W). (..., D) -> (..., D).
-
-    g_i = p_i for k = 1, and p_i divided by the sum of the selected p otherwise.
+    """A router and E experts, of which each token uses the k that the router selects.
 
     The balance loss is E sum_i P_i c_i, where P_i is the mean of p_i over tokens and c_i the fraction of tokens whose
     first choice is expert i (Fedus et al., equation 4). It is 1 if the tokens are spread evenly over the experts.
@@ -48,6 +46,11 @@ class Experts(Module):
         self.n_active = n_active
 
     def forward(self, x: Tensor) -> Tensor:
+        """Return sum_i g_i f_i(x) (..., D) for x (..., D).
+
+        The sum is over the k experts f_i with the highest probabilities p = softmax(x W). With k = 1, g_i = p_i;
+        otherwise, g_i is p_i divided by the sum of the selected probabilities.
+        """
         d_model = x.shape[-1]
         k = self.n_active
         n_experts = len(self.experts)
@@ -69,7 +72,7 @@ class Experts(Module):
         return (y * gates.astype(x.dtype).reshape((n, k, 1))).sum(axis=1).reshape(x.shape)
 
     def record_balance_loss(self, p: Tensor, first: npx.Array) -> None:
-        """Compute the balance loss from p (R, E) and the first choices (R,), if a `collect_balance_losses` is open."""
+        """Within a `collect_balance_losses` block, add the loss for p (R, E) and the first choices (R,) to its list."""
         losses = _balance_losses.get()
         if losses is not None and self.training and len(first):
             fractions = host.bincount(first, minlength=len(self.experts)) / len(first)

@@ -13,7 +13,7 @@ def relu(d_model: int, d_ff: int) -> Linear:
 
 
 class FeedForward(Module):
-    """max(0, x W1 + b1) W2 + b2 (paper equation 2). (..., D) -> (..., D).
+    """The feed-forward network: two linear maps with an activation in between (paper equation 2).
 
     Args:
         d_model, d_ff: widths D and F.
@@ -27,4 +27,5 @@ class FeedForward(Module):
         self.outer = Linear(d_ff, d_model)
 
     def forward(self, x: Tensor) -> Tensor:
+        """Return max(0, x W1 + b1) W2 + b2 (..., D) for x (..., D). Other activations replace max(0, x W1 + b1)."""
         return self.outer(self.dropout(self.inner(x)))  # (..., F), between the two projections

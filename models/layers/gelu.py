@@ -13,13 +13,13 @@ CUBIC = 0.044715
 
 @differentiable
 def gelu(x):
-    """Return x p, where p = (1 + tanh u) / 2 approximates Phi(x), and u = sqrt(2/pi) (x + 0.044715 x^3)."""
+    """Return x * p, where p = (1 + tanh(u)) / 2 approximates Phi(x), and u = sqrt(2/pi) * (x + 0.044715 x^3)."""
     y, p = npx.elementwise(gelu_values, x, outputs=2, in_place=True)
     return y, lambda g: (npx.elementwise(gelu_grad, g, x, p, in_place=True),)
 
 
 def gelu_values(x, y, p):
-    """Write y = x p and p = 1 / (1 + e^-2u), which equals (1 + tanh u) / 2 but is accurate for negative u."""
+    """Write y = x * p and p = 1 / (1 + e^-2u), which equals (1 + tanh(u)) / 2 but is accurate for negative u."""
     npx.multiply(x, x, out=p)
     p *= -2 * SCALE * CUBIC
     p -= 2 * SCALE
@@ -46,7 +46,8 @@ def gelu_grad(g, x, p, gx):
 
 @ACTIVATIONS.register("gelu")
 class GELU(Linear):
-    """gelu(x W + b). (..., D) -> (..., F)."""
+    """A linear map, followed by `gelu`."""
 
     def forward(self, x: Tensor) -> Tensor:
+        """Return gelu(x W + b) (..., F) for x (..., D)."""
         return gelu(super().forward(x))

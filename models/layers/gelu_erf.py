@@ -24,7 +24,7 @@ SHORT_SERIES = SERIES[:11]  # enough for float32
 
 @differentiable
 def gelu_erf(x):
-    """Return y = x p with p = Phi(x), the Gaussian CDF; dy/dx = p + x phi(x)."""
+    """Return y = x * p, where p = Phi(x) is the Gaussian CDF; dy/dx = p + x * phi(x)."""
     y, p = npx.elementwise(lambda x: (x * (p := gaussian_cdf(x)), p), x, outputs=2)
     return y, lambda g: (npx.elementwise(gelu_erf_grad, g, x, p),)
 
@@ -46,13 +46,14 @@ def chebyshev(x: Any, series: tuple[float, ...]) -> Any:
 
 
 def gelu_erf_grad(g: Any, x: Any, p: Any) -> Any:
-    """Return g (p + x phi(x))."""
+    """Return g * (p + x * phi(x)), where phi is the Gaussian density."""
     return g * (p + x * npx.exp(-x * x / 2) * (1 / math.sqrt(2 * math.pi)))
 
 
 @ACTIVATIONS.register("gelu_erf")
 class GELUErf(Linear):
-    """gelu_erf(x W + b). (..., D) -> (..., F)."""
+    """A linear map, followed by `gelu_erf`."""
 
     def forward(self, x: Tensor) -> Tensor:
+        """Return gelu_erf(x W + b) (..., F) for x (..., D)."""
         return gelu_erf(super().forward(x))

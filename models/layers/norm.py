@@ -11,7 +11,7 @@ from models.registry import NORMS
 
 
 class Norm(Module):
-    """Base class of norms, (..., D) -> (..., D). Subclasses define `forward`."""
+    """Base class of norms. Subclasses define `forward`, which maps x (..., D) to (..., D)."""
 
     def residual_norm(self, x: Tensor, y: Tensor, dropout: Dropout) -> Tensor:
         """Return the norm of x + dropout(y). Norms with a fused operation override it."""
@@ -20,7 +20,7 @@ class Norm(Module):
 
 @NORMS.register("layer_norm")
 class LayerNorm(Norm):
-    """gamma * (x - mean) / sqrt(var + eps) + beta over the last axis. (..., D) -> (..., D).
+    """Layer normalization, with a learned gain gamma and bias beta.
 
     Args:
         d_model: width D.
@@ -33,6 +33,7 @@ class LayerNorm(Norm):
         self.eps = eps
 
     def forward(self, x: Tensor) -> Tensor:
+        """Return gamma * (x - mean) / sqrt(var + eps) + beta over the last axis of x (..., D)."""
         return neural.layer_norm(x, self.gamma, self.beta, self.eps)
 
     def residual_norm(self, x: Tensor, y: Tensor, dropout: Dropout) -> Tensor:
@@ -60,14 +61,13 @@ def deep_norm_factors(stack: str, n_layers: int) -> tuple[float, float]:
 
 
 class Residual(Module):
-    """The residual connection around a sub-layer f (paper sections 3.1 and 5.4). (..., D) -> (..., D).
+    """The residual connection around a sub-layer (paper sections 3.1 and 5.4).
 
     Args:
         d_model: width D.
         dropout: rate on the output of the sub-layer.
-        placement: "post" (default, the paper): Norm(x + Dropout(f(x))); "pre": x + Dropout(f(Norm(x))); "sandwich":
-            x + Dropout(Norm'(f(Norm(x)))) (Ding et al., "CogView", 2021); "deepnorm": Norm(alpha x + Dropout(f(x)))
-            (Wang et al., "DeepNet", 2022).
+        placement: "post" (default, as in the paper), "pre", "sandwich" (Ding et al., "CogView", 2021) or "deepnorm"
+            (Wang et al., "DeepNet", 2022); see `forward`.
         eps: epsilon of the norm.
         normalization: name of the norm in NORMS. Default "layer_norm".
         alpha: factor on x with "deepnorm" (`deep_norm_factors`). Default 1.
@@ -95,6 +95,14 @@ class Residual(Module):
         self.alpha = alpha
 
     def forward(self, x: Tensor, f: Callable[[Tensor], Tensor]) -> Tensor:
+        """Return x + f(x) with norm and dropout, for x (..., D) and a sub-layer f that returns (..., D).
+
+        The result depends on the placement of the norm:
+            post       Norm(x + Dropout(f(x)))
+            pre        x + Dropout(f(Norm(x)))
+            sandwich   x + Dropout(Norm'(f(Norm(x))))
+            deepnorm   Norm(alpha x + Dropout(f(x)))
+        """
         if self.is_post_norm:
             y = self.apply_drop_path(f(x))
             return self.norm.residual_norm(x if self.alpha == 1 else x * self.alpha, y, self.dropout)

@@ -21,8 +21,8 @@ def end_position(start: Start, x: Any) -> int:
 class Positions(Module):
     """Base class of positional encodings.
 
-    `forward(x, start)` returns x combined with the encodings of its positions. For x (B, T, D), `start` is the first
-    position; for packed x (R, D), it is the packing.
+    Subclasses define `forward(x, start)`, which returns x (B, T, D), or packed x (R, D), combined with the encodings of
+    its positions. `start` is the position of x[:, 0], or the packing of packed x.
     """
 
     max_length: int | None = None  # number of positions; None for no limit
@@ -82,10 +82,10 @@ def add_constant(x, constant):
 
 @POSITIONS.register("sinusoidal")
 class Sinusoids(Positions):
-    """Adds `sinusoids`, with sines and cosines interleaved as in the paper."""
+    """Sinusoidal positions, with sines and cosines interleaved as in the paper (`sinusoids`)."""
 
     halves = False
-    rates: str | None = None  # as for `sinusoids`
+    rates: str | None = None  # see `sinusoids`
     _table: npx.Array | None = None  # the encodings of the first positions; grows with the longest sequence so far
 
     def table_rows(self, start: Start, x: Any, dtype: Any) -> npx.Array:
@@ -96,6 +96,7 @@ class Sinusoids(Positions):
         return self._table[start.positions] if isinstance(start, npx.Packing) else self._table[start:end]
 
     def forward(self, x: Tensor, start: Start = 0) -> Tensor:
+        """Return x (B, T, D), or packed x (R, D), plus the encodings of its positions from `start` on."""
         if x.shape[-1] != self.d_model:
             raise ValueError(f"positions: expected {self.d_model} columns; got {x.shape[-1]}; try x (B, T, d_model)")
         return add_constant(x, self.table_rows(start, x, x.dtype))
@@ -106,23 +107,24 @@ class Sinusoids(Positions):
 
 @POSITIONS.register("sinusoidal_halves")
 class SinusoidsInHalves(Sinusoids):
-    """Adds `sinusoids`, with all sines before all cosines."""
+    """Sinusoidal positions, with all sines before all cosines (`sinusoids`)."""
 
     halves = True
 
 
 @POSITIONS.register("learned")
 class LearnedPositions(Positions):
-    """Adds rows of a learned table of `max_length` positions (paper Table 3, row E).
-
-    Raises ValueError for longer sequences.
-    """
+    """A learned vector for each of `max_length` positions (paper Table 3, row E)."""
 
     def __init__(self, d_model: int, max_positions: int = 1024) -> None:
         self.weight = Parameter(normal(max_positions, d_model, d_model**-0.5))
         self.max_length = max_positions
 
     def forward(self, x: Tensor, start: Start = 0) -> Tensor:
+        """Return x (B, T, D), or packed x (R, D), plus the vectors of its positions from `start` on.
+
+        Raises ValueError for positions beyond `max_length`.
+        """
         end = end_position(start, x)
         if end > len(self.weight):
             raise ValueError(
@@ -138,6 +140,7 @@ class AttentionPositions(Positions):
     """Base class of encodings that leave embeddings unchanged because they act within self-attention."""
 
     def forward(self, x: Tensor, start: Start = 0) -> Tensor:
+        """Return x unchanged."""
         return x
 
 
@@ -151,8 +154,9 @@ class RotaryPositions(AttentionPositions):
 class ScoreBias(Module):
     """Base class of positional encodings that are added to the scores q k^T / sqrt(d_k) of self-attention.
 
-    `forward(q, n_keys, packing)` returns the bias for queries q (B, T, H, d_k), or q (R, H, d_k) with their packing,
-    and S = n_keys keys: a Tensor broadcastable to (B, H, T, S). The last query is at the position of the last key.
+    Subclasses define `forward(q, n_keys, packing)`, which returns a bias that is broadcastable to the scores
+    (B, H, T, S) of queries q (B, T, H, d_k), or packed q (R, H, d_k) with their packing, and S = n_keys keys. The last
+    query is at the position of the last key.
 
     Attributes:
         is_shared: whether all layers of a stack use the bias of the first one.

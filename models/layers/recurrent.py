@@ -42,7 +42,7 @@ class TimeMajor:
         self.is_transposed = not reverse and (packing is None or packing.is_rectangular)
 
     def scatter(self, x: npx.Array) -> npx.Array:
-        """Return x (..., G), or a copy, as steps (T, B, G), in the accumulation dtype of x."""
+        """Return x (..., G) as steps (T, B, G) in the accumulation dtype of x. The result may share memory with x."""
         dtype = npx.accumulation_dtype(x.dtype)
         if self.is_transposed:
             return x.reshape(self.batch, self.length, x.shape[-1]).swapaxes(0, 1).astype(dtype, copy=False)
@@ -56,7 +56,7 @@ class TimeMajor:
         return [steps, *(p.astype(steps.dtype, copy=False) for p in parameters)]
 
     def gather(self, steps: npx.Array) -> npx.Array:
-        """Return steps (T, B, G), or a copy, as (..., G), in the layout and dtype of x."""
+        """Return steps (T, B, G) as (..., G) in the layout and dtype of x. The result may share memory with `steps`."""
         rows = steps.swapaxes(0, 1) if self.is_transposed else steps.reshape(-1, steps.shape[-1])[self.rows]
         return rows.reshape(*self.leading, steps.shape[-1]).astype(self.dtype, copy=False)
 
@@ -119,15 +119,12 @@ def gru(z, w, b, packing=None, lengths=None, reverse=False):
 
 
 class Recurrent(Module):
-    """Base class of LSTM and GRU: one layer in one direction. (..., D) -> (..., H).
+    """Base class of LSTM and GRU: one layer in one direction.
 
     Args:
         d_in: width D of the input.
         d_hidden: width H of the state and of the output.
         reverse: whether to read each sentence from its end to its beginning. Default False.
-
-    `forward(x, packing, lengths)`: x (B, T, D), of which sentence b has `lengths[b]` positions (default: T), or packed
-    (R, D). `forward(x, cache=cache)` continues from the states in the cache, without a graph.
     """
 
     n_gates: int
@@ -156,6 +153,13 @@ class Recurrent(Module):
         lengths: npx.Array | None = None,
         cache: RowArray | None = None,
     ) -> Tensor:
+        """Return the outputs (B, T, H) for x (B, T, D), or (R, H) for packed x (R, D).
+
+        Args:
+            packing: the packing of x, if x is packed.
+            lengths: the number of positions (B,) of each sentence of padded x. Default: T for each.
+            cache: the states from which to continue; they are updated. With a cache, no graph is recorded.
+        """
         z = self.input(x)
         if cache is None:
             return type(self).operation(z, self.weight, *self.step_arguments(), packing, lengths, self.reverse)
@@ -175,7 +179,7 @@ class Recurrent(Module):
 
 @CELLS.register("lstm")
 class LSTM(Recurrent):
-    """A long short-term memory (`lstm`), with a forget gate that is initially open. (..., D) -> (..., H)."""
+    """A long short-term memory (`lstm`), with a forget gate that is initially open."""
 
     n_gates = 4
     n_states = 2
@@ -190,7 +194,7 @@ class LSTM(Recurrent):
 
 @CELLS.register("gru")
 class GRU(Recurrent):
-    """A gated recurrent unit (`gru`); its reset gate acts after the matmul, as in cuDNN. (..., D) -> (..., H)."""
+    """A gated recurrent unit (`gru`); its reset gate acts after the matmul, as in cuDNN."""
 
     n_gates = 3
     n_states = 1
@@ -206,7 +210,7 @@ class GRU(Recurrent):
 
 
 class Bidirectional(Module):
-    """Two recurrent layers, one in each direction, with concatenated outputs. (..., D) -> (..., 2 H).
+    """Two recurrent layers, one in each direction.
 
     Args:
         cell: LSTM or GRU.
@@ -218,4 +222,5 @@ class Bidirectional(Module):
         self.back = cell(d_in, d_hidden, reverse=True)
 
     def forward(self, x: Tensor, packing: npx.Packing | None = None, lengths: npx.Array | None = None) -> Tensor:
+        """Return the concatenated outputs (..., 2 H) of both layers for x (..., D); see `Recurrent.forward`."""
         return ops.concatenate(self.ahead(x, packing, lengths), self.back(x, packing, lengths), axis=-1)

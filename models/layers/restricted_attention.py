@@ -14,15 +14,12 @@ from npx.kernels.attention_spec import rotate
 
 
 def window_margins(window: int, causal: bool) -> tuple[int, int]:
-    """Return the number of positions before itself, and after itself, that each position attends to.
-
-    Their sum is `window` - 1.
-    """
+    """Return how many earlier and how many later positions each position attends to; their sum is `window` - 1."""
     return (window - 1, 0) if causal else (window // 2, (window - 1) // 2)
 
 
 def window_mask(n_queries: int, n_keys: int, window: int, causal: bool) -> npx.Array:
-    """Return a mask (T, S), True where one of the last T of S positions attends to one of the S positions."""
+    """Return a mask (T, S) for queries at the last T of S positions: True where a query attends to a key."""
     before, after = window_margins(window, causal)
     distance = npx.arange(n_keys) - npx.arange(n_keys - n_queries, n_keys)[:, None]
     return (-before <= distance) & (distance <= after)
@@ -95,7 +92,7 @@ def require_no_bias(spec: npx.AttentionSpec) -> None:
 
 @differentiable
 def restricted_self_attention(qkv, heads, d_k, window, spec=npx.AttentionSpec(), drop=None):
-    """Return `self_attention` over the `window` positions around each position or, if `causal`, up to it.
+    """Return `self_attention` over the `window` positions around each position or, if `causal`, up to and including it.
 
     qkv (B, T, H * (2 d_k + d_v)) begins with the queries of all heads; result (B, T, H * d_v). Packed arrays are (R,
     ...). The spec must have no bias.
@@ -128,7 +125,7 @@ def restricted_self_attention(qkv, heads, d_k, window, spec=npx.AttentionSpec(),
 
 
 class RestrictedSelfAttention(SelfAttention):
-    """Self-attention to `window` positions: around each position or, if causal, up to it. (B, T, D) -> (B, T, D).
+    """Self-attention in which each position attends to a window: around it or, if causal, up to it.
 
     Args:
         window: number r of positions that a position attends to, itself included.
@@ -150,6 +147,12 @@ class RestrictedSelfAttention(SelfAttention):
     def forward(
         self, x: Tensor, spec: npx.AttentionSpec = npx.AttentionSpec(), cache: KeyValueCache | None = None
     ) -> Tensor:
+        """Return the attention of x (B, T, D), or packed x (R, D), to itself within the window, in the shape of x.
+
+        Args:
+            spec: mask and packing. Raises ValueError for a spec with a bias.
+            cache: the keys and values of earlier positions; the keys and values of x are appended.
+        """
         require_no_bias(spec)
         qkv = self.query_key_value(x)
         if cache is None:

@@ -13,7 +13,7 @@ from npx.kernels.layer_norm import check_norm_inputs
 def rms_norm(x, gain, eps=1e-6):
     """Return gain * x / sqrt(mean(x^2) + eps) over the last axis. x (..., D); gain (D,).
 
-    With z = x / rms and h = g gain: gx = (h - z mean(h z)) / rms, and the gradient of the gain is the sum of g z.
+    With z = x / rms and h = g * gain: gx = (h - z * mean(h * z)) / rms. The gradient of the gain is the sum of g * z.
     """
     check_norm_inputs("rms_norm", x)
     wide = x.astype(npx.accumulation_dtype(x.dtype), copy=False)
@@ -31,11 +31,17 @@ def rms_norm(x, gain, eps=1e-6):
 
 @NORMS.register("rms_norm")
 class RMSNorm(Norm):
-    """gain * x / sqrt(mean(x^2) + eps) over the last axis. (..., D) -> (..., D)."""
+    """A norm that divides by the root mean square, with a learned gain.
+
+    Args:
+        d_model: width D.
+        eps: added to the mean square. Default 1e-6.
+    """
 
     def __init__(self, d_model: int, eps: float = 1e-6) -> None:
         self.gain = Parameter(full(1, d_model))
         self.eps = eps
 
     def forward(self, x: Tensor) -> Tensor:
+        """Return gain * x / sqrt(mean(x^2) + eps) over the last axis of x (..., D)."""
         return rms_norm(x, self.gain, self.eps)

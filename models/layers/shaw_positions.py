@@ -41,7 +41,7 @@ def relative_scores(q, table, n_keys, packing=None):
 
 
 class RelativeKeys(ScoreBias):
-    """q_t . a_(s - t) / sqrt(d_k) for query position t and key position s: equation 4 of the paper.
+    """The bias q_t . a_(s - t) / sqrt(d_k) for query position t and key position s (equation 4 of the paper).
 
     The vectors a (2k + 1, d_k) are learned in each layer and shared by its heads; distances beyond k use the vectors of
     -k and k. The paper also adds such vectors to the values (equation 3); its table 3 shows no gain from them, so they
@@ -58,12 +58,13 @@ class RelativeKeys(ScoreBias):
         self.multiplications = n_heads * self.weight.size
 
     def forward(self, q: Tensor, n_keys: int, packing: npx.Packing | None = None) -> Tensor:
+        """Return the scores of relative positions (B, H, T, S), S = n_keys, for queries q; see `ScoreBias`."""
         return relative_scores(q, self.weight, n_keys, packing)
 
 
 @POSITIONS.register("shaw")
 class ShawPositions(AttentionPositions):
-    """`RelativeKeys` in every self-attention."""
+    """Positions that add `RelativeKeys` to the scores of every self-attention."""
 
     @classmethod
     def make_score_bias(cls, c: Any, causal: bool) -> ScoreBias:

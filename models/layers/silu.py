@@ -9,14 +9,15 @@ from models.registry import ACTIVATIONS
 
 @differentiable
 def silu(x):
-    """Return y = x s with s = sigmoid(x); dy/dx = s (1 + x (1 - s))."""
+    """Return y = x * s, where s = sigmoid(x); dy/dx = s * (1 + x * (1 - s))."""
     y, s = npx.elementwise(lambda x: (x * (s := logistic(x)), s), x, outputs=2)
     return y, lambda g: (npx.elementwise(lambda g, x, s: g * (s * (1 + x * (1 - s))), g, x, s),)
 
 
 @ACTIVATIONS.register("silu")
 class SiLU(Linear):
-    """silu(x W + b). (..., D) -> (..., F)."""
+    """A linear map, followed by `silu`."""
 
     def forward(self, x: Tensor) -> Tensor:
+        """Return silu(x W + b) (..., F) for x (..., D)."""
         return silu(super().forward(x))

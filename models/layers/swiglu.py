@@ -25,10 +25,11 @@ def gated_silu(x):
 
 @ACTIVATIONS.register("swiglu")
 class SwiGLU(Module):
-    """silu(x W + b) * (x V + c), with W and V in one matrix. (..., D) -> (..., F)."""
+    """Two linear maps, of which the SiLU of the first gates the second. Their weights W and V are one matrix."""
 
     def __init__(self, d_model: int, d_ff: int) -> None:
         self.gate_value = Linear(d_model, d_ff, d_ff)
 
     def forward(self, x: Tensor) -> Tensor:
+        """Return silu(x W + b) * (x V + c) (..., F) for x (..., D)."""
         return gated_silu(self.gate_value(x))

@@ -33,7 +33,7 @@ def bucket(distance: npx.Array, n_buckets: int, max_distance: int, causal: bool)
 
 
 class BucketBias(ScoreBias):
-    """b[bucket(s - t), h] for query position t, key position s and head h, with a learned table b (n_buckets, H).
+    """The bias b[bucket(s - t), h] for query position t, key position s and head h; b (n_buckets, H) is learned.
 
     As in T5, all layers of a stack share the table. Unlike T5, scores are divided by sqrt(d_k).
 
@@ -49,13 +49,14 @@ class BucketBias(ScoreBias):
         self.n_buckets, self.max_distance, self.causal = n_buckets, max_distance, causal
 
     def forward(self, q: Tensor, n_keys: int, packing: npx.Packing | None = None) -> Tensor:
+        """Return the learned bias (H, T, S) for queries q and S = n_keys keys; see `ScoreBias`."""
         buckets = bucket(distances(q, n_keys, packing), self.n_buckets, self.max_distance, self.causal)
         return neural.embedding(self.weight, buckets).transpose((2, 0, 1))  # (H, T, S)
 
 
 @POSITIONS.register("t5")
 class BucketPositions(AttentionPositions):
-    """`BucketBias` in every self-attention."""
+    """Positions that add `BucketBias` to the scores of every self-attention."""
 
     @classmethod
     def make_score_bias(cls, c: Any, causal: bool) -> ScoreBias:

@@ -7,7 +7,7 @@ from models.module import Module, Parameter
 
 
 class TokenTypes(Module):
-    """Adds row t of a learned table to the vectors of tokens of type t. (..., D), types (...) -> (..., D).
+    """A learned vector for each type of token.
 
     Args:
         n_types: number of types, at least 1.
@@ -18,4 +18,5 @@ class TokenTypes(Module):
         self.weight = Parameter(normal(n_types, d_model, d_model**-0.5))
 
     def forward(self, x: Tensor, types: npx.Array) -> Tensor:
+        """Add to each token's vector in x (..., D) the vector of its type in `types` (...)."""
         return x + neural.embedding(self.weight, types)

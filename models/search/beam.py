@@ -14,8 +14,8 @@ ENDED, BEAM_FULL = -1, -2  # in `SearchStep.node`, where ROOT does not occur: ca
 class SearchStep(NamedTuple):
     """One step of a beam search, for observers: n sentences that are still active, C candidates of each, best first.
 
-    The first K candidates (2 K with `full_beam`) compete. Those ending in EOS are finished; the others, at most K, are
-    the new nodes of the prefix tree. All arrays are on the host.
+    The first K candidates (2 K unless the rule is "plain") compete. Those ending in EOS are finished. The others, at
+    most K, are the new nodes of the prefix tree. All arrays are on the host.
     """
 
     sentences: Any  # (n,)
@@ -135,10 +135,8 @@ def beam_search(
     penalty: str = "paper",
     max_extra: int = 50,
     n_best: int = 1,
-    early_stopping: bool = True,
-    full_beam: bool = False,
-    finish_in_beam: bool = False,
-    stop_at_beam: bool = False,
+    rule: str = "plain",
+    stop_when_decided: bool = True,
     observe: Callable[[SearchStep], object] | None = None,
 ) -> list[list[Hypothesis]]:
     """Return the `n_best` hypotheses with the highest scores for each sentence, best first (section 6.1).
@@ -153,31 +151,39 @@ def beam_search(
         penalty: kind of length penalty, "paper" (default) or "length".
         max_extra: |Y| is at most the number of source tokens plus `max_extra`. Default 50.
         n_best: number of hypotheses returned, at most `beam`. Default 1.
-        early_stopping: stop the search for a sentence as soon as no live hypothesis can enter its `n_best`. Default
+        rule: which continuations finish and which stay live; see below. Default "plain".
+        stop_when_decided: stop the search for a sentence as soon as no live hypothesis can enter its `n_best`. Default
             True. With False the search continues to the length limit; the result is the same.
-        full_beam: keep `beam` live hypotheses, as tensor2tensor does. Default False (see below).
-        finish_in_beam: with `full_beam`, rank only hypotheses that end among the `beam` most probable continuations, as
-            fairseq, transformers and CTranslate2 do. Default False.
-        stop_at_beam: with `full_beam`, stop the search for a sentence when `beam` hypotheses have finished, as fairseq,
-            CTranslate2 and transformers (early_stopping=True) do; a better one may be missed. Default False.
         observe: called with each step; may raise to end the search. Default None.
 
-    Each step keeps the `beam` most probable continuations of a sentence. Continuations that end in EOS are ranked by
-    score; the others stay live. With `full_beam`, the 2 `beam` most probable continuations are considered: those that
-    end in EOS are ranked, and the `beam` most probable others stay live. Ties go to the better-ranked parent, then to
-    the lower token. Hypotheses that are cut off at the limit come last and are returned only if fewer than `n_best`
-    have finished. A list is shorter than `n_best` only if there are no more sequences within the limit.
+    A continuation that ends in EOS finishes, and is ranked by its score. The rules differ in what they do at each step:
+
+    - "plain": Of the `beam` most probable continuations, those with EOS finish, and the others stay live.
+    - "tensor2tensor": Of the 2 `beam` most probable continuations, those with EOS finish, and the `beam` most probable
+      others stay live.
+    - "transformers", with its early_stopping="never", and Marian: the same, but a continuation finishes only if it is
+      among the `beam` most probable ones.
+    - "fairseq", CTranslate2, and transformers with early_stopping=True: the same as "transformers", but the search for
+      a sentence stops when `beam` hypotheses have finished. It may miss a better one.
+
+    Ties go to the better-ranked parent, then to the lower token. Hypotheses that are cut off at the limit come last and
+    are returned only if fewer than `n_best` have finished. A list is shorter than `n_best` only if there are no more
+    sequences within the limit.
 
     Raises ValueError for an invalid argument, FloatingPointError for NaN in the logits.
     """
-    src_ids, limits = prepare_search(model, src_ids, max_extra, beam=beam, alpha=alpha, penalty=penalty, n_best=n_best)
+    src_ids, limits = prepare_search(
+        model, src_ids, max_extra, beam=beam, alpha=alpha, penalty=penalty, n_best=n_best, rule=rule
+    )
     if not len(src_ids):
         return []
     config = model.config
-    n_candidates = 2 * beam if full_beam else beam
+    keeps_beam = rule != "plain"
+    finishes_in_beam = rule in ("transformers", "fairseq")
+    n_candidates = 2 * beam if keeps_beam else beam
     # If EOS counts only among the best `beam`, beam + 1 continuations of a row suffice: at most `beam` that stay live,
     # and EOS.
-    per_row = min(n_candidates, beam + 1) if finish_in_beam else n_candidates
+    per_row = min(n_candidates, beam + 1) if finishes_in_beam else n_candidates
     best = _BestHypotheses(len(src_ids), n_best)
     tree = _PrefixTree()
     n_finished = host.zeros(len(src_ids), host.int64)
@@ -192,7 +198,7 @@ def beam_search(
             logits = model.step(tokens, state)  # (R, V)
             continuations = _Continuations(len(active), log_p, *top_continuations(logits, per_row, config, length))
             candidates = continuations.best(n_candidates)
-            ended, live, new_node = _decide(candidates, config.eos_id, beam, finish_in_beam)
+            ended, live, new_node = _decide(candidates, config.eos_id, beam, finishes_in_beam)
             new_node[live] = tree.add(
                 node[candidates.row[live]], candidates.token[live], candidates.token_log_probability[live]
             )
@@ -209,9 +215,9 @@ def beam_search(
             top = host.where(live, candidates.log_probability, -host.inf).max(axis=1)  # (n,)
             bound = _best_reachable_score(top, length, limit, alpha, penalty)
             done = at_limit | (top == -host.inf)
-            if stop_at_beam:
+            if rule == "fairseq":
                 done |= n_finished[active] >= beam
-            if early_stopping:
+            if stop_when_decided:
                 done |= best.score[active, -1] >= bound
             if at_limit.any():
                 unfinished = {"end": 0.0, "node": new_node, "depth": length}
@@ -225,13 +231,13 @@ def beam_search(
 
             kept = _compacted_places(done)
             active = active[kept]
-            row, tokens, node, log_p = _next_rows(candidates, live, new_node, kept, beam if full_beam else None)
+            row, tokens, node, log_p = _next_rows(candidates, live, new_node, kept, beam if keeps_beam else None)
             if len(row) != len(logits) or (row != host.arange(len(row))).any():
                 state.select(row)
     return _read_hypotheses(best, tree)
 
 
-def _decide(candidates: _Candidates, eos_id: int, beam: int, finish_in_beam: bool) -> tuple[Any, Any, Any]:
+def _decide(candidates: _Candidates, eos_id: int, beam: int, finishes_in_beam: bool) -> tuple[Any, Any, Any]:
     """Return which candidates end (n, C), which stay live (n, C), and an array (n, C) for the nodes of the latter.
 
     The array contains ENDED or BEAM_FULL for the others.
@@ -239,7 +245,7 @@ def _decide(candidates: _Candidates, eos_id: int, beam: int, finish_in_beam: boo
     exists = candidates.log_probability > -host.inf
     ended = exists & (candidates.token == eos_id)
     continues = exists & ~ended
-    if finish_in_beam:
+    if finishes_in_beam:
         ended[:, beam:] = False
     live = continues & (continues.cumsum(axis=1) <= beam)
     return ended, live, host.where(continues, BEAM_FULL, ENDED)

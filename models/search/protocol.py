@@ -17,6 +17,7 @@ from models.cache import DecodingState
 from npx import host
 
 PENALTIES = ("paper", "length")
+RULES = ("plain", "tensor2tensor", "transformers", "fairseq")
 
 
 class SearchModel(Protocol):
@@ -78,9 +79,7 @@ def check_search(
     penalty: str = "paper",
     max_extra: int = 50,
     n_best: int = 1,
-    full_beam: bool = False,
-    finish_in_beam: bool = False,
-    stop_at_beam: bool = False,
+    rule: str = "plain",
 ) -> None:
     """Raise ValueError, naming the option, for invalid options of a search."""
     for name, value in (("beam", beam), ("max_extra", max_extra), ("n_best", n_best)):
@@ -89,12 +88,9 @@ def check_search(
         raise ValueError(f"n_best: expected at most the beam size, {beam}; got {n_best}; try beam={n_best}")
     if not -10 <= alpha <= 10:
         raise ValueError(f"alpha: expected a number between -10 and 10; got {alpha}; try 0.6, as in the paper")
-    if penalty not in PENALTIES:
-        raise ValueError(f"penalty: expected one of {', '.join(PENALTIES)}; got {penalty!r}")
-    switches = {"full_beam": full_beam, "finish_in_beam": finish_in_beam, "stop_at_beam": stop_at_beam}
-    for name, value in switches.items():
-        if not isinstance(value, bool):
-            raise ValueError(f"{name}: expected True or False; got {value!r}")
+    for name, choice, choices in (("penalty", penalty, PENALTIES), ("rule", rule, RULES)):
+        if choice not in choices:
+            raise ValueError(f"{name}: expected one of {', '.join(choices)}; got {choice!r}; try {choices[0]!r}")
 
 
 def check_integer(name: str, value: Any, minimum: int) -> None:

@@ -8,9 +8,9 @@ computed per block and added in the order of the blocks, so no result depends on
 Once the process is configured (`tune.py`), matmuls are split into panels in the same way; otherwise each matmul is a
 single call to BLAS, which then uses its own threads.
 
-Some bugs appear only when an array has several blocks: the last rows are not computed, or each block overwrites the sum
-of the previous ones. Finding them would take large test arrays. Therefore pass every block size through `block_size`,
-in your own kernels too; `small_blocks` then shrinks it for a test:
+Some bugs appear only when an array has several blocks. For example, the last rows are not computed, or each block
+overwrites the sum of the previous ones. To find such bugs without large test arrays, pass every block size through
+`block_size`, in your own kernels too. In a test, `small_blocks` then shrinks it:
 
     step = npx.cpu.row_blocks.block_size(1024)      # 1024, unless a test shrinks it
     parts = npx.cpu.row_blocks.parallel_ranges(body, len(x), step)
@@ -36,7 +36,7 @@ from npx.settings import read_setting
 # Bytes of one operand in a block. Small blocks stay in cache; large blocks cause fewer hand-offs to threads.
 BLOCK_BYTES = 1 << 19
 INLINE_BYTES = 1 << 19  # below this size, waking a thread costs more time than it saves
-INLINE_FLOPS = 4_000_000  # the corresponding limit for a matmul
+INLINE_FLOPS = 4_000_000  # a matmul with fewer operations runs on one thread, for the same reason
 SMALL_FLOPS = 256_000_000  # smaller matmuls (1 to 3 ms on one thread) run faster in halves than in quarters
 PANEL_FLOPS = 16_000_000  # minimum operations per panel, except in a matmul split into two panels
 PANEL_ROWS = 64, 2048  # minimum and maximum rows (or columns) of a matmul that one thread computes at a time
@@ -188,7 +188,7 @@ def parallel_ranges(body: Callable[[int, int], Any], n: int, step: int, inline: 
 
 
 def panel_size(n: int, panels: int = 4) -> int:
-    """Return how many of the n rows (or columns) of a matmul one thread computes at a time.
+    """Return how many of the n rows (or columns) of a matmul a thread computes at a time.
 
     In a configured process, the result is n / panels, limited to the range PANEL_ROWS; otherwise, it is n.
     """
@@ -197,9 +197,10 @@ def panel_size(n: int, panels: int = 4) -> int:
 
 
 def panel_count(flops: int) -> int:
-    """Return the number of panels of a matmul: one for a matmul that one thread computes, otherwise two to four.
+    """Return the number of panels of a matmul: one if it is small enough for one thread, otherwise two to four.
 
-    BLAS repacks the unsplit operand for each panel. The count depends only on the size, not on the number of threads.
+    There are no more, because BLAS repacks the unsplit operand for each panel. The number depends only on the size of
+    the matmul, not on the number of threads.
     """
     return 1 if flops < INLINE_FLOPS else min(max(2, flops // PANEL_FLOPS), 4)
 
@@ -212,7 +213,7 @@ def matmul(a: np.ndarray, b: np.ndarray, out: np.ndarray | None = None) -> np.nd
 
 
 def parallel_matmuls(*matmuls: tuple[np.ndarray, np.ndarray, np.ndarray, bool]) -> None:
-    """Compute out = a @ b (out += a @ b if `add`) on all cores for several independent tuples (a, b, out, add).
+    """Compute several independent matmuls (a, b, out, add) on all cores: out = a @ b, or out += a @ b if `add`.
 
     Each result is split along its rows or its columns, whichever are more numerous: into `panel_count` parts, or into
     halves if there are several small matmuls.

@@ -69,11 +69,11 @@ class Worker:
                 offer.error = error
             _idle.append(self)
             offer.ended.release()
-            del offer  # and with it the arrays that the function refers to
+            del offer  # frees the arrays that the function refers to
 
 
 def make_offers(function: Callable[[], object], n: int) -> list[Offer]:
-    """Offer the function to n idle workers; to fewer if the process already has n workers and some of them are busy."""
+    """Offer the function to n workers, or to fewer if the process already has n workers and some of them are busy."""
     offers: list[Offer] = []
     while len(offers) < n:
         try:

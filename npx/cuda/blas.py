@@ -109,9 +109,9 @@ def _cupy_gemm_ex(cupy: Any) -> Any:
 
 
 def use_graph_handle(cupy: Any) -> None:
-    """Run all later matmuls with a cuBLAS handle that CUDA graphs can capture, in graphs and outside of them.
+    """Run all later matmuls, in CUDA graphs and outside of them, with a cuBLAS handle that graphs can capture.
 
-    The results then have the same bits in both cases.
+    A matmul in a graph therefore gives the same bits as a matmul outside.
     """
     global _graph_handle
     _graph_handle = _graph_handle or Cublas(cupy, DISALLOW_REDUCED_PRECISION_REDUCTION)

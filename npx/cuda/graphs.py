@@ -64,9 +64,11 @@ def capture_stream(cupy: Any) -> Any:
 class Graph:
     """The kernels of a function as a CUDA graph.
 
-    Every call returns the same arrays, those that the function returned. Their values are valid until another graph
-    runs. Creating the first graph switches all matmuls to a cuBLAS handle that can be captured. Raises RuntimeError
-    (the base of CuPy's errors) or MemoryError if the function cannot be captured; then nothing has been computed.
+    Every call returns the arrays that the function returned during the capture. Their values are valid until another
+    graph runs. Creating the first graph switches all matmuls to a cuBLAS handle that can be captured.
+
+    Raises RuntimeError (the base of CuPy's errors) or MemoryError if the function cannot be captured; then nothing has
+    been computed.
     """
 
     def __init__(self, function: Callable[..., Any], inputs: Sequence[np.ndarray]) -> None:

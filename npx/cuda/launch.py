@@ -3,8 +3,8 @@
     launch("softmax.cu", "softmax_rows", grid, block, (x, y, np.int32(n)), T=x.dtype)
 
 A .cu file is next to its reference in `kernels/` and includes only `device.cuh`. Its "Built with:" lines list the
-definitions it is compiled with; `python -m npx.testing.nvrtc_report` compiles all of them for three generations of
-GPUs and reports the registers they use.
+definitions with which it is compiled. `python -m npx.testing.nvrtc_report` compiles the file with each of them, for
+three generations of GPUs, and reports how many registers the kernels use.
 """
 
 import functools
@@ -72,7 +72,7 @@ def launch(
 
 @functools.cache
 def shared_memory(xp: Any) -> int:
-    """Return the bytes of shared memory that the blocks of a multiprocessor share; 64 KiB in the emulator.
+    """Return the bytes of shared memory of a multiprocessor, which its blocks divide; 64 KiB in the emulator.
 
     CUDA reserves 1 KiB of it for each block.
     """

@@ -29,7 +29,7 @@ class Heartbeat:
         self.world = world
         self.timeout = timeout
         self.peer_name, host, pid = peer
-        self.exit_fds: list[int] = []  # a descriptor that becomes readable when that process ends, if it is known
+        self.exit_fds: list[int] = []  # on the same host: a descriptor that becomes readable when that process ends
         if host == socket.gethostname():
             with suppress(AttributeError, OSError):  # a system without pidfds
                 self.exit_fds.append(os.pidfd_open(pid))

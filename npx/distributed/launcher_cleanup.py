@@ -37,7 +37,7 @@ def end_launcher() -> None:
 
 
 def _launcher_pid() -> int:
-    """Return the process ID of the known launcher above this process, or 0."""
+    """Return the process ID of the launcher that started this process, directly or indirectly; 0 if it is unknown."""
     pid = os.getppid()
     while pid > 1:
         with open(f"/proc/{pid}/stat", encoding="utf-8", errors="replace") as file:

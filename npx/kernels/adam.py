@@ -33,7 +33,7 @@ def adam_step(
 ) -> AdamStep:
     """Return the coefficients of update number `step`, counted from 1.
 
-    With c1 = 1 - beta1^t and c2 = 1 - beta2^t, multiplying numerator and denominator by sqrt(c2) turns both bias
+    Let c1 = 1 - beta1^step and c2 = 1 - beta2^step. Multiplying numerator and denominator by sqrt(c2) turns the bias
     corrections into two scalars: lr mhat / (sqrt(vhat) + eps) = (lr sqrt(c2) / c1) m / (sqrt(v) + eps sqrt(c2)).
 
     Args:
@@ -72,7 +72,7 @@ def adam_numpy(p: Array, g: Array, m: Array, v: Array, coefficients: AdamStep, l
     """Update one block at a time, with two small scratch arrays."""
     scale, rate1, rate2, step_size, eps, decay = coefficients
 
-    def body(i: int, j: int) -> None:  # gb, mb, vb: the block's part of scale g, m, v
+    def body(i: int, j: int) -> None:  # gb, mb, vb: the block's part of scale * g, m, v
         gb = g[i:j] * scale
         mb, vb = m[i:j], v[i:j]
         scratch = gb - mb

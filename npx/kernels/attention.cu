@@ -219,7 +219,7 @@ struct ScoreSpec {
 };
 
 // Return a bit mask of the lane's scores, in which bit i is set if value i is allowed. Rows of the tile are queries and
-// columns keys or, if `transposed`, vice versa; `query` and `key` are the first of each.
+// columns keys or, if `transposed`, vice versa; `query` and `key` are the first query and the first key of the tile.
 template <bool transposed>
 __device__ unsigned allowed_bits(const ScoreSpec& spec, int query, int key, int n_queries) {
     unsigned bits = 0;
@@ -380,7 +380,7 @@ __device__ void load_sums(
 
 // Compute the weights after dropout, p, and the gradient of the scores q k^T / sqrt(d_k), gs, for the lane's scores
 // that `bits` allows; the others get zeros. Rows are queries and columns are keys or, if `transposed`, vice versa;
-// first_query and first_key are the first of each.
+// first_query and first_key are the first query and the first key of the tile.
 template <bool transposed>
 __device__ void weights_and_gradient(
     float (&p)[FRAGMENTS][4], float (&gs)[FRAGMENTS][4], const Tile<DK>& q_tile, const Tile<DK>& k_tile,

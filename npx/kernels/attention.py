@@ -34,7 +34,7 @@ def attention(
     """Return y = dropout(p) v with p = softmax(q k^T / sqrt(d_k)) for each sentence and head.
 
     q (B, T, H, d_k); k (B, S, H, d_k); v (B, S, H, d_v); y (B, T, H, d_v). `spec` defines masks, biases and rotary
-    positions (npx/kernels/attention_spec.py); packed inputs have one axis in place of B and T, or of B and S. A query
+    positions (npx/kernels/attention_spec.py). Packed inputs have one axis in place of B and T, or of B and S. A query
     that may attend to no key gets zeros. Saved: the rotated q and k, v, p (B, H, T, S), the dropout, spec.
     """
     q, k = rotate_inputs(q, k, spec)
@@ -95,7 +95,7 @@ def rotate_inputs(q: Array, k: Array, spec: AttentionSpec) -> tuple[Array, Array
 
 
 def rotate_gradients_back(gq: Array, gk: Array, spec: AttentionSpec) -> None:
-    """Turn the gradients of the results of `rotate_inputs` into the gradients of its inputs, in place."""
+    """Compute the gradient of `rotate_inputs` in place: rotate gq and gk back by their positions."""
     if spec.rotary_base is not None:
         q_positions, k_positions = rotary_positions(spec, gq, gk)
         rotate(gq, q_positions, spec.rotary_base, inverse=True, out=gq)
@@ -108,7 +108,7 @@ def heads_first(x: Array) -> Array:
 
 
 def write_out(out: Arrays | None, values: Arrays) -> Arrays:
-    """Copy the values to the arrays `out` and return those; without `out`, return the values."""
+    """Copy the values to the arrays `out` and return these arrays; without `out`, return the values."""
     for target, value in zip(out or (), values, strict=False):
         if target is not value:
             array_module(value).copyto(target, value.astype(target.dtype, copy=False))

@@ -131,7 +131,7 @@ def rotation_factors(x: Array, positions: Any, base: float) -> Array:
 
 @lru_cache(maxsize=16)
 def _consecutive_rotation_factors(first: int, length: int, *args: Any) -> Array:
-    """Return the factors of consecutive positions, which all layers and training steps share."""
+    """Return the factors of consecutive positions. They are cached, because all layers and training steps use them."""
     return read_only(_rotation_factors(np, np.arange(first, first + length), *args))
 
 

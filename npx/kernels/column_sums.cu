@@ -1,6 +1,6 @@
-// Sums over the rows of a float32 matrix, the second phase of the sums in layer_norm.py and linear.py: deterministic,
-// because their order depends only on the number of rows. The loads that a warp issues one after another take all the
-// time, so a block has as many warps as CUDA allows.
+// Sums over the rows of a float32 matrix: the second phase of the sums in layer_norm.py and linear.py. Their order
+// depends only on the number of rows, so they are deterministic. The loads that a warp issues one after another take
+// all the time, so a block has as many warps as CUDA allows.
 // Built with: T = float half_t bf16_t, WARPS = 32
 #include "device.cuh"
 

@@ -19,7 +19,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from npx.array import Array, accumulate, array_module
+from npx.array import Array, add_to_targets, array_module
 from npx.cpu.row_blocks import block_size, map_blocks, parallel_ranges
 from npx.cpu.tune import is_configured
 from npx.cuda import blas
@@ -31,7 +31,7 @@ from npx.precision import accumulation_dtype
 SMOOTHING_CLASSES = ("all", "others", "others_without_pad")
 PANEL = 1024  # maximum number of classes whose logits one thread computes at a time in `linear_cross_entropy`
 CHUNK = 3 << 22  # logits in memory at a time in `linear_cross_entropy`: 48 MiB of float32
-CUDA_CHUNK = 1 << 28  # on a GPU, which needs matmuls of thousands of rows: 512 MiB of bfloat16
+CUDA_CHUNK = 1 << 28  # the same on a GPU, which needs matmuls of thousands of rows: 512 MiB of bfloat16
 RESERVED = 1152  # bytes of a block's shared memory besides its row of logits: 1,024 for CUDA, 128 for sums
 CUDA_ROWS = 64  # on a GPU the rows of a chunk and the allocated columns are multiples of this
 
@@ -50,7 +50,7 @@ class LabelSmoothing(NamedTuple):
     pad_id: int = 0
 
     def target_weights(self, n_classes: int) -> tuple[float, float]:
-        """Return (on, off) of the smoothed target. Raises ValueError for an invalid `epsilon` or `classes`."""
+        """Return the weights (on, off) of the smoothed target. Raises ValueError for invalid attributes."""
         if not 0 <= self.epsilon < 1:
             expected = "a number of at least 0 and below 1"
             raise ValueError(f"label_smoothing: expected {expected}; got {self.epsilon!r}; try 0.1")
@@ -93,7 +93,7 @@ def cross_entropy(logits: Array, targets: Array, smoothing: LabelSmoothing = NO_
 
 @cross_entropy.define_gradient
 def cross_entropy_grad(g: Array, gz: Array) -> Array:
-    """Return g gz (R, V) for the gradient g () of the loss."""
+    """Return g * gz (R, V) for the gradient g () of the loss."""
     return (g * gz).astype(gz.dtype, copy=False)
 
 
@@ -114,15 +114,19 @@ def linear_cross_entropy(
 def linear_cross_entropy_grad(
     g: Array, gx: Array, gw: Array, accumulate_into: Array | None = None
 ) -> tuple[Array, Array]:
-    """Return g gx and g gw for the gradient g () of the loss; g gw is added to `accumulate_into` if that is given."""
+    """Return g * gx and g * gw for the gradient g () of the loss.
+
+    Args:
+        accumulate_into: an array to which g * gw is added, or None for a new array.
+    """
     gx, gw = ((g * gradient).astype(gradient.dtype, copy=False) for gradient in (gx, gw))
-    return accumulate((gx, gw), (None, accumulate_into))
+    return add_to_targets((gx, gw), (None, accumulate_into))
 
 
 @cross_entropy_grad.fast("numpy", "float32", "float64")
 @cross_entropy_grad.fast("cupy", "float32", "float16", "bfloat16")
 def scaled_in_place(g: Array, x: Array) -> Array:
-    """Multiply x by g in place, in x's dtype; safe because no other code uses x."""
+    """Multiply x by g in place, in the dtype of x. No other code uses x."""
     x *= g
     return x
 
@@ -207,7 +211,7 @@ def linear_cross_entropy_numpy(
     on, off = smoothing.target_weights(len(w))
     token_rows = np.flatnonzero(targets != smoothing.pad_id)
     has_padding = len(token_rows) < len(x)
-    x_tokens = x  # and below gx_tokens: without the rows of padding
+    x_tokens = x  # x, and below gx, without the rows of padding
     if has_padding:
         x_tokens = x[token_rows]
         targets = targets[token_rows]
@@ -343,7 +347,7 @@ def total_loss(losses: Array) -> Array:
 def linear_cross_entropy_cuda(
     x: Array, w: Array, targets: Array, smoothing: LabelSmoothing = NO_SMOOTHING, grad: bool = True
 ) -> Output:
-    """Compute chunks of rows in one buffer for logits and their gradient; gw accumulates in float32.
+    """Compute chunks of rows in one buffer for logits and their gradient. The chunks of gw are added in float32.
 
     Rows of padding are computed too, with a zero gradient: to skip them, the host would have to wait for their count.
     """

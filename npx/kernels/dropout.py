@@ -10,7 +10,7 @@ from npx.cuda.launch import BLOCK_THREADS, contiguous, launch
 from npx.dispatch import Output, kernel
 from npx.random import Key, bits16
 
-WORD_VALUES = 1 << 16  # values of a 16-bit word; a value of x is dropped if its random word is below rate * WORD_VALUES
+WORD_VALUES = 1 << 16  # number of values of a random 16-bit word; words below rate * WORD_VALUES drop their value
 
 
 class DropoutSpec(NamedTuple):
@@ -36,7 +36,7 @@ class DropoutSpec(NamedTuple):
         return WORD_VALUES / n_kept if n_kept else 0.0
 
     def keep_mask(self, shape: tuple[int, ...]) -> np.ndarray:
-        """Return a host array of bools, False where values are dropped; they depend only on key, rate and position."""
+        """Return a bool array on the host, False where a value is dropped. It depends only on key and rate."""
         size = int(np.prod(shape))
         keep = np.empty(size, bool)
 
@@ -82,7 +82,7 @@ def dropout_grad_numpy(g: Array, drop: DropoutSpec | None, keep: Array | None) -
 
 @dropout.fast("numpy", "float32", "float64")
 def dropout_numpy(x: Array, drop: DropoutSpec | None) -> Output:
-    """Generate the mask, then apply it as the gradient does."""
+    """Generate the mask and multiply by it."""
     keep = drop and drop.keep_mask(x.shape)
     return dropout_grad_numpy(x, drop, keep), (drop, keep)
 
@@ -106,5 +106,5 @@ def dropout_grad_cuda(g: Array, drop: DropoutSpec | None) -> Array:
 
 @dropout.fast("cupy", "float32", "float16", "bfloat16")
 def dropout_cuda(x: Array, drop: DropoutSpec | None) -> Output:
-    """Run the gradient's kernel; the backward pass generates the mask again."""
+    """Generate the mask within the kernel and do not save it: the gradient runs the same kernel."""
     return dropout_grad_cuda(x, drop), (drop,)

@@ -4,7 +4,7 @@ from typing import Any
 
 import numpy as np
 
-from npx.array import NO_TARGETS, Array, GradientTargets, accumulate, array_module
+from npx.array import NO_TARGETS, Array, GradientTargets, add_to_targets, array_module
 from npx.cpu.row_blocks import block_size, map_blocks
 from npx.cuda.launch import contiguous, launch
 from npx.dispatch import Output, kernel
@@ -43,7 +43,7 @@ def layer_norm_grad(
     gx = rstd * (h - xp.mean(h, -1, keepdims=True) - xhat * xp.mean(h * xhat, -1, keepdims=True))
     rows = tuple(range(g.ndim - 1))
     gx, ggamma, gbeta = (part.astype(g.dtype, copy=False) for part in (gx, xp.sum(g * xhat, rows), xp.sum(g, rows)))
-    return gx, *accumulate((ggamma, gbeta), accumulate_into)
+    return gx, *add_to_targets((ggamma, gbeta), accumulate_into)
 
 
 def check_norm_inputs(name: str, x: Array, residual: Array | None = None) -> None:
@@ -55,9 +55,9 @@ def check_norm_inputs(name: str, x: Array, residual: Array | None = None) -> Non
 
 
 def norm_rows(x: Array, gamma: Array, beta: Array, eps: float, xhat: Array, y: Array, rstd: Array) -> None:
-    """Normalize the rows x (n, D); write xhat (n, D) (possibly to x itself), y (n, D) and rstd (n, 1)."""
+    """Normalize the rows x (n, D), and write xhat (n, D), which may be x itself, y (n, D) and rstd (n, 1)."""
     np.subtract(x, row_means(x), out=xhat)
-    np.vecdot(xhat, xhat, out=rstd[:, 0])  # until it is complete, rstd holds the variance, then its root
+    np.vecdot(xhat, xhat, out=rstd[:, 0])  # rstd is also scratch memory: first for the variance, then for its root
     rstd /= xhat.shape[-1]
     rstd += eps
     np.sqrt(rstd, out=rstd)
@@ -164,7 +164,7 @@ def residual_norm_grad_numpy(
     gresidual = np.empty(g.shape, g.dtype)
     gx = gresidual if keep is None else np.empty(g.shape, g.dtype)
     if not g.size:
-        return gx, gresidual, *accumulate((np.zeros(d, g.dtype), np.zeros(d, g.dtype)), accumulate_into)
+        return gx, gresidual, *add_to_targets((np.zeros(d, g.dtype), np.zeros(d, g.dtype)), accumulate_into)
     g2, y2, r2, gres2, gx2, keep2 = (as_rows(a) for a in (g, y, rstd, gresidual, gx, keep))
     lossy, xhat_lossy = saved_xhat
     scale = drop.scale if drop else 1.0
@@ -183,7 +183,7 @@ def residual_norm_grad_numpy(
 
     parts = map_blocks(body, len(g2), g2[:1].nbytes)
     sums = tuple(np.add.reduce(part, axis=0) for part in zip(*parts, strict=True))
-    return gx, gresidual, *accumulate(sums, accumulate_into)
+    return gx, gresidual, *add_to_targets(sums, accumulate_into)
 
 
 def as_rows(x: Array | None) -> Any:

@@ -2,7 +2,7 @@
 
 import numpy as np
 
-from npx.array import NO_TARGETS, Array, GradientTargets, accumulate, array_module
+from npx.array import NO_TARGETS, Array, GradientTargets, add_to_targets, array_module
 from npx.cpu import row_blocks
 from npx.cpu.row_blocks import map_blocks, matmul, panel_count, panel_size, parallel_matmuls, parallel_ranges
 from npx.cuda import blas
@@ -41,7 +41,7 @@ def linear_grad(
     if y is not None:
         g = g * (y > 0)
     gx, gw = (part.astype(g.dtype, copy=False) for part in (g @ w.T, x.T @ g))
-    return accumulate((gx, gw, g.sum(axis=0) if bias else None), accumulate_into)
+    return add_to_targets((gx, gw, g.sum(axis=0) if bias else None), accumulate_into)
 
 
 @linear.fast("numpy", "float32", "float64")
@@ -76,7 +76,7 @@ def linear_grad_numpy(
     gx = np.empty(x.shape, g.dtype) if x_target is None else x_target
     gw = np.empty(w.shape, g.dtype) if w_target is None else w_target
     parallel_matmuls((g, w.T, gx, x_target is not None), (x.T, g, gw, w_target is not None))
-    return gx, gw, accumulate((column_sums(g),), accumulate_into[2:])[0] if bias else None
+    return gx, gw, add_to_targets((column_sums(g),), accumulate_into[2:])[0] if bias else None
 
 
 SLICE_ROWS = 128  # rows that one block sums in `relu_grad`
@@ -112,7 +112,7 @@ def linear_grad_cuda(
 
 
 def mask_and_sum(g: Array, y: Array | None, bias: bool, accumulate_into: GradientTargets) -> tuple[Array, Array | None]:
-    """Return (g masked by y > 0, or g itself if y is None; the sum of its rows, or None if not `bias`)."""
+    """Set g to 0 where y = 0, unless y is None. Return this masked g and, if `bias`, the sum of its rows, else None."""
     if y is None and not bias:
         return g, None
     xp = array_module(g)

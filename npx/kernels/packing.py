@@ -55,7 +55,7 @@ class Packing(NamedTuple):
         return Packing(from_host(self.starts), from_host(self.flat_index), self.max_length)
 
     def select(self, i: int, j: int) -> tuple[slice, "Packing"]:
-        """Return the rows of sentences i to j - 1 and their packing. This packing must be on the host."""
+        """Return the rows of sentences i to j - 1 and their packing. `self` must be on the host."""
         starts = self.starts[i : j + 1]
         rows = slice(int(starts[0]), int(starts[-1]))
         max_length = int((starts[1:] - starts[:-1]).max())

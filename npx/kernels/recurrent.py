@@ -1,7 +1,8 @@
 """The recurrences of LSTM (Hochreiter and Schmidhuber, 1997) and GRU (Cho et al., 2014), all steps in one call.
 
 One matmul before the kernel yields the gate inputs z = x W_x + b of all steps, so a step computes only h w and the
-gates. One matmul after the last step yields the gradient of w. Arrays are time-major: steps access contiguous rows.
+gates. One matmul after the last step yields the gradient of w. Arrays are time-major, so that the rows of a step are
+contiguous.
 """
 
 from typing import Any
@@ -24,7 +25,7 @@ def split_columns(x: Any, n: int) -> list[Any]:
 
 @kernel
 def lstm(z: Array, w: Array, state: Array) -> Output:
-    """Return the outputs h_t of T steps.
+    """Return the outputs h_t of T steps of an LSTM.
 
         i, f, o = sigmoid(z_t + h_(t-1) w) and u = tanh(z_t + h_(t-1) w), each from its own columns of z and w
         c_t = f c_(t-1) + i u,  h_t = o tanh(c_t)
@@ -53,8 +54,8 @@ def lstm(z: Array, w: Array, state: Array) -> Output:
 def lstm_grad(g: Array, w: Array, gates: Array, hs: Array, cs: Array) -> tuple[Array, Array]:
     """Return the gradients (gz, gw) of `lstm`; the initial state is a constant.
 
-    The gradient of h_t is g_t + gz_(t+1) w^T. The gradient of c_t is a term through h_t plus f_(t+1) gc_(t+1). The
-    derivatives are sigmoid' = s (1 - s) and tanh' = 1 - u^2.
+    The gradient of h_t is g_t + gz_(t+1) w^T. The gradient of c_t is the sum of two terms: one through h_t, and
+    f_(t+1) gc_(t+1). The derivatives are sigmoid' = s (1 - s) and tanh' = 1 - u^2.
     """
     xp = array_module(g)
     gz = xp.empty_like(gates)
@@ -76,7 +77,7 @@ def lstm_grad(g: Array, w: Array, gates: Array, hs: Array, cs: Array) -> tuple[A
 
 @kernel
 def gru(z: Array, w: Array, b: Array, state: Array) -> Output:
-    """Return the outputs h_t of T steps.
+    """Return the outputs h_t of T steps of a GRU.
 
         r, s = sigmoid(z_t + h_(t-1) w), q = h_(t-1) w + b, u = tanh(z_t + r q), each from its own columns
         h_t = s h_(t-1) + (1 - s) u

@@ -1,8 +1,8 @@
-// Sums over chunks and rows of logits (cross_entropy.py): deterministic, and in float32.
+// Sums over chunks and rows of logits (cross_entropy.py), which are deterministic and computed in float32.
 // Built with: T = float half_t bf16_t
 #include "device.cuh"
 
-// total += factor[0] part, n values each.
+// Compute total += factor[0] * part for n values.
 extern "C" __global__ void accumulate(float* total, const float* factor, const T* part, i64 n) {
     i64 start = 8 * (blockIdx.x * (i64)blockDim.x + threadIdx.x);
     int count = (int)min(n - start, (i64)8);

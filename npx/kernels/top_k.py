@@ -81,7 +81,7 @@ def top_k_numpy(logits: Array, k: int, excluded: tuple[int, ...] = ()) -> tuple[
 
 @top_k.fast("cupy", "float32", "float16", "bfloat16")
 def top_k_of_rows(logits: Array, k: int, excluded: tuple[int, ...] = ()) -> tuple[Array, Array]:
-    """Find the largest logits of each row without sorting it, which CuPy does not do for bfloat16."""
+    """Find the largest logits of each row one by one, because CuPy cannot sort bfloat16."""
     xp = array_module(logits)
     z = logits.astype(accumulation_dtype(logits.dtype), copy=True)
     z -= z.max(axis=1, keepdims=True)
@@ -94,9 +94,9 @@ def top_k_of_rows(logits: Array, k: int, excluded: tuple[int, ...] = ()) -> tupl
 
 
 def first_maxima(z: Array, k: int) -> tuple[Array, Array]:
-    """Return the k largest values (n, k) of each row of z and their columns; overwrite them in z with -inf.
+    """Return the k largest values (n, k) of each row of z and their columns; in z, replace them with -inf.
 
-    Of equal values, the first counts as larger.
+    Equal values are taken from left to right.
     """
     xp = array_module(z)
     rows = xp.arange(len(z))

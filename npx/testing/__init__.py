@@ -1,1 +1,1 @@
-"""Test machinery for kernels: a CUDA emulator, a compiler report and interleaved threads. Imported only when used."""
+"""Test machinery for kernels (CUDA emulator, compiler report, interleaved threads), imported only when it is used."""

@@ -35,7 +35,7 @@ class CompileError(RuntimeError):
 
 
 class KernelResources(NamedTuple):
-    """What a kernel needs, according to the compiler: registers per thread, spilled bytes, bytes of shared memory."""
+    """The resources of a kernel, as reported by the compiler: registers per thread, spilled bytes, shared bytes."""
 
     source: str
     kernel: str
@@ -124,9 +124,10 @@ def read_log(log: str) -> Iterator[tuple[str, int, int, int]]:
 def kernel_resources(
     source: str, architectures: Sequence[str] = ARCHITECTURES, selected: list[dict[str, str]] | None = None
 ) -> list[KernelResources]:
-    """Compile a file with each of the `selected` definitions, or of those it lists; return its kernels' resources.
+    """Compile a file and return the resources of its kernels. The results are cached on disk.
 
-    The results are cached on disk.
+    Args:
+        selected: the definitions with which to compile the file. Default: those that it lists.
     """
     major, minor = ctypes.c_int(), ctypes.c_int()
     load_nvrtc().nvrtcVersion(ctypes.byref(major), ctypes.byref(minor))
@@ -166,7 +167,7 @@ def table(rows: list[KernelResources]) -> str:
 
 
 def main(names: list[str]) -> int:
-    """Print the table of the named or all kernel files; return 2 without NVRTC, 1 if a kernel does not compile."""
+    """Print the table of the named or all kernel files. Return 2 without NVRTC, 1 if a kernel does not compile."""
     try:
         load_nvrtc()
     except CompileError as error:

@@ -1,4 +1,4 @@
-"""Accumulation in place: `accumulates` vjps, `accumulate_into` of the kernels, and the flat gradient of a model."""
+"""Accumulation in place: `adds_in_place` vjps, `accumulate_into` of the kernels, and the flat gradient of a model."""
 
 import inspect
 
@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 
 import models
 import npx
-from autograd import Tensor, accumulates, differentiable, engine, neural
+from autograd import Tensor, adds_in_place, differentiable, engine, neural
 from autograd import operations as ops
 from npx.dispatch import kernel_mode
 from npx.precision import dtype_named
@@ -33,7 +33,7 @@ def put(gradient, total):
 
 def weighted(x, y):
     """2 x + 3 y, with a vjp that accumulates."""
-    return 2 * x + 3 * y, accumulates(
+    return 2 * x + 3 * y, adds_in_place(
         lambda g, accumulate_into: (put(2 * g, accumulate_into[0]), put(3 * g, accumulate_into[1]))
     )
 
@@ -45,12 +45,12 @@ def shared(x, y):
         new = g.copy()
         return new, new
 
-    return x + y, accumulates(vjp)
+    return x + y, adds_in_place(vjp)
 
 
 def first_only(x, y):
     """2 x + y, with a vjp that accumulates for x and ignores the sum of y."""
-    return 2 * x + y, accumulates(lambda g, accumulate_into: (put(2 * g, accumulate_into[0]), g.copy()))
+    return 2 * x + y, adds_in_place(lambda g, accumulate_into: (put(2 * g, accumulate_into[0]), g.copy()))
 
 
 PLAIN = {  # the same functions with plain vjps
@@ -120,11 +120,11 @@ def targets_of(*parents, before=()):
             seen.append(accumulate_into)
             return tuple(g.copy() for _ in arrays)
 
-        return sum(arrays), accumulates(vjp)
+        return sum(arrays), adds_in_place(vjp)
 
     @differentiable
     def use(x, way):
-        return x * 1.0, accumulates(lambda g, accumulate_into: (g.copy(),)) if way == "adds" else lambda g: (g,)
+        return x * 1.0, adds_in_place(lambda g, accumulate_into: (g.copy(),)) if way == "adds" else lambda g: (g,)
 
     y = watched(*parents)
     for way in before:
@@ -157,7 +157,7 @@ def test_new_arrays_of_an_accumulating_vjp_are_not_copied():
 
     @differentiable
     def returns_new(x):
-        return x * 1.0, accumulates(lambda g, accumulate_into: returned.append(g * 2) or (returned[-1],))
+        return x * 1.0, adds_in_place(lambda g, accumulate_into: returned.append(g * 2) or (returned[-1],))
 
     leaf = Tensor(np.ones(3), requires_grad=True)
     returns_new(leaf).backward(np.ones(3))
@@ -196,7 +196,7 @@ def test_an_array_returned_for_two_inputs_is_not_added_to():
 def test_an_accumulating_vjp_with_a_wrong_shape_raises():
     @differentiable
     def faulty(x):
-        return x * 1.0, accumulates(lambda g, accumulate_into: (g[:1].copy(),))
+        return x * 1.0, adds_in_place(lambda g, accumulate_into: (g[:1].copy(),))
 
     with pytest.raises(RuntimeError, match=r"faulty: expected a vjp that returns a gradient \(2,\)"):
         faulty(Tensor(np.ones(2), requires_grad=True)).backward(np.ones(2))

@@ -1,4 +1,4 @@
-"""docs/derivations.md: lines are functions, adjacent ones agree to 1e-12 on random inputs, the last is the kernel."""
+"""Check docs/derivations.md: adjacent lines of a derivation agree to 1e-12 on random inputs."""
 
 import re
 
@@ -13,12 +13,12 @@ from tests.derivations import DERIVATIONS, DRAWN, basics
 PAGE = Page(ROOT / "docs" / "derivations.md")
 
 
-def test_there_are_thirteen():
+def test_there_are_thirteen_derivations():
     assert len(DERIVATIONS) == 13 and DERIVATIONS.keys() == DRAWN.keys()
 
 
 @pytest.mark.parametrize("title", DERIVATIONS)
-def test_neighbours_agree(title):
+def test_adjacent_lines_agree(title):
     lines = DERIVATIONS[title]
     for seed in range(20):
         case = DRAWN[title](np.random.default_rng(seed))
@@ -27,7 +27,7 @@ def test_neighbours_agree(title):
             assert same(one, other, 1e-12), f"{line.__name__}: expected the result of the previous line, seed {seed}"
 
 
-def test_the_page_has_every_line_as_it_stands_here():
+def test_the_page_quotes_every_line():
     PAGE.check_quotations()
     quoted = [block.code for block in PAGE.blocks]
     assert all(block.source.startswith("tests/derivations/") for block in PAGE.blocks)
@@ -50,4 +50,4 @@ def test_a_wrong_line_is_found(monkeypatch):
     lines[3] = lambda g, x: basics.softmax(x) * g
     monkeypatch.setitem(DERIVATIONS, "softmax", lines)
     with pytest.raises(AssertionError, match="expected the result of the previous line"):
-        test_neighbours_agree("softmax")
+        test_adjacent_lines_agree("softmax")

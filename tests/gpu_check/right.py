@@ -44,7 +44,7 @@ def step(name: str, device: str, sizes: Sizes) -> tuple[float, np.ndarray, np.nd
         precision = npx.use_precision(name)
         model, src, tgt = small_model(precision.weight_dtype, sizes)
         flat = FlatParameters(model, precision.compute_dtype if precision.is_mixed else None)
-        assert (flat.low_precision is not None) == precision.is_mixed and flat.grad.dtype == np.float32
+        assert (flat.low_precision is not None) == precision.is_mixed and flat.flatten_grad().dtype == np.float32
     else:
         model, src, tgt = small_model(name, sizes)
         flat = FlatParameters(model)
@@ -52,7 +52,7 @@ def step(name: str, device: str, sizes: Sizes) -> tuple[float, np.ndarray, np.nd
     with npx.keyed(3, 4):
         loss = model.loss(npx.asarray(src), npx.asarray(tgt))
     loss.backward(scale)
-    gradient = npx.to_host(flat.grad).astype("float64") / scale
+    gradient = npx.to_host(flat.flatten_grad()).astype("float64") / scale
     if name in npx.PRECISIONS:
         Adam(flat).step(1e-3, 1 / scale)
         if flat.low_precision is not None:

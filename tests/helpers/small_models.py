@@ -69,4 +69,4 @@ def gradient(model, *parts, **options):
     flat.zero_grad()
     for src, tgt in parts:
         model.loss(src, tgt, **options).backward()
-    return flat.grad.copy()
+    return flat.flatten_grad().copy()

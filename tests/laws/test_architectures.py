@@ -63,26 +63,32 @@ def test_a_later_target_token_never_changes_an_earlier_output(kind):
         assert abs(after[0, position] - before[0, position]).max() > 1e-9
 
 
-@every_kind
-def test_padding_packing_and_batch_composition_change_nothing(kind):
-    model = build(kind).eval()
+def padded_batch_and_its_pairs():
+    """Return a batch of three sentence pairs with extra padding, and a list of batches with one of the pairs each."""
     rng = np.random.default_rng(4)
     sources, targets = sentences(rng, 3), sentences(rng, 3)
-    together = batch(sources, targets, extra=2)
+    pairs = [batch([source], [target]) for source, target in zip(sources, targets, strict=True)]
+    return batch(sources, targets, extra=2), pairs
+
+
+@every_kind
+def test_the_loss_of_a_batch_is_the_sum_over_its_pairs_packed_or_padded(kind):
+    model = build(kind).eval()
+    padded_batch, pairs = padded_batch_and_its_pairs()
+    expected = sum(model.loss(*pair, loss_normalizer=1).item() for pair in pairs)
+    assert model.loss(*padded_batch, loss_normalizer=1).item() == pytest.approx(expected, rel=1e-12)
     options = {"label_smoothing": 0.1, "smoothing_classes": "all", "loss_normalizer": 1.0}
-    loss = model.loss(*together, loss_normalizer=1).item()
-    total = 0.0
-    assert loss == pytest.approx(
-        model.loss_on_device(*model.checked_loss_inputs(*together), **options).item(), rel=1e-12
-    )
-    expected = gradient(model, together, loss_normalizer=1)
-    summed = 0.0
-    for pair in zip(sources, targets, strict=True):
-        single = batch(pair[:1], pair[1:])
-        total += model.loss(*single, loss_normalizer=1).item()
-        summed += gradient(model, single, loss_normalizer=1)
-    assert loss == pytest.approx(total, rel=1e-12)
-    np.testing.assert_allclose(summed, expected, rtol=0, atol=1e-11 * abs(expected).max())
+    loss = model.loss_on_device(*model.checked_loss_inputs(*padded_batch), **options)  # does not pack the sentences
+    assert loss.item() == pytest.approx(expected, rel=1e-12)
+
+
+@every_kind
+def test_the_gradient_of_a_batch_is_the_sum_over_its_pairs(kind):
+    model = build(kind).eval()
+    padded_batch, pairs = padded_batch_and_its_pairs()
+    expected = sum(gradient(model, pair, loss_normalizer=1) for pair in pairs)
+    result = gradient(model, padded_batch, loss_normalizer=1)
+    np.testing.assert_allclose(result, expected, rtol=0, atol=1e-11 * abs(expected).max())
 
 
 @pytest.mark.slow

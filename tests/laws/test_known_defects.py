@@ -33,7 +33,7 @@ def gradient(m, src, tgt, **options):
     flat = FlatParameters(m)
     flat.zero_grad()
     m.loss(src, tgt, **options).backward()
-    return flat.grad.copy()
+    return flat.flatten_grad().copy()
 
 
 # The engine

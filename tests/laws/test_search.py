@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 import npx
 from autograd import no_grad
 from models import DecodingState, Transformer, TransformerConfig
-from models.search import beam_search, check_search, greedy_search, length_penalty
+from models.search import RULES, beam_search, check_search, greedy_search, length_penalty
 from models.search.tree import SearchTree
 
 PAD, BOS, EOS, FIRST = 0, 1, 2, 3
@@ -116,13 +116,9 @@ def test_a_beam_as_wide_as_the_search_space_finds_the_optimum(seed, alpha, penal
         np.testing.assert_allclose([h.score for h in hypotheses], [score[t] for t in best], rtol=1e-5, atol=1e-5)
 
 
-def full_beam_search(model, row, beam, alpha, penalty, limit, finish_in_beam, stop_at_beam):
-    """Return the best tokens by the rule of tensor2tensor's beam_search, using lists, up to the limit.
-
-    Args:
-        finish_in_beam: use the rule of transformers: only hypotheses that end among the `beam` best are finished.
-        stop_at_beam: stop when `beam` hypotheses have finished.
-    """
+def search_with_lists(model, row, beam, alpha, penalty, limit, rule):
+    """Return the best tokens by a rule of `beam_search`, using lists, up to the limit."""
+    width = beam if rule == "plain" else 2 * beam
     live = [([], 0.0)]
     finished = []
     for length in range(1, limit + 1):
@@ -132,29 +128,28 @@ def full_beam_search(model, row, beam, alpha, penalty, limit, finish_in_beam, st
                 is_end = token == EOS
                 total = log_probability(model, row, tokens if is_end else [*tokens, token], is_end)
                 grown.append(([*tokens, token], total))
-        grown = sorted(grown, key=lambda pair: -pair[1])[: 2 * beam]
+        grown = sorted(grown, key=lambda pair: -pair[1])[:width]
         divisor = length_penalty(length, alpha, penalty)
-        ranked = grown[:beam] if finish_in_beam else grown
+        ranked = grown if rule == "tensor2tensor" else grown[:beam]
         finished += [(tokens[:-1], total / divisor) for tokens, total in ranked if tokens[-1] == EOS]
         live = [pair for pair in grown if pair[0][-1] != EOS][:beam]
-        if stop_at_beam and len(finished) >= beam:
+        if rule == "fairseq" and len(finished) >= beam:
             break
     return max(finished, key=lambda pair: pair[1])[0] if finished else live[0][0]
 
 
-@given(seeds, alphas, penalties, st.integers(1, 4), st.sampled_from([-1.0, 0.0, 3.0]), st.booleans(), st.booleans())
+@given(seeds, alphas, penalties, st.integers(1, 4), st.sampled_from([-1.0, 0.0, 3.0]), st.sampled_from(RULES))
 @settings(max_examples=60, deadline=None)
-def test_a_full_beam_equals_a_plain_loop(seed, alpha, penalty, beam, end_bias, finish_in_beam, stop_at_beam):
+def test_each_rule_equals_a_search_with_lists(seed, alpha, penalty, beam, end_bias, rule):
     rng = np.random.default_rng(seed)
     model = MarkovModel(7, seed, end_bias=end_bias)
     src = sources(rng, 3, 2, 7)
-    options = {"beam": beam, "alpha": alpha, "penalty": penalty, "max_extra": 3, "full_beam": True}
-    rules = {"finish_in_beam": finish_in_beam, "stop_at_beam": stop_at_beam}
-    for early_stopping in (True, False):
-        results = beam_search(model, src, early_stopping=early_stopping, **options, **rules)
+    options = {"beam": beam, "alpha": alpha, "penalty": penalty, "max_extra": 3, "rule": rule}
+    for stop_when_decided in (True, False):
+        results = beam_search(model, src, stop_when_decided=stop_when_decided, **options)
         for row, (best, *_) in zip(src, results, strict=True):
             limit = source_length(row) + 3
-            assert best.tokens == full_beam_search(model, row, beam, alpha, penalty, limit, **rules)
+            assert best.tokens == search_with_lists(model, row, beam, alpha, penalty, limit, rule)
 
 
 def test_a_full_beam_keeps_its_size_and_the_tree_says_what_was_dropped():
@@ -166,7 +161,7 @@ def test_a_full_beam_keeps_its_size_and_the_tree_says_what_was_dropped():
         tree(step)
         sizes.append((step.node[0] >= 0).sum())
 
-    beam_search(model, np.array([[5, 6, 7, EOS]]), beam=3, max_extra=4, full_beam=True, observe=observe)
+    beam_search(model, np.array([[5, 6, 7, EOS]]), beam=3, max_extra=4, rule="tensor2tensor", observe=observe)
     assert len(sizes) > 1 and set(sizes) == {3}
     for length in range(1, len(sizes) + 1):
         fates = [(c.token == EOS, c.fate) for c in tree.candidates if c.length == length][:6]
@@ -205,21 +200,21 @@ def test_batched_equals_one_by_one_and_padding_changes_nothing(seed, coarse, alp
 
 @given(seeds, st.booleans(), alphas, penalties, st.integers(1, 5), st.sampled_from([0.0, 3.0]), st.data())
 @settings(max_examples=80, deadline=None)
-def test_early_stopping_does_not_change_the_result(seed, coarse, alpha, penalty, beam, end_bias, data):
+def test_stopping_when_the_result_is_decided_does_not_change_it(seed, coarse, alpha, penalty, beam, end_bias, data):
     n_best = data.draw(st.integers(1, beam))
     rng = np.random.default_rng(seed)
     model = MarkovModel(8, seed, coarse, end_bias)
     src = sources(rng, 5, 5, 8)
     options = {"beam": beam, "alpha": alpha, "penalty": penalty, "max_extra": 8, "n_best": n_best}
-    assert beam_search(model, src, **options) == beam_search(model, src, **options, early_stopping=False)
+    assert beam_search(model, src, **options) == beam_search(model, src, **options, stop_when_decided=False)
 
 
-def test_early_stopping_saves_work_and_finished_sentences_leave_the_batch():
+def test_stopping_when_decided_saves_work_and_finished_sentences_leave_the_batch():
     model = MarkovModel(8, 1, end_bias=4.0)
     src = sources(np.random.default_rng(1), 20, 5, 8)
     beam_search(model, src, beam=4, max_extra=30)
     early, model.rows_run = model.rows_run, 0
-    beam_search(model, src, beam=4, max_extra=30, early_stopping=False)
+    beam_search(model, src, beam=4, max_extra=30, stop_when_decided=False)
     assert early < model.rows_run / 3
     assert model.rows_run <= sum(4 * (source_length(row) + 30) for row in src)
 

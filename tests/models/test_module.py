@@ -104,13 +104,13 @@ def test_parameters_are_views_of_the_flat_buffer():
     before = tree.state_dict()
     tree.scale.grad = np.full(3, 5, "float32")
     flat = FlatParameters(tree)
-    assert list(flat.spans) == NAMES and flat.data.shape == flat.grad.shape == (tree.n_parameters(),)
+    assert list(flat.spans) == NAMES and flat.data.shape == flat.flatten_grad().shape == (tree.n_parameters(),)
     assert sorted(s.start for s in flat.spans.values())[1:] == sorted(s.stop for s in flat.spans.values())[:-1]
     for name, p in tree.named_parameters():
         assert np.array_equal(p.data, before[name])
-        assert np.shares_memory(p.data, flat.data) and np.shares_memory(p.grad, flat.grad)
+        assert np.shares_memory(p.data, flat.data) and np.shares_memory(p.grad, flat.flatten_grad())
         assert np.array_equal(flat.data[flat.spans[name]], before[name].reshape(-1))
-    assert np.array_equal(flat.grad[flat.spans["scale"]], [5, 5, 5]), "existing gradients must be kept"
+    assert np.array_equal(flat.flatten_grad()[flat.spans["scale"]], [5, 5, 5]), "existing gradients must be kept"
     flat.data += 1
     assert np.array_equal(tree.stack[1].beta.data, [1, 1, 1, 1])
     tree.load_state_dict(before)
@@ -122,35 +122,36 @@ def test_parameters_are_views_of_the_flat_buffer():
 def test_backward_writes_into_the_flat_gradient():
     tree = Tree()
     flat = FlatParameters(tree)
-    buffer = flat.grad
+    buffer = flat.flatten_grad()
     for _ in range(2):
         tree(Tensor(np.array([[1, 2, 4]], "float32"))).sum().backward()
-    assert flat.grad is buffer and np.array_equal(flat.grad[flat.spans["tied.beta"]], [2, 2, 2])
-    assert not flat.grad[flat.spans["stack.0.gamma"]].any()
+    assert flat.flatten_grad() is buffer and np.array_equal(flat.flatten_grad()[flat.spans["tied.beta"]], [2, 2, 2])
+    assert not flat.flatten_grad()[flat.spans["stack.0.gamma"]].any()
     assert all(np.shares_memory(p.grad, buffer) for p in tree.parameters())
 
 
 @pytest.mark.parametrize("chunk_size", [0, 7, 1 << 17])
-def test_gradients_are_separate_until_the_flat_gradient_is_read(monkeypatch, chunk_size):
+def test_gradients_are_separate_until_they_are_flattened(monkeypatch, chunk_size):
     """Chunks are in the order of the weights; a missing gradient counts as zeros."""
     monkeypatch.setattr("models.parameters.CHUNK_SIZE", chunk_size)
     tree, other = Tree(), Tree()
     flat = FlatParameters(tree)
     reference = FlatParameters(other)
-    buffer = reference.grad
+    buffer = reference.flatten_grad()
     for module in (tree, other):
         for _ in range(2):
             module(Tensor(np.array([[1, 2, 4]], "float32"))).sum().backward()
-    assert tree.stack[0].gamma.grad is None and not np.shares_memory(tree.tied.beta.grad, buffer)
+    assert flat.grad is None and tree.stack[0].gamma.grad is None, "reading `grad` must not create the array"
+    assert not np.shares_memory(tree.tied.beta.grad, buffer)
     spans, chunks = zip(*flat.gradient_chunks(), strict=True)
     assert [s.start for s in spans] == [0, *(s.stop for s in spans[:-1])] and spans[-1].stop == flat.data.size
     assert len(chunks) == {0: len(NAMES), 1 << 17: 1}.get(chunk_size, len(chunks))
     assert np.array_equal(np.concatenate(chunks), buffer) and next(reference.gradient_chunks())[1] is buffer
-    assert np.array_equal(flat.grad, buffer), "the flat gradient must contain the separate ones"
-    assert all(np.shares_memory(p.grad, flat.grad) for p in tree.parameters())
+    assert np.array_equal(flat.flatten_grad(), buffer), "the flat gradient must contain the separate ones"
+    assert all(np.shares_memory(p.grad, flat.flatten_grad()) for p in tree.parameters())
     for parameters in (flat, FlatParameters(third := Tree())):
         parameters.zero_grad()
-    assert not flat.grad.any() and all(p.grad is None for p in third.parameters())
+    assert not flat.flatten_grad().any() and all(p.grad is None for p in third.parameters())
 
 
 def test_a_flat_buffer_has_one_dtype():
@@ -262,23 +263,24 @@ def test_frozen_parameters_are_not_updated():
     assert (square.second.data < 2).all()
 
 
-@pytest.mark.parametrize("read_flat", [False, True])
-def test_a_gradient_may_be_assigned(read_flat):
-    """Assignment works even after the flat gradient has been read."""
+@pytest.mark.parametrize("flatten", [False, True])
+def test_a_gradient_may_be_assigned(flatten):
+    """Assignment works even after `flatten_grad`."""
     square = Square()
     adam = Adam(square)
     square().backward()
-    if read_flat:
-        assert np.linalg.norm(adam.flat.grad) > 0
+    if flatten:
+        assert np.linalg.norm(adam.flat.flatten_grad()) > 0
     square.first.grad = None
     square.second.grad = square.second.grad * 0.5
-    assert [g.tolist() for _, g in adam.flat.gradient_chunks()] == [[0, 0, 2, 2, 2]] and (adam.flat.grad[2:] == 2).all()
+    assert [g.tolist() for _, g in adam.flat.gradient_chunks()] == [[0, 0, 2, 2, 2]]
+    assert (adam.flat.flatten_grad()[2:] == 2).all()
     before = square.first.data.copy()
     adam.step(0.1)
     assert (square.first.data == before).all() and (square.second.data < 2).all()
     square.first.grad = np.ones(2, "float32")
     adam.flat.zero_grad()
-    assert not adam.flat.grad.any() and not square.first.grad.any()
+    assert not adam.flat.flatten_grad().any() and not square.first.grad.any()
 
 
 def test_weights_outside_of_the_buffer_raise():

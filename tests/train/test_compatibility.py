@@ -13,6 +13,7 @@ from train import RunConfig, average_checkpoints, load_model, train
 from train.learn import trainer
 from train.run.checkpoint import load_checkpoint
 from train.run.folder import RunFolder
+from train.run.keys import SearchSection
 from train.run.state import RunState
 from train.tasks.pairs import format_hypotheses
 from train.tasks.translation import translate_lines
@@ -96,3 +97,13 @@ def test_a_run_of_a_version_without_batch_orders_keeps_its_batches(text, tmp_pat
     weights = [outcome(tmp_path / name)[0] for name in ("whole", "parts", "new")]
     assert weights[0] == weights[1] != weights[2]
     assert [outcome(tmp_path / name)[1]["batch_order"] for name in ("whole", "parts", "new")] == [1, 1, ORDER_VERSION]
+
+
+@pytest.mark.parametrize(
+    ("former", "rule"),
+    [((False, False, False), "plain"), ((True, False, False), "tensor2tensor"), ((True, True, False), "transformers"),
+     ((True, True, True), "fairseq")],
+)  # fmt: skip
+def test_the_former_keys_of_search_become_its_rule(former, rule):
+    table = dict(zip(("full_beam", "finish_in_beam", "stop_at_beam"), former, strict=True))
+    assert RunConfig.from_dict({"search": {"beam": 3, **table}}).search == SearchSection(beam=3, rule=rule)

@@ -192,7 +192,7 @@ def test_a_refused_command_removes_only_what_it_wrote(text, tmp_path, monkeypatc
         ("Это дом", ("--hold-out=1",), "0 length ratio, 1 not Latin", "--keep-scripts"),
     ],
 )
-def test_a_text_of_which_nothing_is_left_is_refused_with_the_reason(tmp_path, capfd, line, options, removed, remedy):
+def test_a_text_that_is_empty_after_cleaning_is_refused(tmp_path, capfd, line, options, removed, remedy):
     for name, text in (("src", f"{line}\n"), ("tgt", "two\n")):
         (tmp_path / name).write_text(text, encoding="utf-8")
     files = [f"--train-{side}={tmp_path / side}" for side in ("src", "tgt")]
@@ -213,7 +213,7 @@ def test_a_validation_text_of_empty_lines_is_refused(text, tmp_path, capfd):
     assert err.endswith(expected), err
 
 
-def test_a_text_that_is_too_small_leads_to_a_vocabulary_that_is_not(tmp_path, capfd):
+def test_a_small_text_is_answered_with_a_vocabulary_size_that_fits(tmp_path, capfd):
     files = [f"--train-{side}={tmp_path / side}" for side in ("src", "tgt")]
     for side in ("src", "tgt"):
         (tmp_path / side).write_text("one two\none two three\n")

@@ -296,14 +296,14 @@ def test_a_bucket_is_sent_once_its_gradients_are_complete(bytes_of_bucket, seed)
     flat = FlatParameters(model)
     world = RecordingWorld(flat)
     reduction = GradientReducer(flat, world, bucket=bytes_of_bucket)
-    assert sorted(i for b in reduction.buckets for i in range(b.start, b.stop)) == list(range(flat.grad.size))
+    assert sorted(i for b in reduction.buckets for i in range(b.start, b.stop)) == list(range(flat.flatten_grad().size))
     src, tgt = np.array([[5, 6, 2]]), np.array([[1, 4, 2]])
     reduction.begin()
     model.loss(src, tgt).backward(on_leaf_done=reduction.on_leaf_done)
     assert len(world.sums) == len(reduction.buckets)  # each parameter is a leaf of the graph
     reduction.squared_norm()
     for bucket, sent in zip(reduction.buckets, world.sums, strict=True):
-        assert np.array_equal(sent, flat.grad[bucket])  # nothing was added after it was sent
+        assert np.array_equal(sent, flat.flatten_grad()[bucket])  # nothing was added after it was sent
     model.encoder[0].gradient_checkpointing = True
     flat.zero_grad()
     world.sums.clear()
@@ -372,7 +372,7 @@ def updated(world, precision, ema_decay, shard, start, gradients):
         update.load_weights(start[0], start[1].get("weights"))
     for by_rank in gradients:
         parts = by_rank if world.size == 1 else by_rank[world.rank :: world.size]
-        update.flat.grad[...] = sum(parts[1:], start=parts[0])
+        update.flat.flatten_grad()[...] = sum(parts[1:], start=parts[0])
         update.gradients.begin()
         update.gradients.squared_norm()
         update.apply(1e-3, 1.0)
@@ -408,6 +408,6 @@ def test_sharded_and_unsharded_ranks_update_like_one_process(data, precision, si
     buckets = len(first[0][0].gradients.buckets)
     assert sum(parts) == count and max(parts) <= count / size + buckets
     for (update, _, _), part in zip(first, parts, strict=True):
-        arrays = update.flat.data, update.flat.low_precision, update.flat.grad, update.adam.m, update.adam.v
+        arrays = update.flat.data, update.flat.low_precision, update.flat.flatten_grad(), update.adam.m, update.adam.v
         expected = 6 * count + 12 * part if precision != "float32" else 8 * count + 8 * part
         assert sum(a.nbytes for a in arrays if a is not None) == expected

@@ -81,7 +81,7 @@ def test_a_gzip_file_of_text_is_named(text, uninterrupted, tmp_path, capfd):
 
 
 @pytest.mark.parametrize("damage", ["cut", "other", "changed"])
-def test_a_damaged_gzip_file_is_one_line(damage, text, tmp_path, capfd):
+def test_a_damaged_gzip_file_gives_a_one_line_error(damage, text, tmp_path, capfd):
     packed = gzip.compress((text / "train.en").read_bytes())
     (tmp_path / "good.GZ").write_bytes(gzip.compress((text / "train.de").read_bytes()))
     content = {"cut": packed[:-30], "other": b"no archive at all", "changed": packed[:-6] + b"12" + packed[-4:]}[damage]

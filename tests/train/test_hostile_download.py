@@ -177,7 +177,7 @@ def test_a_redirect_to_another_host_is_followed_and_verified(tmp_path, quick):
             fetch_all([ARCHIVE], tmp_path / "again", url)
 
 
-def test_https_is_never_left():
+def test_https_is_never_downgraded_to_http():
     handler = fetching.SafeRedirects()
     request = fetching.urllib.request.Request("https://example.invalid/a")
     with pytest.raises(OSError, match="a redirect to http://example.invalid/a, which is not followed"):

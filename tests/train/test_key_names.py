@@ -89,7 +89,7 @@ def test_a_name_without_a_counterpart_leads_to_the_list_of_keys(table):
     )
     with pytest.raises(UserError, match="; try `npx-transformer info base --config`, which prints every key$"):
         RunConfig.from_dict({}, [f"{table or 'train'}.criterion=1"])
-    assert suggest_key("normalization", "train") is None  # in JoeyNMT and OpenNMT, it concerns the loss
+    assert suggest_key("normalization", "train") is None  # in JoeyNMT and OpenNMT, the normalization of the loss
 
 
 def test_synonyms_are_names_of_existing_keys_and_hide_none():

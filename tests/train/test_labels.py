@@ -408,11 +408,11 @@ def test_labels_that_the_training_text_lacks_are_errors(folder, tmp_path, capfd,
     """The scores of validations are those of `classify --gold`. The labels do not change the validation loss."""
     if task == "tagging":
         text = "the\tPDT\ncats\tNNS\n\nthe\tDT\ncat\tNN\ncats\tNNS\n\ncats\tNNS\n"
-        n_known, kind, listed = 2, "tagged", "2 labels that the training text lacks, counted as errors in 4 places"
+        n_known, kind, listed = 2, "tagged", "lacks 2 labels; in 4 places"
         counts = "NNS 3, PDT 1"
     else:
         text = f"sees\t{SENTENCES[1]}\nfinds\tthe cat finds the dog\n"
-        n_known, kind, listed = 1, "labeled", "1 label that the training text lacks, counted as errors in 1 place"
+        n_known, kind, listed = 1, "labeled", "lacks 1 label; in 1 place"
         counts = "finds 1"
     gold = tmp_path / "valid"
     gold.write_text(text)
@@ -420,7 +420,8 @@ def test_labels_that_the_training_text_lacks_are_errors(folder, tmp_path, capfd,
     command = ["train", f"{folder}/small.toml", "--set", f"data.task={task}", "--quiet"]
     files = f"--train-{kind}={folder}/train.{TEXTS[task][0]}", f"--valid-{kind}={gold}"
     assert main([*command, *files, "--out", str(out)]) == 0
-    expected = f"warning: {gold}: {listed} and left out of the loss: {counts}\n"
+    effect = "predictions therefore count as errors and are left out of the loss"
+    expected = f"warning: {gold}: the training text {listed}, {effect}: {counts}\n"
     assert expected in capfd.readouterr().err and expected in (out / "log.txt").read_text()
     assert main(["classify", "--model", f"{out}/checkpoints/step-12", "--gold", str(gold)]) == 0
     entry = json.loads((out / "metrics.jsonl").read_text().splitlines()[-1])

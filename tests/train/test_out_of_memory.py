@@ -92,7 +92,7 @@ def test_an_update_that_does_not_fit_is_repeated_with_halves(monkeypatch, where)
         with monkeypatch.context() as patch:
             batch_sizes = limit_memory(patch, max_rows, where)
             result = update.gradient(micro, 5)
-        gradients.append((*result, update.flat.grad.copy()))
+        gradients.append((*result, update.flat.flatten_grad().copy()))
     assert batch_sizes == [7, 3, 4, 1, 1]
     assert gradients[0][:2] == pytest.approx(gradients[1][:2], rel=1e-12)
     np.testing.assert_allclose(gradients[1][2], gradients[0][2], rtol=1e-9, atol=1e-14)
@@ -100,7 +100,7 @@ def test_an_update_that_does_not_fit_is_repeated_with_halves(monkeypatch, where)
     assert "train.batch_tokens = 10 with train.accumulate = 4" in journal.lines[0] and "4 halves" in journal.lines[0]
 
 
-def test_running_out_of_memory_twice_is_one_line(text, tmp_path, monkeypatch):
+def test_running_out_of_memory_twice_gives_a_one_line_error(text, tmp_path, monkeypatch):
     limit_memory(monkeypatch, max_rows=0)
     with pytest.raises(UserError) as error:
         run(text, tmp_path / "run")

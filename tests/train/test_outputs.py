@@ -170,7 +170,7 @@ def test_an_output_does_not_replace_a_file_that_was_read(tmp_path):
         pass
     assert read() == link.read_bytes() == b"one" and len([*tmp_path.iterdir()]) == 2
     time.sleep(0.02)  # the time of a change may have a resolution of 10 ms
-    text.write_text("two")  # the file of another command, for example in a notebook
+    text.write_text("two")  # now another command wrote the file, for example in a notebook
     with open_output(text) as file:
         file.write("three")
     assert text.read_text() == "three"

@@ -62,8 +62,7 @@ def test_defaults_match_the_paper():
 
     assert defaults(Adam) == {"beta1": 0.9, "beta2": 0.98, "eps": 1e-9, "weight_decay": 0.0, "eps_inside": False}
     assert defaults(NoamSchedule) == {"warmup_steps": 4000, "lr_scale": 1.0}
-    search = {"beam": 4, "alpha": 0.6, "penalty": "paper", "max_extra": 50, "n_best": 1, "full_beam": False}
-    search |= {"finish_in_beam": False, "stop_at_beam": False}
+    search = {"beam": 4, "alpha": 0.6, "penalty": "paper", "max_extra": 50, "n_best": 1, "rule": "plain"}
     assert defaults(check_search) == search and defaults(beam_search).items() >= search.items()
     assert (
         defaults(Transformer.loss)["label_smoothing"] == 0.1
@@ -195,7 +194,7 @@ def test_tensor2tensor_adds_epsilon_before_the_bias_correction(monkeypatch):
     model = shaped()
     adam = Adam(model, 0.9, 0.98, eps, eps_inside=calls[0][4])
     before = adam.flat.data.copy()
-    adam.flat.grad[...] = g
+    adam.flat.flatten_grad()[...] = g
     adam.step(lr)
     m, v = 0.1 * g, 0.02 * g * g
     expected = lr * (1 - 0.98) ** 0.5 / (1 - 0.9) * m / (v**0.5 + eps)

@@ -171,7 +171,7 @@ def test_a_users_file_is_not_overwritten_by_alternative_text(tmp_path, uninterru
         (["beam", "--input", "\u200b\ud800", "--out", "a.svg"], "expected UTF-8"),
     ],
 )
-def test_user_errors_are_one_line(uninterrupted, capsys, tmp_path, monkeypatch, arguments, message):
+def test_user_errors_give_a_one_line_error(uninterrupted, capsys, tmp_path, monkeypatch, arguments, message):
     monkeypatch.chdir(tmp_path)
     assert main(["draw", str(uninterrupted), *arguments]) == 2
     error = capsys.readouterr().err

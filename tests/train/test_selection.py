@@ -443,7 +443,7 @@ def test_the_average_replaces_the_weights_of_computations_for_a_while(precision)
         TASKS["translation"], model, TrainSection(precision=precision, ema_decay=DECAY), SilentReport(RunFolder(""), 1)
     )
     for step in range(1, 4):
-        update.flat.grad[...] = step % 2 - 0.5
+        update.flat.flatten_grad()[...] = step % 2 - 0.5
         update.apply(0.1, 1.0)
     flat = update.flat
     average = update.average.values.copy()

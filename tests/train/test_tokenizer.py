@@ -93,7 +93,7 @@ def test_training_is_deterministic_across_processes(folder, tokenizers, kind):
 
 
 def train_plain_loop(words: Counter[str], size: int) -> list[list[str]]:
-    """Return merges by their definition: the most frequent pair; among ties, the one with the oldest subwords."""
+    """Return the merges by definition: merge the most frequent pair; among ties, the pair with the oldest subwords."""
     ids = {character: i for i, character in enumerate(ALPHABET)}
     segmented = {word: list(word) for word in words}
     merges: list[list[str]] = []

@@ -193,7 +193,7 @@ def test_micro_batches_are_one_batch_of_their_union(text, cuts, smoothing, seed)
         model = Transformer(shape, seed=seed, dtype=np.float64)
         run_config = config(text, label_smoothing=smoothing, precision="float64")
         trainer = Trainer(model, run_config, None, {"train": corpus}, "nowhere", progress=False)
-        gradients.append((trainer.update.gradient(micro, step=1)[0], trainer.update.flat.grad.copy()))
+        gradients.append((trainer.update.gradient(micro, step=1)[0], trainer.update.flat.flatten_grad().copy()))
     assert gradients[0][0] == pytest.approx(gradients[1][0], rel=1e-12)
     np.testing.assert_allclose(gradients[1][1], gradients[0][1], rtol=1e-9, atol=1e-14)
     assert np.abs(gradients[0][1]).max() > 1e-3

@@ -28,7 +28,7 @@ def test_a_nonfinite_loss_stops_training_and_is_never_saved(text, tmp_path, monk
             return value * math.nan
         if self.training and steps == 7:  # within update 8
             if quantity == "gradient":
-                objects["adam"].flat.grad[3] = math.inf
+                objects["adam"].flat.flatten_grad()[3] = math.inf
             else:
                 return value * float(quantity.split()[1]) if quantity.startswith("loss") else value
         return value

@@ -78,7 +78,7 @@ def gelu_erf(x):
 
 @right()
 def silu(x):
-    """x sigmoid(x) [activation]."""
+    """x * sigmoid(x) [activation]."""
     return x * ops.sigmoid(x)
 
 
@@ -97,7 +97,7 @@ def softplus_by_hand(x):
 
 @right()
 def mish(x):
-    """x tanh(softplus(x)) [activation]."""
+    """x * tanh(softplus(x)) [activation]."""
     return x * ops.tanh(softplus_by_hand(x))
 
 

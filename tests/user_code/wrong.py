@@ -138,7 +138,7 @@ def mean_of_rows_unscaled(x):
 @wrong()
 @differentiable
 def silu_first_term(x):
-    """x sigmoid(x) with only the first term of the product rule [formula]."""
+    """x * sigmoid(x) with only the first term of the product rule [formula]."""
     s = 0.5 * (1 + np.tanh(x / 2))
     return x * s, lambda g: (g * s,)
 

@@ -207,7 +207,7 @@ def signed_root_limited(x):
 @wrong()
 @differentiable
 def hard_swish(x):
-    """x clip(x + 3, 0, 6) / 6; the gradient extends the parabola to 3.5 [luck]."""
+    """x * clip(x + 3, 0, 6) / 6; the gradient extends the parabola to 3.5 [luck]."""
     y = x * np.clip(x + 3, 0, 6) / 6
     return y, lambda g: (g * np.where(x < -3, 0, np.where(x < 3.5, (2 * x + 3) / 6, 1)),)
 

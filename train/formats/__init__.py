@@ -1,4 +1,4 @@
-"""Models in the formats of other programs: import to a run folder, and export from one."""
+"""Import models of other programs as run folders, and export runs to the formats of other programs."""
 
 # Each import registers the formats that it writes.
 from train.formats import bert, ctranslate2, gpt2, marian_folder, onnx

@@ -57,7 +57,7 @@ OLDER_NAMES = {".weight": ".gamma", ".bias": ".beta"}  # norm parameters in chec
 
 
 def parameters(c: TransformerConfig) -> Iterator[ParameterMapping]:
-    """Yield all parameters except those with one row per token of the vocabulary."""
+    """Yield the mappings of all parameters except those with one row per token of the vocabulary."""
     yield ParameterMapping("text_positions.weight", ("embeddings.position_embeddings.weight",), False)
     yield ParameterMapping("token_types.weight", ("embeddings.token_type_embeddings.weight",), False)
     yield from norm("embedding_norm", "embeddings.LayerNorm")

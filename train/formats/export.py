@@ -1,4 +1,4 @@
-"""Export of runs: the available formats, and the atomic writing of output folders."""
+"""Export runs: list the formats, check a model, and write the output folder atomically."""
 
 import json
 import os
@@ -22,7 +22,7 @@ from train.run.config import RunConfig
 from train.run.replace import new_folder
 from train.tasks.task import describe_model
 
-# maps a target to a function that writes (model, tokenizer, run's configuration, dtype) to files in a folder
+# A function that writes a model, its tokenizer and the run's configuration to files in a folder, in a dtype.
 Writer = Callable[[Any, Any, RunConfig, Path, str], None]
 TARGETS: Registry[Writer] = Registry("target")
 TARGET_TASKS = {  # the tasks whose models a target can represent; a target that is missing accepts all tasks
@@ -94,8 +94,8 @@ def check_range(tensors: Mapping[str, Any], dtype: str) -> None:
 def unsupported_fields(c: TransformerConfig, allowed: Mapping[str, Sequence[Any]]) -> Iterator[tuple[str, str]]:
     """Yield the model fields whose values a target does not support, each with the supported values in words.
 
-    A field that is neither in `allowed` nor in UNCHECKED must have its default value, so a new field of the
-    configuration must keep its default until it is listed.
+    A field that is neither in `allowed` nor in UNCHECKED must have its default value. A model with another
+    value of a new field can therefore not be exported until the field is listed.
     """
     for field in fields(c):
         values = allowed.get(field.name, (field.default,))

@@ -1,4 +1,4 @@
-"""Reading of Hugging Face folders, and writing of run folders."""
+"""Read Hugging Face folders, and write run folders."""
 
 from collections.abc import Callable, Mapping
 from pathlib import Path
@@ -42,7 +42,7 @@ class Imported(NamedTuple):
     parameters: Mapping[str, Any]
 
 
-# maps a model_type to a function that reads a folder: (folder, config.json, generation settings, on_warning)
+# A function that reads a folder; its arguments are the folder, config.json, generation settings and on_warning.
 Reader = Callable[[Path, Mapping[str, Any], Mapping[str, Any], Callable[[str], object]], Imported]
 READERS: Registry[Reader] = Registry("model_type")
 
@@ -198,6 +198,6 @@ def search_settings(settings: Mapping[str, Any], path: Path, on_warning: Callabl
     beam = settings.get("num_beams") or 1
     alpha = settings.get("length_penalty")
     return {
-        "beam": beam, "alpha": 1.0 if alpha is None else alpha, "penalty": "length", "full_beam": True,
-        "finish_in_beam": True, "stop_at_beam": settings.get("early_stopping") is True,
+        "beam": beam, "alpha": 1.0 if alpha is None else alpha, "penalty": "length",
+        "rule": "fairseq" if settings.get("early_stopping") is True else "transformers",
     }  # fmt: skip

@@ -36,7 +36,7 @@ class ParameterMapping(NamedTuple):
 
 
 def layer_parameters(c: TransformerConfig) -> Iterator[ParameterMapping]:
-    """Yield the parameters of all layers."""
+    """Yield the mappings of the parameters of all layers."""
     sublayers = {
         "encoder": {"attention": ("self_attn", "qkv")},
         "decoder": {"attention": ("self_attn", "qkv"), "cross_attention": ("encoder_attn", "q kv")},
@@ -59,13 +59,13 @@ def layer_parameters(c: TransformerConfig) -> Iterator[ParameterMapping]:
 
 
 def linear(ours: str, *theirs: str) -> Iterator[ParameterMapping]:
-    """Yield the weight and bias of a projection."""
+    """Yield the mappings of the weight and bias of a projection."""
     yield ParameterMapping(f"{ours}.weight", tuple(f"{name}.weight" for name in theirs), True)
     yield ParameterMapping(f"{ours}.bias", tuple(f"{name}.bias" for name in theirs), False)
 
 
 def norm(ours: str, theirs: str) -> Iterator[ParameterMapping]:
-    """Yield the gain and bias of a layer norm."""
+    """Yield the mappings of the gain and bias of a layer norm."""
     yield ParameterMapping(f"{ours}.gamma", (f"{theirs}.weight",), False)
     yield ParameterMapping(f"{ours}.beta", (f"{theirs}.bias",), False)
 

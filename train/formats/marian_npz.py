@@ -89,10 +89,10 @@ def read_npz(path: Path, on_warning: Callable[[str], object]) -> Imported:
         on_warning(f"{decoder}: word-penalty has no counterpart and is ignored; translations may differ in length")
     tables = {"model": keys, "data": {"vocabularies": "shared" if is_shared else "separate"}}
     search = {"beam": read_number(settings, "beam-size", int, 12, str(decoder)), "penalty": "length"}
-    search |= {"alpha": read_number(settings, "normalize", float, 0.0, str(decoder)), "full_beam": True}
+    search |= {"alpha": read_number(settings, "normalize", float, 0.0, str(decoder)), "rule": "transformers"}
     weights = dict(map(in_transformers_layout, arrays, arrays.values()))
     parameters = marian.from_marian(with_padding(weights, n_tokens, tokenizer.vocab_size), model_config, str(path))
-    return Imported(model_config, {**tables, "search": search | {"finish_in_beam": True}}, tokenizer, parameters)
+    return Imported(model_config, {**tables, "search": search}, tokenizer, parameters)
 
 
 def read_arrays(path: Path) -> dict[str, Any]:
@@ -108,7 +108,7 @@ def read_arrays(path: Path) -> dict[str, Any]:
 def decode_npy(content: bytes) -> Any:
     """Return the array of numbers in a .npy file as a view of its bytes. Raises ValueError or TypeError for others.
 
-    np.load evaluates the header as Python and allocates the shape that it names, before it reads any values.
+    np.load would evaluate the header as Python, and allocate an array of the stated shape before reading any values.
     """
     if not (header := HEADER.match(content)):
         raise ValueError("a file that is not an array of numbers")
@@ -135,7 +135,7 @@ def read_settings(config: Mapping[str, str], name: str) -> dict[str, Any]:
             f"n); got {placement}; {UNSUPPORTED}"
         )
     activation = config.get("transformer-ffn-activation", "swish")
-    if activation not in ACTIVATIONS:  # Marian's gelu is not supported: it is x sigmoid(1.702 x)
+    if activation not in ACTIVATIONS:  # Marian's gelu is not supported: it is x * sigmoid(1.702 * x)
         expected = " or ".join(ACTIVATIONS)
         raise UserError(f"{name}: transformer-ffn-activation: expected {expected}; got {activation}; {UNSUPPORTED}")
     if config.get("enc-depth") != config.get("dec-depth"):

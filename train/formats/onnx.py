@@ -36,7 +36,7 @@ def write_onnx(model: Any, tokenizer: Any, config: RunConfig, folder: Path, dtyp
 
 
 class Graph:
-    """A graph under construction. Methods add nodes and return the name of their output."""
+    """A graph under construction. Its methods add nodes and return the name of the output."""
 
     def __init__(self, onnx: Any, converted: MarianModel, c: TransformerConfig, side: str) -> None:
         self.onnx, self.tensors, self.c, self.side = onnx, converted.tensors, c, side
@@ -64,7 +64,7 @@ class Graph:
         return self.constant(f"shape_{'_'.join(map(str, sizes))}", np.array(sizes, np.int64))
 
     def linear(self, x: str, name: str) -> str:
-        """Add x W^T + b for a projection of the model."""
+        """Add a projection of the model: x W^T + b."""
         weight = self.constant(f"{name}.weight", self.tensors[f"{name}.weight"].T)
         return self.add(
             "Add", self.add("MatMul", x, weight), self.constant(f"{name}.bias", self.tensors[f"{name}.bias"])
@@ -76,7 +76,7 @@ class Graph:
         return self.add("LayerNormalization", x, *parameters, axis=-1, epsilon=self.c.layer_norm_eps)
 
     def heads(self, x: str) -> str:
-        """Add the split of (B, T, D) into heads, (B, H, T, d)."""
+        """Add nodes that split x (B, T, D) into heads (B, H, T, d)."""
         c = self.c
         parts = self.add("Reshape", x, self.shape(0, 0, c.n_heads, c.d_model // c.n_heads))
         return self.add("Transpose", parts, perm=[0, 2, 1, 3])
@@ -91,7 +91,7 @@ class Graph:
         return self.linear(self.add("Reshape", merged, self.shape(0, 0, self.c.d_model)), f"{name}.out_proj")
 
     def activation(self, x: str) -> str:
-        """Add the activation of the feed-forward networks."""
+        """Add the activation of the feed-forward networks, applied to x."""
         if self.c.activation == "silu":
             return self.add("Mul", x, self.add("Sigmoid", x))
         if self.c.activation == "relu":
@@ -99,13 +99,13 @@ class Graph:
         return self.add("Gelu", x, approximate="tanh" if self.c.activation == "gelu" else "none")
 
     def residual(self, x: str, f: Any, norm: str) -> str:
-        """Add the sum of x and a sub-layer f, with the norm after the sum or before f."""
+        """Add a residual connection around the sub-layer f, with the norm after the sum or before f."""
         if self.c.norm == "pre":
             return self.add("Add", x, f(self.norm(x, norm)))
         return self.norm(self.add("Add", x, f(x)), norm)
 
     def embed(self, ids: str) -> str:
-        """Add embeddings and positions of ids (B, T)."""
+        """Add nodes that look up ids (B, T) in the embedding and add the positions."""
         table = self.tensors.get(marian.SOURCE if self.side == "encoder" else marian.TARGET)
         rows = self.constant("embedding", self.tensors[marian.SHARED] if table is None else table)
         x = self.add("Gather", rows, ids)
@@ -121,7 +121,7 @@ class Graph:
         )
 
     def padding_mask(self, mask: str) -> str:
-        """Add to the attention scores the bias (B, 1, 1, S) of a mask (B, S) of ones and zeros."""
+        """Add nodes that turn a mask (B, S) of ones and zeros into a bias (B, 1, 1, S) of the attention scores."""
         zeros = self.add("Sub", self.number(1.0), self.add("Cast", mask, to=self.onnx.TensorProto.FLOAT))
         return self.add("Mul", self.add("Unsqueeze", zeros, self.shape(1, 2)), self.number(BIAS))
 

@@ -20,20 +20,21 @@ def read_value(config: Mapping[str, Any], name: str, key: str, kind: type = int,
     value = config.get(key, default)
     if type(value) is not kind and not (kind is float and type(value) is int):
         raise UserError(
-            f"{name}: {key}: expected {WORDS[kind]}; got {value!r}; try correcting this key, or a new download"
+            f"{name}: {key}: expected {WORDS[kind]}; got {value!r}; try correcting this key, or "
+            "downloading the model again"
         )
     return value
 
 
 def check_settings(config: Mapping[str, Any], expected: Mapping[str, Any], name: str) -> None:
-    """Raise UserError for a key of the file `name` whose value is given and differs from the expected one."""
+    """Raise UserError for a key of the file `name` with an unexpected value. A missing key is accepted."""
     for key, value in expected.items():
         if config.get(key, value) != value:
             raise UserError(f"{name}: {key}: expected {value}; got {config[key]!r}; {UNSUPPORTED}")
 
 
 def check_vocab_size(folder: Path, key: str, size: Any, n_subwords: int) -> None:
-    """Raise UserError unless the tokenizer of a folder has the number of subwords that the settings name."""
+    """Raise UserError unless the tokenizer of a folder has `size` subwords, the value of `key` in the settings."""
     if size != n_subwords:
         raise UserError(
             f"{folder}: expected a tokenizer of {key} = {size} subwords; got {n_subwords}; try the files of one model"

@@ -81,7 +81,7 @@ class StoredTensor(NamedTuple):
 
 
 def bfloat16_values(bits: Any) -> Any:
-    """Convert bfloat16 numbers, given as uint16, to float32, of which they are the upper 16 bits."""
+    """Convert bfloat16 numbers, given as uint16, to float32; their bits are its upper 16 bits."""
     return (bits.astype(np.uint32) << 16).view(np.float32)
 
 

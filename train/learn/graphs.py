@@ -41,7 +41,7 @@ class Graphs:
         self.graphs: dict[Any, tuple[Graph, int, Any] | None] = {}  # by input shapes; None after their first batch
         self.can_capture = True
         trained = next(p for p in model.parameters() if p.requires_grad)
-        self.flat_gradient = trained.buffer().grad  # graphs accumulate into this address
+        self.flat_gradient = trained.buffer().flatten_grad()  # graphs accumulate into this address
 
     def loss(self, sequences: Sequence[npx.Array], normalizer: float, scale: float) -> npx.Array:
         """Return loss / `normalizer` for a batch, a scalar on the device; accumulate `scale` times its gradient."""

@@ -1,8 +1,8 @@
 """Adam over one flat buffer, the learning-rate schedule, loss scaling, and clipping by the global norm.
 
 All parameters of a model are views of one flat array (models.FlatParameters). Gradients are separate arrays until
-`FlatParameters.grad` is read; from then on, they share one array too. An update calls the kernel `npx.adam` once for
-each contiguous part of the gradients. The kernel also unscales and clips them, so that no separate pass is needed.
+`FlatParameters.flatten_grad` moves them into one array too. An update calls the kernel `npx.adam` once for each
+contiguous part of the gradients. The kernel also unscales and clips them, so that no separate pass is needed.
 """
 
 import math

@@ -26,7 +26,7 @@ from models.config import add_former_defaults
 from models.fields import describe_range, fits, range_of, value_type
 from train.errors import UserError, one_line, quote
 from train.files import MISSING, open_for_reading
-from train.run.key_names import KEY_LIST, OTHER_UNITS, plain_name, suggest_key
+from train.run.key_names import KEY_LIST, OTHER_UNITS, plain_name, suggest_key, with_search_rule
 from train.run.keys import (
     PRESET_DATA,
     PRESET_TRAIN,
@@ -138,7 +138,7 @@ class RunConfig:
                     got = f"{table} outside of these tables"
                     attempt = f"; try {f'{key} below a line [{owner}]' if key else KEY_LIST}"
                 raise UserError(f"{source}: {table}: expected the tables {', '.join(SECTIONS)}; got {got}{attempt}")
-            for name, value in entries.items():
+            for name, value in (with_search_rule(entries) if table == "search" else entries).items():
                 given[table][name] = checked_value(table, find_key(table, name, source), value, source)
         overrides = {(table, name): value for table, name, value in map(parse_setting, settings)}
         from_file = [given["model"].get(name, keys_of("model")[name].default) for name in SELECTORS]

@@ -1,11 +1,12 @@
-"""Suggestions for unknown keys: misspelled keys, and names in fairseq, JoeyNMT, OpenNMT, Marian, Hugging Face and
-PyTorch. A name without a counterpart gets no suggestion, because a wrong suggestion is worse than none.
+"""Names that are not keys: misspelled keys, former keys, and names in fairseq, JoeyNMT, OpenNMT, Marian, Hugging Face
+and PyTorch. A name without a counterpart gets no suggestion, because a wrong suggestion is worse than none.
 """
 
 import difflib
 import re
-from collections.abc import Collection
+from collections.abc import Collection, Mapping
 from dataclasses import fields
+from typing import Any
 
 from train.errors import UserError
 from train.run.keys import SECTIONS
@@ -96,6 +97,7 @@ OTHER_NAMES = {
     "": "test train_normalization",  # otherwise they would match data.text and model.normalization
     "search.beam": "beams beam_size beam_width generation_num_beams",
     "search.alpha": "beam_alpha length_penalty lenpen",
+    "search.rule": "full_beam finish_in_beam stop_at_beam stop_early",
     "search.max_extra": "search_max_length max_output_length max_new_tokens generation_max_length max_len_a max_len_b",
 }  # fmt: skip
 KEY_SYNONYMS = {name: key for key, names in OTHER_NAMES.items() for name in names.split()}
@@ -156,3 +158,14 @@ def misspelled(word: str, names: Collection[str]) -> list[str]:
 def deletions(word: str) -> set[str]:
     """Return a word and its variants with one letter left out. If two words differ by one letter, the sets overlap."""
     return {word, *(word[:i] + word[i + 1 :] for i in range(len(word)))}
+
+
+def with_search_rule(entries: Mapping[str, Any]) -> dict[str, Any]:
+    """Return a table [search] with `rule` instead of the three keys that earlier versions had for it."""
+    current = dict(entries)
+    full_beam, finish_in_beam, stop_at_beam = (
+        current.pop(name, None) for name in ("full_beam", "finish_in_beam", "stop_at_beam")
+    )
+    if full_beam:
+        current["rule"] = "tensor2tensor" if not finish_in_beam else "fairseq" if stop_at_beam else "transformers"
+    return current

@@ -8,7 +8,7 @@ from typing import Any
 
 from models import PRESETS, TransformerConfig
 from models.fields import COUNT, FRACTION, POSITIVE, key, optional_keys
-from models.search import PENALTIES
+from models.search import PENALTIES, RULES
 from npx import PRECISIONS
 from npx.kernels.cross_entropy import SMOOTHING_CLASSES
 from train.tasks import TASKS
@@ -32,7 +32,7 @@ VERSION_1: dict[str, dict[str, Any]] = {
         "decoder_start": "zeros",
     },
     "train": {"smoothing_over": "others", "adam_eps_inside": True},
-    "search": {"full_beam": True},
+    "search": {"rule": "tensor2tensor"},
 }
 # Version 2 is transformer_base_v2, the default from 6 October 2017 (commit d5bdfcc8).
 VERSION_2_CHANGES: dict[str, dict[str, Any]] = {
@@ -340,22 +340,14 @@ class SearchSection:
         choices=PENALTIES,
         may_change=True,
     )
-    full_beam: bool = key(
-        False,
-        "At each step, consider the 2 x beam best continuations, and keep up to `beam` unfinished ones in addition to"
-        " those that finish (tensor2tensor). Otherwise finished hypotheses count toward the beam.",
-        may_change=True,
-    )
-    finish_in_beam: bool = key(
-        False,
-        "With full_beam, a hypothesis can finish only among the `beam` best continuations (fairseq, transformers,"
-        " CTranslate2). Otherwise it can finish among the 2 x beam best.",
-        may_change=True,
-    )
-    stop_at_beam: bool = key(
-        False,
-        "With full_beam, end the search for a sentence when `beam` hypotheses have finished (fairseq, CTranslate2)."
-        " Otherwise the search ends when no hypothesis can improve the result.",
+    rule: str = key(
+        "plain",
+        "Of the continuations at each step, which finish and which stay live. plain: of the `beam` best, those with an"
+        " end-of-sentence finish and the others stay live. tensor2tensor: of the 2 x beam best, those with an"
+        " end-of-sentence finish and the `beam` best others stay live. transformers (and Marian): the same, but only"
+        " the `beam` best can finish. fairseq (and CTranslate2): the same as transformers, but the search stops when"
+        " `beam` hypotheses have finished, and not only when no other can be better.",
+        choices=RULES,
         may_change=True,
     )
     max_extra: int = key(
@@ -391,6 +383,6 @@ RESET_KEYS: dict[str, tuple[str, ...]] = {
     "train": (
         "label_smoothing", "max_steps", "batch_tokens", "warmup_steps", "lr_scale", "smoothing_over", "adam_eps_inside",
     ),
-    "search": ("full_beam",),
+    "search": ("rule",),
 }  # fmt: skip
 SELECTORS = ("preset", "variant")  # the keys of [model] that stand for a set of other keys

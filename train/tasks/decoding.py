@@ -1,7 +1,7 @@
-"""Translations with log-probabilities and alignments, by search or sampling, and log-probabilities of given pairs.
+"""Translate text with log-probabilities and alignments, and compute the log-probabilities of given pairs.
 
-`decode_stream` translates text of any size as it arrives, and `score_pairs` scores the pairs of two texts.
-`format_fields` and `to_json` format the results of both.
+`decode_stream` translates text of any size as it arrives, by search or sampling, and `score_pairs` scores the pairs of
+two texts. `format_fields` and `to_json` format the results of both.
 """
 
 import warnings

@@ -42,7 +42,7 @@ from train.text.pair_tokenizer import PairTokenizer, load_tokenizer
 from train.text.tokenizer import KINDS, SPECIALS
 
 CHUNK = 1024  # number of examples encoded together
-TYPICAL_LENGTH = 30  # typical number of tokens of a text, for estimates
+TYPICAL_LENGTH = 30  # typical number of tokens of a text, for estimating FLOPs
 C = TypeVar("C", LabeledText, MaskedText)
 OnBytes = Callable[[bytes], object]
 
@@ -134,7 +134,7 @@ class MaskedAccuracy:
     """The percentage of masked tokens that are predicted correctly."""
 
     def __init__(self) -> None:
-        self.records: list[tuple[int, int]] = []  # for each batch, the number of correct predictions and of all
+        self.records: list[tuple[int, int]] = []  # for each batch, (number correct, number predicted)
 
     def add(self, model: Encoder, examples: npx.Array, batch: LabeledBatch) -> None:
         gold, logits = model.label_logits(batch.ids, batch.labels)
@@ -206,8 +206,9 @@ class LabeledTask(EncoderTask[PairTokenizer, LabeledText]):
         listed = ", ".join(f"{name[:MAX_SHOWN]} {count:,}" for name, count in islice(counts.items(), MAX_LISTED))
         more = f" and {len(counts) - MAX_LISTED:,} more" if len(counts) > MAX_LISTED else ""
         return [
-            f"warning: {files[-1]}: {plural(len(counts), 'label')} that the training text lacks, counted as errors in "
-            f"{plural(sum(counts.values()), 'place')} and left out of the loss: {listed}{more}"
+            f"warning: {files[-1]}: the training text lacks {plural(len(counts), 'label')}; in "
+            f"{plural(sum(counts.values()), 'place')}, predictions therefore count as errors and are left out of the "
+            f"loss: {listed}{more}"
         ]
 
     def training_batches(
@@ -240,7 +241,7 @@ class LabelEvaluation:
 
     def add(self, model: Encoder, examples: npx.Array, batch: LabeledBatch) -> None:
         first_label = len(SPECIALS)
-        labels = self.text.labels(examples)  # unlike those of the batch, also the ones that the training text lacks
+        labels = self.text.labels(examples)  # unlike `batch.labels`, includes labels that the training text lacks
         is_labeled = labels != batch.pad_id
         _, logits = model.label_logits(batch.ids, np.where(is_labeled, first_label, batch.pad_id))
         self.records.append((labels[is_labeled] - first_label, logits[:, first_label:].argmax(axis=1)))

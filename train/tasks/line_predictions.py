@@ -1,4 +1,4 @@
-"""Labels and vectors of lines of text, computed by the encoder of a run for `classify` and `embed`."""
+"""Compute labels or vectors of lines of text with the encoder of a run, for `classify` and `embed`."""
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Any, NamedTuple, TypeVar

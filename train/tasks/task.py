@@ -54,7 +54,7 @@ class Task(Generic[T, C, B]):
     tokenizers: ClassVar[tuple[str, ...]] = KINDS
     sides: ClassVar[tuple[str, ...]] = ("text",)  # sides of an example; train.batch_tokens limits each side
     scores: ClassVar[Mapping[str, str]] = {}  # maps the name of a score in metrics.jsonl to its name in the log
-    lower_is_better: ClassVar[tuple[str, ...]] = ()  # scores that cannot select a checkpoint
+    lower_is_better: ClassVar[tuple[str, ...]] = ()  # scores for which lower is better; they cannot select a checkpoint
     # The score that selects the best checkpoint (the highest one wins) if train.best_metric is unset; "": no best
     # checkpoint is saved.
     selection_metric: ClassVar[str] = ""

@@ -23,7 +23,7 @@ _SPACES = re.compile(r"[ \t\n\v\f\r]+")
 
 
 class AffixTokenizer(Tokenizer):
-    """Encodes text in which spaces separate the words: as affixes if `spec` has affixes, otherwise as subwords."""
+    """Encodes text whose words are separated by spaces, as affixes if `spec` has affixes and otherwise as subwords."""
 
     def __init__(self, spec: dict[str, Any], name: str = "tokenizer.json") -> None:
         super().__init__(spec, name)
@@ -40,7 +40,7 @@ class AffixTokenizer(Tokenizer):
             return [not token.startswith(prefix) for token in tokens]
         if self._affixes:
             return [not token.startswith(ENDING_MARK) for token in tokens]
-        return [token.startswith(("\u0120", " ")) for token in tokens]  # U+0120 spells a space in bytes
+        return [token.startswith(("\u0120", " ")) for token in tokens]  # byte-level tokenizers write a space as U+0120
 
     def encode_batch(self, texts: Sequence[str]) -> list[list[int]]:
         if not self._affixes:
@@ -77,7 +77,7 @@ def affixes(words: Iterable[str], vocabulary: dict[str, int]) -> Iterator[str]:
 
 
 def word_shape(word: str) -> str:
-    """Return the character classes of a word, such as ?Aa, ?aa-aa or ?00; runs are shortened to two characters."""
+    """Return the character classes of a word, such as ?Aa, ?aa-aa or ?00; two characters stand for any longer run."""
     classes = re.sub(r"[^\W\d_]", lambda m: "A" if m[0].isupper() else "a", re.sub(r"\d", "0", word))
     return "?" + re.sub(r"(.)\1+", r"\1\1", classes)[:8]
 

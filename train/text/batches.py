@@ -64,12 +64,12 @@ class Batches:
     batches of all pools are shuffled. The result depends only on (seed, epoch). The versions of the batch order
     differ in the pools and in the sorting:
 
-        2   One pool, or two if TWO_POOL_BATCHES contains the number of batches: for these numbers, few pairs have equal
-            lengths, and two pools cause little padding. Pairs are sorted by the length L of the longer side, which
-            limits the batch. Pairs of equal L are sorted by |source| - |target|, ascending for even L and descending
-            for odd L, so that both lengths change little from each pair to the next. If the text fills at least two
-            batches, the first batch of a pool has a random fraction of the token budget, so that all later boundaries
-            shift.
+        2   One pool, or two if TWO_POOL_BATCHES contains the number of batches. At these sizes, few pairs have equal
+            lengths, so two pools vary the batches more, and they cause little padding. Pairs are sorted by the length L
+            of the longer side, which limits the batch. Pairs of equal L are sorted by |source| - |target|, ascending
+            for even L and descending for odd L, so that both lengths change little from each pair to the next. If the
+            text fills at least two batches, the first batch of a pool has a random fraction of the token budget, so
+            that all later boundaries shift.
         1   Many small pools, sorted by the length of the longer side, then by that of the source.
 
     benchmarks/padding.py measures the padding, and how often two pairs share a batch in two successive epochs.
@@ -178,12 +178,12 @@ class Stream:
         self._prepared: dict[Position, Any] = {}
 
     def next_position(self, position: Position) -> tuple[int, int]:
-        """Return the next position."""
+        """Return the position of the batch after the one at `position`."""
         epoch, index = position[:2]
         return (epoch, index + 1) if index + 1 < len(self.epoch(epoch)) else (epoch + 1, 0)
 
     def positions(self, first: Position, count: int) -> list[Position]:
-        """Return `count` successive positions."""
+        """Return `count` successive positions, starting with `first`."""
         positions = [first]
         while len(positions) < count:
             positions.append(self.next_position(positions[-1]))

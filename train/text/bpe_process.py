@@ -18,7 +18,7 @@ def main() -> None:
     """Train on standard input and write the merges to standard output."""
     from tokenizers import Tokenizer, trainers
 
-    with suppress(OSError, AttributeError):  # die with the parent process
+    with suppress(OSError, AttributeError):  # ask Linux to kill this process when its parent dies
         ctypes.CDLL(None).prctl(PR_SET_PDEATHSIG, signal.SIGKILL)
     messages = (json.loads(line) for line in sys.stdin)
     engine = Tokenizer.from_str(json.dumps(next(messages)))

@@ -200,7 +200,7 @@ class Corpus:
         return src, tgt
 
     def flat(self, side: int, first: int, end: int) -> tuple[IntArray, IntArray]:
-        """Return one side of the pairs `first` to `end` - 1: their tokens, and the offsets of the sentences in them."""
+        """Return the tokens of one side of the pairs `first` to `end` - 1, and the offset of each sentence in them."""
         offsets = self._offsets[side][first : end + 1]
         return self._tokens[side][offsets[0] : offsets[-1]], offsets - offsets[0]
 
@@ -256,7 +256,8 @@ class Corpus:
 def _lengths(offsets: IntArray, block: int = 1 << 20) -> NDArray[np.uint16]:
     """Return the lengths (pairs,) with EOS, computed block by block so that the int64 offsets stay on disk.
 
-    Raises UserError for a sentence that is too long. Only pairs in memory can be: `prepare` leaves long pairs out.
+    Raises UserError for a sentence that is too long. Only pairs in memory can be
+    too long, because `prepare` leaves long pairs out.
     """
     lengths = np.empty(len(offsets) - 1, np.uint16)
     for i in range(0, len(lengths), block):

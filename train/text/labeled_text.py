@@ -4,7 +4,7 @@ A labeled text is a line of the form `label<TAB>text` or, for a pair, `label<TAB
 lines of the form `word<TAB>tag`, with an empty line after each sentence, or two files, one of sentences and one of
 their tags. A prepared text consists of BOS, tokens and EOS; each text of a pair has an EOS. A text has one label id, or
 one per token; the padding id then marks tokens without a label. Labels that the training text lacks have ids after
-those of the training text. They do not contribute to the loss, and every prediction for them is an error.
+those of the training text. They do not contribute to the loss, and every prediction for them counts as an error.
 """
 
 from collections import Counter
@@ -190,7 +190,7 @@ class LabelIds:
 
 
 def unseen_labels_error(path: object, labels: Iterable[str]) -> UserError:
-    """Return the error for a file with (nearly) no label that the training text has."""
+    """Return the error for a file whose labels are all, or nearly all, missing from the training text."""
     listed = ", ".join(repr(label[:MAX_SHOWN]) for label in islice(labels, MAX_LISTED))
     return UserError(
         f"{path}: expected labels that the training text has; got {listed}; try a file with the labels of the "
@@ -324,13 +324,13 @@ class LabeledText(PreparedText):
         return int(self.n_labels.sum())
 
     def count_unseen(self) -> dict[str, int]:
-        """Return how often each label occurs that the training text lacks, most frequent first."""
+        """Count each label that the training text lacks; the most frequent label comes first."""
         labels, _ = self.pairs.flat(1, 0, len(self.pairs))
         counts = Counter((labels[labels != self._seen(labels)] - self._first_unseen).tolist())
         return {self.unseen[i]: count for i, count in counts.most_common()}
 
     def _seen(self, labels: IntArray) -> IntArray:
-        """Return ids of labels with the padding id in place of labels that the training text lacks."""
+        """Return the ids with each label that the training text lacks replaced by the padding id."""
         return np.where(labels < self._first_unseen, labels, self.pairs.special.pad_id) if self.unseen else labels
 
     def describe(self) -> str:
@@ -343,7 +343,7 @@ class LabeledText(PreparedText):
         return LabeledBatch(self.pairs.padded(0, indices), labels, self.pairs.special.pad_id)
 
     def labels(self, indices: IntArray) -> NDArray[np.int32]:
-        """Return the padded labels (B, S) or (B, 1) of the texts `indices` (B,), those in `unseen` included."""
+        """Return the padded labels (B, S) or (B, 1) of the texts `indices` (B,), including labels in `unseen`."""
         labels = self.pairs.padded(1, indices)
         if self.one_label_per_text:
             return labels[:, :1]

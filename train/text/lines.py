@@ -12,11 +12,11 @@ from train.files import open_for_reading
 
 T = TypeVar("T")
 CHUNK_LINES = 8192
-CHUNK_BYTES = 1 << 20  # bytes of a chunk of lines; the tokenizers need up to 400 bytes of memory per byte
+CHUNK_BYTES = 1 << 20  # size of a chunk of lines in bytes; a tokenizer needs up to 400 times as much memory
 MAX_LINE_BYTES = 1 << 20  # maximum length of a line in bytes, except in text that is read in pieces
 PIECE_BYTES = 1 << 16  # maximum length of a piece in bytes, for text whose lines may have any length
 GZIP = b"\x1f\x8b"  # the first bytes of a gzip file
-_COMPLETE_WORDS = re.compile(r".*\S(?= )", re.DOTALL)  # up to the last single space, or the first of a run of spaces
+_COMPLETE_WORDS = re.compile(r".*\S(?= )", re.DOTALL)  # text up to the last place where a space follows a word
 
 
 def chunks_of(items: Iterable[T], max_items: int, size_of: Callable[[T], int]) -> Iterator[list[T]]:

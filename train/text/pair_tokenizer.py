@@ -14,7 +14,7 @@ from train.text.sentencepiece_tokenizer import SentencePieceTokenizer
 from train.text.tokenizer import REMEDY, Tokenizer
 
 SIDES = ("source", "target")
-SHARED = "shared"  # key in the file of two tokenizers that segment text differently but share subword ids
+SHARED = "shared"  # key in the file if the two tokenizers segment text differently but share subword ids
 
 
 class PairTokenizer:

@@ -32,8 +32,9 @@ from train.text.tokenizer import (
 
 KINDS = ("characters", "bpe")
 FORMAT = 2  # version of the prepared file
-TOKENS = "text.tokens"  # its name
-# Matches words with the preceding space, digits, symbols, line feeds, other whitespace; no subword spans two matches.
+TOKENS = "text.tokens"  # name of the prepared file
+# A match is a word, a number or symbols, each with the space before it, a line feed, or other whitespace. No subword
+# spans two matches.
 WORDS = r" ?[\p{L}\p{M}]{1,100}| ?\p{N}{1,100}| ?[^\s\p{L}\p{M}\p{N}]{1,100}|\n|[^\S\n]{1,100}|[\s\S]"
 
 

@@ -1,4 +1,4 @@
-"""Prepared text on disk: a folder of flat array files and a meta.json with checksums of the files and of itself."""
+"""Store prepared text in a folder: flat array files, and a meta.json with checksums of the files and of itself."""
 
 import os
 from collections.abc import Callable, Mapping, Sequence

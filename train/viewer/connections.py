@@ -37,7 +37,7 @@ class LimitedProtocol(H11Protocol):
         super().on_response_complete()
 
     def shutdown(self) -> None:
-        """Close the connection because the server stops, even during a request: the server has cancelled its job."""
+        """Close the connection when the server stops, even during a request, whose job the server has cancelled."""
         self.transport.abort()
 
     def close_if_idle(self) -> None:

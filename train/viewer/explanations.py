@@ -10,7 +10,7 @@ from typing import Any, NamedTuple
 
 
 class Explanation(NamedTuple):
-    """The forward pass of a kind of block and its backward pass, each as a text and lines of formulas."""
+    """The forward and the backward pass of a kind of block, each as a text and lines of formulas."""
 
     text: str
     formulas: tuple[str, ...]
@@ -67,8 +67,8 @@ SELF_BACKWARD = (
 )
 SELF_TEXT = "Each token compares its query with the keys of {whom}. The softmax of these scores weights the values."
 NORM_BACKWARD = (
-    "Scaling a row (with layer norm, also shifting it) does not change the output of the norm, so the norm removes "
-    "these components from the row's gradient. "
+    "Scaling a row (with layer norm, also shifting it) does not change the output of the norm, so the row's gradient "
+    "has no component in these directions. "
 )
 
 BLOCKS = {
@@ -251,7 +251,7 @@ def is_for_variable(equation: str) -> bool:
 
 
 def operation_formulas(name: str, inputs: Sequence[str], repeats: bool) -> list[str]:
-    """Return the lines for an operation, or [] if it is unknown.
+    """Return the formulas of an operation and its gradients as lines, or [] if the operation is unknown.
 
     Args:
         inputs: the names of the inputs, or constants (which have no gradient); these replace a and b in the formulas.

@@ -215,7 +215,7 @@ def predictions(layers: Sequence[Any]) -> tuple[Any, Any, Any]:
 
 
 def inspect_text(model: Any, tokenizer: Any, text: str) -> Inspection:
-    """Run a language model once on a text; its attention is the kind "text". Raises UserError if the text is too long.
+    """Run a language model once on a text; the kind of its attention is "text". Raises UserError for a long text.
 
     Position t of `target` and of the predictions is for the token after token t; the last token has no position.
     """
@@ -245,7 +245,7 @@ def layer_inputs(layers: Sequence[Any]) -> Iterator[list[Tensor]]:
 
 
 def inspect_encoder(model: Any, tokenizer: Any, text: str) -> Inspection:
-    """Return the attention of an encoder over a text, as the kind "text". Raises UserError if the text is too long."""
+    """Return the attention of an encoder over a text, as the kind "text". Raises UserError for a long text."""
     ids = source_ids(model, tokenizer, text)
     maps = {"text": np.stack([layer[0] for layer in model.attention_maps(np.array([[model.config.bos_id, *ids]]))])}
     source = [BEGIN, *labels(tokenizer, ids, "source")]

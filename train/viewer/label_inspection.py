@@ -65,7 +65,7 @@ def read_labels(model: Any, tokenizer: Any, text: str, task: str) -> LabeledInsp
         for x in outputs:
             states = model.label_states(x, task == "classification")
             logits = npx.to_host(model.logits(states).data)[0, positions]
-            logits[:, : len(SPECIALS)] = -np.inf  # are never labels
+            logits[:, : len(SPECIALS)] = -np.inf  # special tokens are never labels
             layers.append(log_softmax(logits))
     label_ids = layers[-1].argmax(axis=1).tolist()
     target = labels(tokenizer, label_ids)

@@ -22,7 +22,7 @@ ALLOWED_FUNCTIONS = {
     "absolute", "concatenate", "exp", "log", "matmul", "max", "maximum", "mean", "min", "minimum", "power", "relu",
     "reshape", "sigmoid", "softmax", "sqrt", "stack", "sum", "swapaxes", "tanh", "transpose",
 }  # fmt: skip
-ROW = 88  # between the centers of the graph's rows, whose boxes are 52 high
+ROW = 88  # distance between the centers of the graph's rows; a box is 52 high
 # Limits: characters of an expression, nodes, numbers per node and per variable.
 MAX_CHARACTERS, MAX_NODES, MAX_SIZE, MAX_VALUES = 400, 60, 64, 64
 
@@ -33,7 +33,7 @@ class StepRecorder(Recorder):
     def __init__(self) -> None:
         super().__init__()
         self.source: dict[int, str] = {}
-        self.inputs: dict[int, list[int | str]] = {}  # by node number: the numbers of nodes, or constants as text
+        self.inputs: dict[int, list[int | str]] = {}  # by node number: each input's number, or its text
         self.sums: list[dict[int, Any]] = []  # before each visit: the gradient so far, by node number
 
     def on_forward(self, name: str, args: tuple[Any, ...], result: Tensor) -> None:

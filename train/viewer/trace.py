@@ -83,7 +83,7 @@ def blocks(model: Any, one_label_per_text: bool = True) -> list[Block]:
 
 
 def describe(name: str, module: Module, causal: bool) -> tuple[str, str]:
-    """Return the kind and the title of the block of a module inside a layer."""
+    """Return the kind and the title of the block that shows this module of a layer."""
     if isinstance(module, Attention):
         if name == "cross_attention":
             return "attention", "Cross-attention"
@@ -104,7 +104,7 @@ class Operation:
     inputs: list[int | None]  # for each argument, the number of the operation that computed it, or None
     y: Any  # its output
     g: Any = None  # the gradient of its output; None if backward did not reach it
-    # Maps the position of an argument that an operation computed to its gradient.
+    # Maps the position of each argument that was computed by an operation to the gradient of that argument.
     gradients: dict[int, Any] | None = None
 
 

@@ -116,7 +116,7 @@ class ForeignOperation:
         return gx.astype(x.dtype, copy=False)
 
     def note(self, text: str) -> None:
-        """Add a line to the notes of the Report, once."""
+        """Add a line to the notes of the Report, unless they contain it already."""
         if text not in self.notes:
             self.notes.append(text)
 

@@ -82,7 +82,7 @@ def candidate_values(name: str, seed: int, positive: bool) -> Iterator[Any]:
 
 
 def combinations_by_rank(candidates: list[list[Any]]) -> Iterator[list[Any]]:
-    """Yield combinations of one candidate per argument, in the order of the sum of the candidates' positions."""
+    """Yield combinations of one candidate per argument, ordered by the sum of the candidates' positions."""
 
     def with_sum(position: int, total: int) -> Iterator[list[Any]]:
         if position == len(candidates):

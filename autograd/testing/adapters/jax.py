@@ -48,7 +48,7 @@ class JaxOperation(ForeignOperation):
         differentiated = [is_needed for x, is_needed in zip(values, requires_grad, strict=True) if is_array(x)]
 
         def pull_back(*arrays: Any) -> tuple[list[Any], Callable[..., Any]]:
-            """Return the outputs, computed by the forward rules of any custom_vjp, and the backward function."""
+            """Return the outputs and the backward function. The forward rule of a custom_vjp computes the outputs."""
             floats = [x for x, is_needed in zip(arrays, differentiated, strict=True) if is_needed]
 
             def of_floats(*floats: Any) -> list[Any]:
@@ -81,7 +81,7 @@ class JaxOperation(ForeignOperation):
         return [y for y, keep in zip(leaves, has_gradient, strict=True) if keep]
 
     def run(self, function: Callable[..., Any], arrays: list[Array], key: str) -> list[Any]:
-        """Return the results of a function of arrays. The key, shapes and dtypes identify the computation."""
+        """Return the results of a function. Calls with equal keys, shapes and dtypes share a traced program."""
         with (
             self.x64(any(x.dtype == "float64" for x in arrays)),
             floating_point_warnings_ignored(),

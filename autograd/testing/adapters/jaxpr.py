@@ -67,7 +67,7 @@ def dot_general(a: Any, b: Any, dimension_numbers: Any, preferred_element_type: 
     left = a.transpose([*batch_a, *free_a, *contract_a]).reshape([*batch, int(np.prod(rows)), size])
     right = b.transpose([*batch_b, *contract_b, *free_b]).reshape([*batch, size, int(np.prod(columns))])
     dtype = preferred_element_type or a.dtype
-    y = np.matmul(left.astype(dtype), right.astype(dtype)).astype(dtype, copy=False)  # float32 for bfloat16
+    y = np.matmul(left.astype(dtype), right.astype(dtype)).astype(dtype, copy=False)  # JAX may ask for float32
     return y.reshape([*batch, *rows, *columns])
 
 
@@ -136,7 +136,7 @@ def iota(dtype: Any, shape: Any, dimension: int, **params: Any) -> Any:
 
 
 def windows(shape: Any, indices: Any, numbers: Any, sizes: Any) -> tuple[Any, Any, list[int]]:
-    """Return the index arrays of all elements in the windows of a gather or scatter, a mask, and the broadcast shape.
+    """For the windows of a gather or scatter, return the index arrays of all elements, a mask and the broadcast shape.
 
     The mask is True for elements inside the array. The axes are the batch axes of `indices` followed by the window
     axes, as in XLA's definition of Gather.
@@ -310,7 +310,7 @@ def loop(inputs: list[Any], cond_nconsts: int, cond_jaxpr: Any, body_nconsts: in
     body = inputs[cond_nconsts : cond_nconsts + body_nconsts]
     state = inputs[cond_nconsts + body_nconsts :]
     while True:
-        running = evaluate(cond_jaxpr, [*condition, *state])[0]  # under vmap, a value for each element of the batch
+        running = evaluate(cond_jaxpr, [*condition, *state])[0]  # under vmap, an array of the batch axes
         if not running.any():
             return state
         n_batch = running.ndim

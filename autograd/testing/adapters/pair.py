@@ -49,7 +49,7 @@ class PairOperation(ForeignOperation):
         forward, backward = self.functions
         owner = getattr(forward, "__self__", None)
         is_method = owner is not None and owner is getattr(backward, "__self__", None)
-        if is_method:  # values saved in attributes belong to this call
+        if is_method:  # so that values saved in attributes belong to this call
             owner = copy.deepcopy(owner)
             forward, backward = (getattr(owner, f.__name__) for f in self.functions)
         foreign, options = call([self.to_foreign(x) for x in values])
@@ -108,7 +108,7 @@ class PairOperation(ForeignOperation):
         gradients = [*returned] if isinstance(returned, (tuple, list)) else [returned]
         if all(g is None or g is ... for g in gradients):
             self.not_implemented(f"expected {backward_name} to return gradients; got {returned}")
-        while len(gradients) > len(floats) and gradients[-1] is None:  # gradients of options
+        while len(gradients) > len(floats) and gradients[-1] is None:  # None as the gradient of an option
             gradients.pop()
         for positions in (range(len(values)), [i for i, x in enumerate(values) if is_array(x)], floats):
             if len(gradients) == len(positions):

@@ -42,7 +42,7 @@ class TorchOperation(ForeignOperation):
     """See `from_torch`."""
 
     adapter = "from_torch"
-    materializes_zeros = False  # PyTorch itself does that, unless `ctx.set_materialize_grads(False)`
+    materializes_zeros = False  # PyTorch itself creates these zeros, unless `ctx.set_materialize_grads(False)`
 
     def __init__(self, torch: Any, function: Callable[..., Any], device: str) -> None:
         super().__init__(function)
@@ -149,7 +149,7 @@ class TorchOperation(ForeignOperation):
         return self.call_seeded(function, arguments)
 
     def non_leaf(self, leaf: Any) -> Any:
-        """Return a tensor, computed from a leaf and in its memory layout, that may be modified in place."""
+        """Return a copy of a leaf, in the same memory layout, that the function may modify in place."""
         if leaf.is_contiguous() or any(n > 1 and s == 0 for n, s in zip(leaf.shape, leaf.stride(), strict=True)):
             return leaf.clone()
         return self.torch.empty_strided(leaf.shape, leaf.stride(), dtype=leaf.dtype, device=leaf.device).copy_(leaf)
@@ -273,7 +273,7 @@ class TorchLayer(TorchOperation):
     def tensors_replaced(self, state: dict[str, Any]) -> Iterator[None]:
         """Replace the parameters and buffers of the module within the block.
 
-        Does the same as `torch.func.functional_call`, but faster.
+        This has the same effect as `torch.func.functional_call`, but is faster.
         """
         originals = [store[key] for store, key, _ in self.slots]
         for store, key, name in self.slots:

@@ -13,7 +13,7 @@ from dataclasses import dataclass, field
 from itertools import accumulate
 
 Function = ast.FunctionDef | ast.Lambda
-GRADIENTS, GRADIENT, VALUE = "gradients", "gradient", "value"
+PER_INPUT, SINGLE, INTERMEDIATE = "gradient per input", "single gradient", "intermediate value"
 
 
 class Source:
@@ -49,11 +49,11 @@ class Backward:
     """A function of the backward code.
 
     Attributes:
-        result: what it returns: GRADIENTS (a tuple, one per input), GRADIENT (a single one) or VALUE (an intermediate).
+        result: what it returns: PER_INPUT (a tuple of gradients), SINGLE (a gradient) or INTERMEDIATE (another value).
         inputs: the names of the operation's leading arguments without defaults.
         operations: the operations that it belongs to.
-        root: whether the engine calls it, and not only other backward code.
-        returned_at: the expressions with which the operations' functions on arrays return it.
+        root: whether code outside of the backward code calls it, such as the engine.
+        returned_at: the expressions with which functions on arrays return it.
         g: the position of the incoming gradient among its arguments.
     """
 
@@ -98,12 +98,19 @@ def leading_parameters(function: Function) -> list[str]:
 
 
 class BackwardCode:
-    """The backward code of a module: `functions`, in source order, and the names of its `operations`."""
+    """The backward code of a module, as far as it has been found.
+
+    Attributes:
+        backward: the functions of the backward code.
+        definitions: for the module and each function, the functions defined in it, by name.
+        array_functions: the functions on arrays that return an output and its vjp.
+    """
 
     def __init__(self, source: Source) -> None:
         self.source = source
         self.backward: dict[Function, Backward] = {}
         self.definitions: dict[ast.AST, dict[str, Function]] = {}
+        self.array_functions: list[Function] = []
         for node in ast.walk(source.tree):
             if isinstance(node, ast.FunctionDef) and not isinstance(source.parents[node], ast.ClassDef):
                 self.define(node, node.name, node)
@@ -115,19 +122,11 @@ class BackwardCode:
                 for target in node.targets:
                     if isinstance(target, ast.Name):
                         self.define(node, target.id, node.value)
-        self.raw: list[Function] = []
-        for name, function in self.differentiable():
-            self.raw.append(function)
-            self.follow_raw(name, function)
-        for node in self.gradient_kernels():
-            self.add(node, node.name, GRADIENT, leading_parameters(node), None)
-        for name, node, inputs, g in (*self.torch_functions(), *self.jax_rules(), *self.pairs()):
-            if node not in self.backward and node not in self.raw:
-                self.add(node, name, GRADIENT if len(inputs) == 1 else GRADIENTS, inputs, None)
-                self.backward[node].g = g
-        self.operations = list(dict.fromkeys(name for b in self.backward.values() for name in b.operations))
-        self.add_helpers()
-        self.functions = sorted(self.backward.values(), key=lambda b: source.span(b.node))
+
+    @property
+    def functions(self) -> list[Backward]:
+        """The functions of the backward code in source order."""
+        return sorted(self.backward.values(), key=lambda b: self.source.span(b.node))
 
     def define(self, node: ast.AST, name: str, function: Function) -> None:
         self.definitions.setdefault(self.scope(node), {})[name] = function
@@ -149,7 +148,7 @@ class BackwardCode:
         return None
 
     def differentiable(self) -> Iterator[tuple[str, Function]]:
-        """Yield the name and node of each raw function: decorated with @differentiable or passed to it."""
+        """Yield (name, node) for each function on arrays that is decorated with @differentiable or passed to it."""
         tree = self.source.tree
         imported = [a for node in ast.walk(tree) if isinstance(node, ast.ImportFrom) for a in node.names]
         names = {"differentiable", *(a.asname for a in imported if a.name == "differentiable" and a.asname)}
@@ -180,7 +179,7 @@ class BackwardCode:
                 yield node
 
     def torch_functions(self) -> Iterator[tuple[str, Function, list[str], int]]:
-        """Yield the name, `backward`, inputs and position of g of each subclass of `torch.autograd.Function`."""
+        """For each subclass of `torch.autograd.Function`, yield its name, `backward`, inputs and the position of g."""
         for node in ast.walk(self.source.tree):
             if isinstance(node, ast.ClassDef) and is_torch_function(node):
                 methods = {m.name: m for m in node.body if isinstance(m, ast.FunctionDef)}
@@ -190,7 +189,7 @@ class BackwardCode:
                     yield node.name, methods["backward"], inputs, 1
 
     def jax_rules(self) -> Iterator[tuple[str, Function, list[str], int]]:
-        """Yield the name, backward rule, inputs and position of g of each `f.defvjp(forward, backward)`."""
+        """For each `f.defvjp(forward, backward)`, yield the name of f, `backward`, the inputs and the position of g."""
         for node in ast.walk(self.source.tree):
             match node:
                 case ast.Call(func=ast.Attribute(value=ast.Name(id=name) as f, attr="defvjp"), args=[_, rule, *_]):
@@ -201,7 +200,7 @@ class BackwardCode:
                         yield name, backward, inputs, len(arguments(backward)) - 1
 
     def pairs(self) -> Iterator[tuple[str, Function, list[str], int]]:
-        """Yield the name, backward function, inputs and position of g of each pair of functions with matching names."""
+        """For each pair of functions with matching names, yield (name, backward function, inputs, position of g)."""
         functions = {node.name: node for node in self.source.tree.body if isinstance(node, ast.FunctionDef)}
         for name, node in functions.items():
             stem = name.replace("backward", "").strip("_")
@@ -210,32 +209,32 @@ class BackwardCode:
                 if forward:
                     yield stem or name, node, leading_parameters(forward), 0
 
-    def follow_raw(self, operation: str, function: Function) -> None:
-        """Find the vjps that a raw function returns, either in (output, vjp) or through another raw function."""
+    def find_returned_vjps(self, operation: str, function: Function) -> None:
+        """Find the vjps that a function on arrays returns, in (output, vjp) or by calling another such function."""
         for value in returned_values(function):
             if isinstance(value, ast.Tuple) and len(value.elts) == 2:
                 for vjp in alternatives(value.elts[1]):
-                    self.follow(vjp, operation, leading_parameters(function), vjp)
+                    self.find_vjp(vjp, operation, leading_parameters(function), vjp)
             elif isinstance(value, ast.Call) and (other := self.resolve(value.func)) not in (None, function):
                 assert other is not None
-                self.follow_raw(operation, other)  # several operations may share it
+                self.find_returned_vjps(operation, other)  # several operations may share it
 
-    def follow(self, value: ast.expr, operation: str, inputs: list[str], returned_at: ast.expr) -> None:
+    def find_vjp(self, value: ast.expr, operation: str, inputs: list[str], returned_at: ast.expr) -> None:
         """Find the vjp that an expression evaluates to."""
         function = value if isinstance(value, ast.Lambda) else self.resolve(value)
         if function:
-            self.add(function, operation, GRADIENTS, inputs, returned_at)
+            self.add(function, operation, PER_INPUT, inputs, returned_at)
         elif isinstance(value, ast.Call):
             factory = self.resolve(value.func)
             if factory and isinstance(self.source.parents[factory], ast.ClassDef):
-                self.add(factory, operation, GRADIENTS, inputs, returned_at)
+                self.add(factory, operation, PER_INPUT, inputs, returned_at)
             elif factory:
                 for value in returned_values(factory):
-                    self.follow(value, operation, inputs, returned_at)
+                    self.find_vjp(value, operation, inputs, returned_at)
             else:  # partial(vjp, ...) and other wrappers
                 for argument in value.args:
                     if isinstance(argument, ast.Lambda) or self.resolve(argument):
-                        self.follow(argument, operation, inputs, returned_at)
+                        self.find_vjp(argument, operation, inputs, returned_at)
 
     def add(self, node: Function, operation: str, result: str, inputs: list[str], returned_at: ast.expr | None) -> None:
         backward = self.backward.setdefault(node, Backward(node, operation, result, inputs, root=True))
@@ -250,13 +249,13 @@ class BackwardCode:
         for node in ast.walk(self.source.tree):
             if isinstance(node, ast.Name) and (function := self.resolve(node)):
                 uses.setdefault(function, []).append(node)
-        candidates = [f for f in uses if f not in self.backward and f not in self.raw]
+        candidates = [f for f in uses if f not in self.backward and f not in self.array_functions]
 
         def is_used_outside(function: Function) -> bool:
             backward = {*self.backward, *candidates}
             return any(not backward & set(self.source.ancestors(name)) for name in uses[function])
 
-        while any(map(is_used_outside, candidates)):  # removing one may rule out its helpers
+        while any(map(is_used_outside, candidates)):  # removing a function may rule out its helpers
             candidates = [f for f in candidates if not is_used_outside(f)]
         queue = list(self.backward.values())
         while queue:
@@ -266,16 +265,31 @@ class BackwardCode:
                 if not names:
                     continue
                 calls = [self.source.parents[name] for name in names]
-                is_result = any(call in returned_values(caller.node) for call in calls) and caller.result != VALUE
+                is_returned = any(call in returned_values(caller.node) for call in calls)
+                result = caller.result if is_returned else INTERMEDIATE
                 known = self.backward.get(function)
-                helper = known or Backward(
-                    function, getattr(function, "name", names[0].id), caller.result if is_result else VALUE, []
-                )
+                helper = known or Backward(function, getattr(function, "name", names[0].id), result, [])
                 new = [name for name in caller.operations if name not in helper.operations]
                 if new or not known:
                     helper.operations += new
                     self.backward[function] = helper
                     queue.append(helper)
+
+
+def find_backward_code(source: Source) -> BackwardCode:
+    """Return the backward code of a module."""
+    code = BackwardCode(source)
+    for name, function in code.differentiable():
+        code.array_functions.append(function)
+        code.find_returned_vjps(name, function)
+    for node in code.gradient_kernels():
+        code.add(node, node.name, SINGLE, leading_parameters(node), None)
+    for name, rule, inputs, g in (*code.torch_functions(), *code.jax_rules(), *code.pairs()):
+        if rule not in code.backward and rule not in code.array_functions:
+            code.add(rule, name, SINGLE if len(inputs) == 1 else PER_INPUT, inputs, None)
+            code.backward[rule].g = g
+    code.add_helpers()
+    return code
 
 
 def is_torch_function(node: ast.ClassDef) -> bool:

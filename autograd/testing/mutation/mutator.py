@@ -9,14 +9,14 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 
 from autograd.testing.mutation.backward_code import (
-    GRADIENTS,
-    VALUE,
+    INTERMEDIATE,
+    PER_INPUT,
     Backward,
-    BackwardCode,
     Source,
     alternatives,
     arguments,
     body_nodes,
+    find_backward_code,
     is_torch_function,
     leading_parameters,
     returned_values,
@@ -103,7 +103,7 @@ class Mutator:
 
     def __init__(self, source: Source) -> None:
         self.source = source
-        self.code = BackwardCode(source)
+        self.code = find_backward_code(source)
         imports = [node for node in ast.walk(source.tree) if isinstance(node, ast.Import)]
         names = {alias.asname or alias.name.split(".")[0] for node in imports for alias in node.names}
         self.modules = names | {"xp", "npx", "ops", "operations"}
@@ -172,7 +172,7 @@ class Mutator:
                     for kind, rule in RULES:
                         for change in rule(node, context):
                             self.add(backward, kind, *(change if isinstance(change, tuple) else (node, change)))
-        if backward.result != VALUE:
+        if backward.result != INTERMEDIATE:
             for result in returned_values(function):
                 self.mutate_result(backward, result)
         if backward.root:
@@ -182,7 +182,7 @@ class Mutator:
         """Mutate the returned gradients, however they were computed."""
         if not isinstance(result, ast.Tuple):
             for gx in self.gradients([result]):
-                if backward.result != GRADIENTS:
+                if backward.result != PER_INPUT:
                     self.mutate_gradient(backward, gx, None)
                 elif not self.is_mutated_helper(gx):
                     last = (len(backward.inputs) or 2) - 1
@@ -210,7 +210,7 @@ class Mutator:
         return isinstance(gx, ast.Call) and self.code.resolve(gx.func) in self.code.backward
 
     def mutate_gradient(self, backward: Backward, gx: ast.expr, i: int | None) -> None:
-        """Mutate a gradient, the i-th if the expression returns several."""
+        """Mutate a returned gradient; i is its index if the expression returns several."""
         g = next((a.arg for a in arguments(backward.node)[backward.g :]), None)
         helper = self.code.resolve(gx.func) if isinstance(gx, ast.Call) else None
         may_be_none = helper is not None and any(getattr(v, "value", v) is None for v in returned_values(helper))
@@ -275,7 +275,7 @@ class Mutator:
                     case _:
                         continue
                 if is_tensor:
-                    code = Backward(method, layer.name, VALUE, [], [layer.name])
+                    code = Backward(method, layer.name, INTERMEDIATE, [], [layer.name])
                     self.add(code, "detached input", node, template("x.detach()", x=node))
 
 

@@ -38,8 +38,8 @@ ON_A_GRADIENT = [
     ("rounded", "planted.rounded(gx, 'float16')"),
     ("gradient overwritten", "planted.overwritten(g, gx)"),
 ]
-# Functions none of whose arguments are mutated, and functions of which only the first argument is: the others are
-# shapes, axes or dtypes, not values.
+# The arguments of the functions in WITHOUT_NUMBERS are not mutated. Of those in NUMBERS_FIRST, only the first argument
+# is mutated. The other arguments are shapes, axes or dtypes, not values.
 WITHOUT_NUMBERS = {"arange", "empty", "empty_like", "full", "getattr", "hasattr", "isinstance", "len", "ones"}
 WITHOUT_NUMBERS |= {"ones_like", "range", "type", "zeros", "zeros_like", "zip"}
 NUMBERS_FIRST = {"astype", "broadcast_to", "expand_dims", "moveaxis", "repeat", "reshape", "roll", "sorted", "split"}
@@ -86,7 +86,7 @@ def rule(kind: str) -> Callable[[Rule], Rule]:
 
 
 def template(text: str, **parts: ast.AST) -> ast.AST:
-    """Parse an expression or statement and substitute trees for the given names."""
+    """Parse an expression or statement and replace the names in `parts` by trees."""
 
     class Fill(ast.NodeTransformer):
         def visit_Name(self, name: ast.Name) -> ast.AST:
@@ -111,7 +111,7 @@ def renamed(call: ast.Call, name: str) -> ast.Call:
 
 
 def keyword(call: ast.Call, *names: str) -> ast.expr | None:
-    """Return the value of a keyword argument; frameworks use one of the given names for it."""
+    """Return the value of a keyword argument. Its name, one of `names`, depends on the framework."""
     return next((k.value for k in call.keywords if k.arg in names), None)
 
 
@@ -137,7 +137,7 @@ def involves_shapes(comparison: ast.AST) -> bool:
 def value_nodes(node: ast.AST, context: Context) -> Iterator[ast.AST]:
     """Yield the node and those of its descendants that affect values.
 
-    Indices, shapes, axes and conditions on them do not.
+    Indices, shapes, axes and conditions on them are left out.
     """
     if isinstance(node, (ast.FunctionDef, ast.Lambda, ast.ClassDef, ast.Raise, ast.Assert, ast.JoinedStr)):
         return

@@ -4,7 +4,7 @@
 
 It imports neither autograd nor NumPy: the replaced module may be autograd/operations.py, which all packages import, so
 the import hook must be installed before any of them is loaded. The task is a JSON object: `file`, the path of the
-module; `text`, the source to run instead; `skip`, ids of tests not to run; `first`, ids of tests to run first, in
+module; `text`, the source to run instead; `skipped`, ids of tests not to run; `order`, ids of tests to run first, in
 order; `limit`, seconds of CPU time, or null; `result`, the file for the result: whether the module was loaded, which
 tests reached which places, and the first failure.
 """
@@ -34,7 +34,7 @@ class planted:
 
     @staticmethod
     def changed(gradients: Any, change: Callable[[Any], Any], i: int | None = None) -> Any:
-        """Return the changed gradient, or a tuple in which the i-th one is changed; None stays None."""
+        """Apply `change` to a gradient or, if i is given, to the i-th gradient of a tuple. None stays None."""
         if i is None or not isinstance(gradients, (tuple, list)):
             return gradients if gradients is None or i else change(gradients)
         return tuple(planted.changed(gx, change) if k == i else gx for k, gx in enumerate(gradients))
@@ -50,7 +50,7 @@ class planted:
 
     @staticmethod
     def rounded(gx: Any, dtype: str) -> Any:
-        """Round to a narrower dtype and convert back."""
+        """Round an array to a narrower dtype, and convert it back."""
         if "torch" in sys.modules and isinstance(gx, sys.modules["torch"].Tensor):
             return gx.to(getattr(sys.modules["torch"], dtype)).to(gx.dtype)
         return gx.astype(dtype).astype(gx.dtype) if hasattr(gx, "astype") else gx
@@ -93,7 +93,7 @@ class planted:
 
 
 def fits(gx: Any, g: Any) -> bool:
-    """Return whether an array can be stored in another one; JAX arrays cannot be written to."""
+    """Return whether gx can be stored in g; JAX arrays cannot be written to."""
     if not getattr(g, "ndim", 0) or type(g).__module__.partition(".")[0] in ("jax", "jaxlib"):
         return False
     return (g.shape, g.dtype) == (getattr(gx, "shape", None), gx.dtype)

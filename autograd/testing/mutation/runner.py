@@ -23,7 +23,7 @@ SCRIPT = Path(__file__).with_name("planted.py")
 FOUND, CRASHED, ENDLESS = "found", "crashed", "does not end"  # detected by the tests
 UNNOTICED, NOT_RUN = "unnoticed", "not run"  # survivors
 NO_TESTS_RAN = 5  # pytest's exit status
-COLLECTION = ""  # instead of the name of a test: a place reached outside of tests, which affects all of them
+COLLECTION = ""  # recorded as the test if a place is reached outside of tests; its mutants affect all tests
 ONE_THREAD = dict.fromkeys(("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS", "NPX_THREADS"), "1")
 
 
@@ -62,7 +62,7 @@ class FirstRun(NamedTuple):
 
 
 class Runner:
-    """Runs the tests of one module; `arguments` are passed to pytest."""
+    """Run the tests of one module, with `arguments` for pytest."""
 
     def __init__(self, file: Path, text: str, arguments: list[str]) -> None:
         self.file, self.text, self.arguments = file, text, arguments

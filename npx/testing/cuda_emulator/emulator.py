@@ -1,8 +1,9 @@
 """CUDA kernels on NumPy arrays, for checking them on a machine without a GPU.
 
 g++ compiles the .cu file, with `cuda_names.h` in place of CUDA's headers, to a library in the user's cache directory.
-Its name contains a hash of the sources, flags and compiler. A launch runs one block after another, with every CUDA
-thread as a fiber. Loads, stores, barriers and warp operations are checked; an invalid one raises EmulatorError:
+The name of the library contains a hash of the sources, flags and compiler. A launch runs one block after another, with
+every CUDA thread as a fiber. Loads, stores, barriers and warp operations are checked. An invalid one raises
+EmulatorError:
 
     probe.cu, probe_reduce: thread (3, 0, 0) of block (1, 0, 0) reads 4 bytes at byte 128 of argument 0, which has
     128 bytes (probe.cu:19)

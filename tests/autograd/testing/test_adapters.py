@@ -205,7 +205,7 @@ def torch():
 
 
 def function_of(torch, backward, forward=lambda x: x * x):
-    """Return a torch Function of one input that saves it."""
+    """Return a `torch.autograd.Function` of one input, which it saves for backward."""
 
     class MyFunction(torch.autograd.Function):
         @staticmethod

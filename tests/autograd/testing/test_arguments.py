@@ -6,7 +6,7 @@ from functools import partial
 import numpy as np
 import pytest
 
-from autograd import accumulates, differentiable
+from autograd import adds_in_place, differentiable
 from autograd import operations as ops
 from autograd.testing import CheckError, GradientError, check_layer, check_operation, gradcheck, variants
 from autograd.testing.problem import Problem
@@ -167,7 +167,7 @@ def doubling(update):
                 return (accumulate_into[0],)
             return (2 * g,)
 
-        return 2 * x, accumulates(vjp)
+        return 2 * x, adds_in_place(vjp)
 
     return double
 
@@ -244,7 +244,7 @@ def test_float16_is_not_required():
 def test_an_axis_of_length_1_is_tried_where_it_is_broadcast(function, number):
     """One column's sum of squares differs from that of the repeated column, so x is not tried with one column."""
     problem = Problem("f", lambda values: function(*values), [X, X + 1])
-    names = [name for name, _ in variants.undeclared_shapes(problem)]
+    names = [variant.name for variant in variants.undeclared_shapes(problem)]
     assert sum("length 1" in name for name in names) == number
 
 

@@ -79,7 +79,7 @@ def test_one_function_with_given_inputs_as_json(run):
         (["calendar.py:affine_forward"], "expected a file name that no imported module uses; got calendar.py"),
         (["empty"], "expected custom gradients in empty"),
         (["course:affine"], "expected a name that course defines; got 'affine'; try affine_forward, scale"),
-        (["course:plain"], "expected a function with a gradient; got plain, without a backward function"),
+        (["course:plain"], "expected a function with a gradient; got plain, which has no backward function"),
         (["course:scale", "--input", "4,6"], "expected a shape such as 4x6"),
         ([], "the following arguments are required"),
         (

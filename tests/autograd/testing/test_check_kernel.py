@@ -133,7 +133,7 @@ def output_remembered(x, w):
 
 
 def overwrite(array, value):
-    """Write to an argument in place, as an expression."""
+    """Overwrite an array, as an expression."""
     array[...] = value
     return value
 
@@ -153,7 +153,7 @@ FORWARD = [  # wrong versions of the kernel, with the rule that each breaks
     ("independent calls", growing_workspace),
     ("independent calls", transpose_cached),
 ]
-GRADIENT = [  # and of its gradient
+GRADIENT = [  # wrong versions of its gradient, with the rule that each breaks
     ("reference", lambda g, x, w: (fast_grad(g, x, w)[0], None)),
     ("reference", lambda g, x, w: (fast_grad(g, x, w)[0] * np.nan, fast_grad(g, x, w)[1])),
     ("no mutation", lambda g, x, w: fast_grad(overwrite(g, g * 2) / 2, x, w)),
@@ -197,7 +197,7 @@ def test_wrong_version_breaks_its_rule(product, part, rule, version, seed):
 
 
 def test_arguments_that_the_reference_writes_are_results(monkeypatch):
-    """The check compares them like results; the other arguments must not be modified."""
+    """The check compares such arguments like results; the other arguments must stay unmodified."""
     monkeypatch.setattr("npx.dispatch.KERNELS", Registry("kernel"))
 
     @kernel

@@ -73,7 +73,7 @@ def median(x):
 
 @differentiable
 def range_middle(x):
-    """Minimum plus maximum of each row; equal entries share the gradient of each."""
+    """Minimum plus maximum of each row; equal entries share the gradient of the minimum or maximum."""
     low = x.min(axis=-1, keepdims=True)
     high = x.max(axis=-1, keepdims=True)
 
@@ -197,7 +197,7 @@ def test_determinant_of_a_singular_matrix_is_found():
 
 
 def eigenvalues(factor_at_zero):
-    """Return the eigenvalues of a symmetric part; the gradient at 0 has a factor."""
+    """Return the eigenvalues of the symmetric part as an operation whose gradient at 0 is multiplied by a factor."""
 
     @differentiable
     def operation(x):

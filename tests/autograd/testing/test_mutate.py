@@ -17,7 +17,7 @@ import numpy as np
 import pytest
 
 from autograd.testing import mutate
-from autograd.testing.mutation.backward_code import BackwardCode, Source
+from autograd.testing.mutation.backward_code import INTERMEDIATE, PER_INPUT, Source, find_backward_code
 from autograd.testing.mutation.mutator import instrumented, mutants
 from autograd.testing.mutation.operators import KINDS
 from autograd.testing.mutation.planted import planted
@@ -183,8 +183,9 @@ def shared_helper(x): return x * 3
 def f(x):
     return shared_helper(x), lambda g: (backward_helper(g) * shared_helper(x),)
 """
-    functions = {(b.name, b.result, *b.operations) for b in BackwardCode(Source(text)).functions}
-    assert functions == {("backward_helper", "value", "f"), ("nested_helper", "value", "f"), ("f", "gradients", "f")}
+    functions = {(b.name, b.result, *b.operations) for b in find_backward_code(Source(text)).functions}
+    helpers = {(name, INTERMEDIATE, "f") for name in ("backward_helper", "nested_helper")}
+    assert functions == helpers | {("f", PER_INPUT, "f")}
 
 
 @pytest.mark.parametrize(
@@ -205,7 +206,7 @@ def f(x):
     ],
 )
 def test_the_ways_to_define_an_operation(text, names):
-    assert [b.name for b in BackwardCode(Source(text)).functions] == names
+    assert [b.name for b in find_backward_code(Source(text)).functions] == names
 
 
 FOREIGN = """

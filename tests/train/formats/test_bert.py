@@ -123,7 +123,7 @@ def test_checkpoints_of_an_import_have_the_mode_of_other_files(tmp_path):
     ],
     ids=str,
 )
-def test_a_folder_that_does_not_fit_is_one_line(tmp_path, capsys, changes, message):
+def test_a_folder_that_does_not_fit_gives_a_one_line_error(tmp_path, capsys, changes, message):
     folder, _ = write_folder(tmp_path, head=False, **changes)
     assert run("import", folder, "--out", tmp_path / "run") == 2
     error = capsys.readouterr().err
@@ -139,7 +139,7 @@ TOKENIZERS = {
 
 
 @pytest.mark.parametrize(("name", "content", "message"), TOKENIZERS.values(), ids=[*TOKENIZERS])
-def test_a_damaged_tokenizer_is_one_line(tmp_path, capsys, name, content, message):
+def test_a_damaged_tokenizer_gives_a_one_line_error(tmp_path, capsys, name, content, message):
     folder, _ = write_folder(tmp_path, head=False)
     (folder / "vocab.txt").unlink()
     if name:
@@ -149,7 +149,7 @@ def test_a_damaged_tokenizer_is_one_line(tmp_path, capsys, name, content, messag
     assert message in error and error.count("\n") == 1
 
 
-def test_a_model_with_other_outputs_is_one_line(tmp_path, capsys):
+def test_a_model_with_other_outputs_gives_a_one_line_error(tmp_path, capsys):
     folder, weights = write_folder(tmp_path, head=False)
     save_file(weights | {"classifier.weight": np.ones((2, D), np.float32)}, folder / "model.safetensors")
     assert run("import", folder, "--out", tmp_path / "run") == 2

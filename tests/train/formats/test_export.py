@@ -109,14 +109,13 @@ def test_an_exported_run_translates_alike_when_it_is_imported(tmp_path):
     np.testing.assert_allclose(theirs, ours, atol=1e-5)
 
 
-@pytest.mark.parametrize("stop_at_beam, early_stopping", [(True, True), (False, "never")])
-def test_the_stopping_rule_of_the_search_is_exported_and_imported(tmp_path, stop_at_beam, early_stopping):
-    search = {"full_beam": True, "finish_in_beam": True, "stop_at_beam": stop_at_beam}
-    run = make_run(tmp_path / "run", search)
+@pytest.mark.parametrize("rule, early_stopping", [("fairseq", True), ("transformers", "never")])
+def test_the_stopping_rule_of_the_search_is_exported_and_imported(tmp_path, rule, early_stopping):
+    run = make_run(tmp_path / "run", {"rule": rule})
     assert run_export(run, "huggingface", tmp_path / "hf") == 0
     assert json.loads((tmp_path / "hf/generation_config.json").read_text())["early_stopping"] == early_stopping
     import_folder(tmp_path / "hf", tmp_path / "again", pytest.fail)
-    assert load_model(tmp_path / "again")[2].search.stop_at_beam is stop_at_beam
+    assert load_model(tmp_path / "again")[2].search.rule == rule
 
 
 def test_safetensors_hold_our_parameters(tmp_path):
@@ -156,7 +155,7 @@ def test_safetensors_hold_our_parameters(tmp_path):
         ({}, "tensorflow", [], "--to: expected"),
     ],
 )
-def test_what_a_format_lacks_is_one_line_and_leaves_nothing(tmp_path, capsys, options, target, more, message):
+def test_what_a_format_lacks_gives_one_line_and_leaves_nothing(tmp_path, capsys, options, target, more, message):
     run = make_run(tmp_path / "run", **options)
     assert run_export(run, target, tmp_path / "out", *more) == 2
     error = capsys.readouterr().err
@@ -199,7 +198,7 @@ def test_a_link_and_a_folder_in_the_run_are_errors(tmp_path, capsys):
 
 
 @pytest.mark.parametrize("target", ["huggingface", "safetensors", "ctranslate2"])
-def test_a_weight_beyond_float16_is_one_line(tmp_path, capsys, target):
+def test_a_weight_beyond_float16_gives_a_one_line_error(tmp_path, capsys, target):
     if target == "ctranslate2":
         pytest.importorskip("ctranslate2", reason="the export needs it")
     shape = small(attention_bias=True)
@@ -236,7 +235,7 @@ def test_exported_weights_have_the_mode_of_other_files(tmp_path):
     assert len({path.stat().st_mode for path in (tmp_path / "out").iterdir()}) == 1
 
 
-def test_a_missing_library_is_one_line(tmp_path, capsys, monkeypatch):
+def test_a_missing_library_gives_a_one_line_error(tmp_path, capsys, monkeypatch):
     run = make_run(tmp_path / "run")
     for name in ("ctranslate2", "ctranslate2.specs", "onnx"):
         monkeypatch.setitem(sys.modules, name, None)

@@ -115,7 +115,7 @@ def test_a_byte_level_tokenizer_needs_no_further_tokens(tmp_path, capsys):
     ],
     ids=str,
 )
-def test_bad_folders_are_one_line(tmp_path, capsys, changes, message):
+def test_bad_folders_give_a_one_line_error(tmp_path, capsys, changes, message):
     folder = byte_level_folder(tmp_path)
     write_json(folder / "config.json", json.loads((folder / "config.json").read_text()) | changes)
     capsys.readouterr()
@@ -126,7 +126,7 @@ def test_bad_folders_are_one_line(tmp_path, capsys, changes, message):
 
 
 @pytest.mark.parametrize("token", [1, {}, {"content": [1]}], ids=str)
-def test_a_bad_special_token_is_one_line(tmp_path, capsys, token):
+def test_a_bad_special_token_gives_a_one_line_error(tmp_path, capsys, token):
     assert convert("export", make_run(tmp_path), tmp_path / "hf", "--to", "huggingface") == 0
     file = tmp_path / "hf/tokenizer.json"
     write_json(file, json.loads(file.read_text()) | {"added_tokens": [token]})
@@ -151,7 +151,7 @@ def test_settings_without_a_counterpart_are_reported_and_forbidden_tokens_import
 @pytest.mark.parametrize(
     "options", [{"norm": "post"}, {"positions": "rotary"}, {"output_bias": True}, {"attention_window": 3}], ids=str
 )
-def test_what_gpt2_lacks_is_one_line(tmp_path, capsys, options):
+def test_what_gpt2_lacks_gives_a_one_line_error(tmp_path, capsys, options):
     run = make_run(tmp_path, **options)
     assert convert("export", run, tmp_path / "hf", "--to", "huggingface") == 2
     ((key, value),) = options.items()

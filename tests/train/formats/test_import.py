@@ -43,8 +43,8 @@ def test_an_imported_model_computes_the_logits_of_marian(tmp_path, options):
     logits = model(np.array([src]), np.array([tgt])).data[0]
     np.testing.assert_allclose(logits, reference_logits(tensors(config), config, src, tgt), atol=2e-5, rtol=1e-5)
     search = run_config.search
-    assert (search.beam, search.alpha, search.penalty) == (3, 0.7, "length") and search.full_beam
-    assert model.config.suppressed_ids == (5,) and search.finish_in_beam
+    assert (search.beam, search.alpha, search.penalty) == (3, 0.7, "length")
+    assert model.config.suppressed_ids == (5,) and search.rule == "transformers"
 
 
 def test_padding_begins_the_target_and_forbidden_tokens_are_never_chosen(tmp_path):
@@ -212,7 +212,7 @@ def test_a_list_that_a_pickle_uses_many_times_becomes_one_dictionary(tmp_path):
     assert tensors["2"] == {"a": None, "b": None} and tensors["3"] == {}
 
 
-def test_damaged_and_compressed_zip_files_are_one_line(tmp_path):
+def test_damaged_and_compressed_zip_files_give_a_one_line_error(tmp_path):
     path = tmp_path / "file"
     for compression in (zipfile.ZIP_DEFLATED, zipfile.ZIP_BZIP2, zipfile.ZIP_LZMA):
         write_pickle(path, b"}", compression)
@@ -221,7 +221,7 @@ def test_damaged_and_compressed_zip_files_are_one_line(tmp_path):
 
 
 @pytest.mark.parametrize(("damage", "message"), BAD_ARCHIVES.values(), ids=BAD_ARCHIVES)
-def test_a_bad_zip_file_is_one_line(tmp_path, damage, message):
+def test_a_bad_zip_file_gives_a_one_line_error(tmp_path, damage, message):
     write_pickle(tmp_path / "file", b"}")
     damage(tmp_path / "file")
     with pytest.raises(
@@ -243,7 +243,7 @@ def test_a_pipe_is_rejected_without_blocking(tmp_path):
         b"\x80\x02c" + b"a" * 10_000 + b"\nb\n.",
     ],
 )
-def test_damaged_torch_files_are_one_line(tmp_path, content):
+def test_damaged_torch_files_give_a_one_line_error(tmp_path, content):
     (tmp_path / "file").write_bytes(content)
     with pytest.raises(UserError) as caught:
         read_torch_file(tmp_path / "file")
@@ -330,7 +330,7 @@ BAD = {
 
 
 @pytest.mark.parametrize("damage, message", BAD.values(), ids=BAD)
-def test_bad_folders_are_one_line_and_leave_nothing(tmp_path, damage, message, capsys):
+def test_bad_folders_give_a_one_line_error_and_leave_nothing(tmp_path, damage, message, capsys):
     write_folder(tmp_path / "hf")
     damage(tmp_path / "hf")
     existed = (tmp_path / "run").exists()
@@ -346,7 +346,7 @@ def test_a_setting_that_our_search_lacks_is_reported_and_the_others_are_imported
     warnings = []
     import_folder(tmp_path / "hf", tmp_path / "run", warnings.append)
     assert [w.split(": ", 1)[1] for w in warnings] == ["no_repeat_ngram_size = 3 is not imported"]
-    assert load_model(tmp_path / "run")[2].search.stop_at_beam
+    assert load_model(tmp_path / "run")[2].search.rule == "fairseq"
 
 
 def word_tokenizer(monkeypatch):

@@ -193,19 +193,19 @@ LACKS = {
 
 
 @pytest.mark.parametrize(("damage", "message"), BAD.values(), ids=[*BAD])
-def test_a_bad_file_is_one_line(tmp_path, capsys, damage, message):
+def test_a_bad_file_gives_a_one_line_error(tmp_path, capsys, damage, message):
     folder, _ = write_model(tmp_path)
     damage(folder)
     check_error(folder, tmp_path, capsys, message)
 
 
 @pytest.mark.parametrize(("key", "value", "message"), [(key, *rest) for key, rest in LACKS.items()])
-def test_what_our_model_lacks_is_one_line(tmp_path, capsys, key, value, message):
+def test_what_our_model_lacks_gives_a_one_line_error(tmp_path, capsys, key, value, message):
     folder, _ = write_model(tmp_path, settings={key: value})
     check_error(folder, tmp_path, capsys, message)
 
 
-def test_a_parameter_of_another_architecture_is_one_line(tmp_path, capsys):
+def test_a_parameter_of_another_architecture_gives_a_one_line_error(tmp_path, capsys):
     folder, _ = write_model(tmp_path)
     with np.load(folder / "model.npz") as file:
         np.savez(folder / "model.npz", **dict(file) | {"decoder_l1_rnn_W": np.ones((8, 8), np.float32)})

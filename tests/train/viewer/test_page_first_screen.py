@@ -1,4 +1,4 @@
-"""What the page shows without scrolling, and how it leads to what is elsewhere; see conftest.py."""
+"""What the page shows without scrolling, and how it leads to the rest; see conftest.py."""
 
 from dataclasses import replace
 

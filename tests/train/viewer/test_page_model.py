@@ -173,7 +173,7 @@ def test_the_output_block_names_its_input_and_the_gradient_that_it_passes_back(t
     assert "to input ‖∂h‖" in tab.inner_text("[data-block=output]")
     tab.click("[data-block=output]")
     until(tab, "document.querySelector('#model .opened').dataset.block === 'output'")
-    assert "Gradient in: 1, that of the loss" in tab.inner_text("#model .opened")
+    assert "Gradient in: 1, the derivative of the loss" in tab.inner_text("#model .opened")
     assert tab.inner_text("#model .matrix:has(b:text('∂ input h')) b").startswith("∂ input h, from ")
 
 

@@ -64,9 +64,9 @@ class GradientReducer(LocalGradients):
         super().__init__(flat)
         self.wire_dtype = wire_dtype
         self.world, self.is_sharded = world, shard
-        size = flat.grad.size
-        step = max(world.size, bucket // flat.grad.itemsize)
-        self.buckets = [slice(max(0, stop - step), stop) for stop in range(size, 0, -step)]
+        grad = flat.flatten_grad()
+        step = max(world.size, bucket // grad.itemsize)
+        self.buckets = [slice(max(0, stop - step), stop) for stop in range(grad.size, 0, -step)]
         self.local_slices = [self._local_slice(bucket) for bucket in self.buckets]
         if shard:
             flat.shard_to(self.local_slices)
@@ -106,7 +106,7 @@ class GradientReducer(LocalGradients):
             self._send()
 
     def _send(self) -> None:
-        grad = self.flat.grad[self.buckets[self.next_bucket]]
+        grad = self.flat.flatten_grad()[self.buckets[self.next_bucket]]
         reduce = self.world.reduce_scatter if self.is_sharded else self.world.all_reduce
         self.pending.append(reduce(grad, self.wire_dtype))
         self.next_bucket += 1
@@ -117,7 +117,8 @@ class GradientReducer(LocalGradients):
         for wait in self.pending:
             wait()
         self.pending = []
-        return npx.sum(npx.stack([sum_of_squares(self.flat.grad[part]) for part in self.local_slices]))
+        grad = self.flat.flatten_grad()
+        return npx.sum(npx.stack([sum_of_squares(grad[part]) for part in self.local_slices]))
 
     def all_gather_weights(self) -> None:
         if self.is_sharded:

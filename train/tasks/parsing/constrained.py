@@ -3,9 +3,9 @@
 After each token, only tokens that can lead to a tree are allowed: a closing bracket for the innermost open constituent
 if that is not empty; the next word, if words remain, with a possible tag; and EOS after the last bracket. A
 punctuation mark has its own tag, which no other word has; other words have the tags of a lexicon, if there is one. The
-probability of disallowed tokens is lost, not redistributed, so a hypothesis with an error, such as a surplus leaf,
-falls behind as soon as the model's preferred next token is disallowed. At most MAX_OPEN_RUN brackets may be opened
-without a word in between; otherwise a hypothesis without a likely tag would open brackets forever.
+probability of disallowed tokens is not given to the allowed ones. A hypothesis with an error, such as a surplus leaf,
+therefore falls behind as soon as the token that the model prefers is disallowed. At most MAX_OPEN_RUN brackets may be
+opened without a word in between; otherwise a hypothesis without a likely tag would open brackets forever.
 """
 
 from collections.abc import Iterator, Sequence

@@ -1,4 +1,4 @@
-"""Constituency trees: reading and writing Penn Treebank brackets, cleaning, and the words of a sentence.
+"""Constituency trees: read and write Penn Treebank brackets, clean trees, and recognize punctuation.
 
     (TOP (S (NP (PRP It)) (VP (VBD rained)) (. .)))
 

@@ -126,7 +126,7 @@ def wmt14(
     archives: tuple[Archive, ...] = (),
     pairs: tuple[Pair, ...] = (),
 ) -> Dataset:
-    """Return WMT 2014 from English to `language`, with newstest2013 to validate and the full newstest2014 to test."""
+    """Return WMT 2014 from English to `language`, validated on newstest2013 and tested on the full newstest2014."""
     valid_archive, valid = newstest("wmt13", language)
     test_archive, test = newstest("wmt14/full", language)
     texts = tuple(Pair(archive.name, f"{stem}.en", f"{stem}.{language}") for archive, stem in stems.items())

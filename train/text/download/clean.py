@@ -1,4 +1,4 @@
-"""Cleaning of sentence pairs: rules for length, length ratio, script and duplicates."""
+"""Clean sentence pairs: remove them by length, length ratio, script, or as duplicates."""
 
 import re
 from collections import Counter
@@ -30,7 +30,7 @@ class Rules:
     """The rules by which pairs are removed; 0 disables a limit."""
 
     max_words: int = 250  # words per side, separated by whitespace
-    max_ratio: float = 3.0  # (longer + 20) / (shorter + 20) in characters; 20, because short names may differ in length
+    max_ratio: float = 3.0  # (longer + 20) / (shorter + 20) in characters; 20 tolerates short names of unequal lengths
     scripts: bool = True  # whether to remove pairs with a side whose letters are mostly not Latin
     duplicates: bool = True  # whether to remove repeated pairs
 
@@ -84,7 +84,8 @@ class Cleaner:
 
 
 def clean_pairs(cleaner: Cleaner, pairs: Iterable[tuple[str, str]]) -> Iterator[tuple[str, str]]:
-    """Yield the pairs that a cleaner keeps; if there are none, raise UserError with the option that keeps the most."""
+    """Yield the pairs that a cleaner keeps; if it keeps none, raise UserError with the option that would
+    keep the most pairs."""
     yield from cleaner.filter(pairs)
     counts = cleaner.counts
     if not counts["kept"]:
@@ -104,7 +105,7 @@ def is_non_latin(text: str) -> bool:
 
 
 class HashSet:
-    """A set of 8-byte hashes: open addressing in one array, which doubles when it is half full."""
+    """A set of 8-byte hashes: a table with open addressing, whose size doubles when it is half full."""
 
     def __init__(self, capacity: int = 1 << 16) -> None:
         self.table = np.zeros(capacity, np.uint64)  # 0 marks an empty slot

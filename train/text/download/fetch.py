@@ -1,4 +1,4 @@
-"""Downloads: resumed after an interruption, verified by hash, and renamed only when complete."""
+"""Download files: resume after an interruption, verify the hash, and rename a file only when it is complete."""
 
 import errno
 import http.client

@@ -1,4 +1,4 @@
-"""The validation text that `data own --hold-out N` takes out of the training text: pairs with N distinct sources.
+"""Choose the validation text of `data own --hold-out N`: one pair of the training text for each of N sources.
 
 The sources with the smallest hashes are chosen, so the order of the text does not matter. If the text grows, a source
 remains chosen unless a new source with a smaller hash replaces it.

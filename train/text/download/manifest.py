@@ -1,4 +1,4 @@
-"""The keys of [data] for training a model on a folder that `data` has written."""
+"""Find the keys of [data] for training a model on a folder that `data` has written."""
 
 import difflib
 from pathlib import Path

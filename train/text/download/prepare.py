@@ -1,4 +1,4 @@
-"""Preparation of a corpus for training: download, cleaning, tokenizer and token arrays.
+"""Prepare a corpus for training: download it, clean it, train a tokenizer and write token arrays.
 
     OUT/begun.json            written first; marks the folder as created by this command
        /downloads/            archives; files that the user puts here are used
@@ -45,7 +45,7 @@ OPTIONS = {"scripts": "--keep-scripts", "duplicates": "--keep-duplicates"}
 
 @dataclass(frozen=True)
 class Settings:
-    """Cleaning rules, tokenizer (None: as in the dataset), maximum length of a side in tokens, and hold-out."""
+    """Settings of the preparation; a tokenizer of None means that of the dataset."""
 
     rules: Rules = Rules()
     tokenizer: str | None = None
@@ -160,7 +160,7 @@ def remove_after_user_error(lock: FolderLock, dataset: Dataset, missing: list[Pa
 def check_same_inputs(out: Path, settings: Settings, sources: list[dict[str, Any]]) -> None:
     """Raise UserError if `out` is complete and has different sources or settings, because runs may train on it.
 
-    Accepts a text of the user that has moved or has changed, but not both, and an added validation text.
+    A user's text may have been moved or changed, but not both, and a validation text may have been added.
     """
     file = out / "manifest.json"
     if not os.path.lexists(file):
@@ -191,7 +191,7 @@ def check_same_inputs(out: Path, settings: Settings, sources: list[dict[str, Any
 
 
 def check_max_length(folder: Path, max_length: object) -> None:
-    """Raise UserError if the maximum length in the manifest is not that of the token arrays, because it was edited."""
+    """Raise UserError if the maximum length in the manifest was edited and no longer fits the token arrays."""
     meta = read_sealed(folder / "prepared" / "train" / "meta.json") or {}
     if (prepared := meta.get("max_length", max_length)) != max_length:
         raise UserError(

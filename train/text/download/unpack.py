@@ -1,4 +1,4 @@
-"""Streaming of text lines from archives, without unpacking them to disk."""
+"""Stream lines of text from archives without unpacking them to disk."""
 
 import gzip
 import re

@@ -51,8 +51,8 @@ export function openBlock(titleOf, block, backward, actions, steps) {
 function flowOfGradients({ block, arriving, leaving }, titleOf, small) {
   const start =
     block === "output"
-      ? "Gradient in: 1, that of the loss with respect to itself. Gradient out: norm "
-      : `Gradient in: norm ${small(arriving)}, of the output. Gradient out: `;
+      ? "Gradient in: 1, the derivative of the loss with respect to itself. Gradient out: norm "
+      : `Gradient in: norm ${small(arriving)}, with respect to the output. Gradient out: `;
   const to = leaving.map(([name, norm]) => `${small(norm)} to ${titleOf(name)}`).join("; ");
   return `${start}${to || "to the embedding table"}.`;
 }

@@ -247,7 +247,7 @@ function paint(canvas, kind, { bytes, layers, heads, rows, columns, masked }, of
   };
 }
 
-// Between the positions of two different texts, there is no distance.
+// A distance exists only between positions of the same text.
 function describe({ confidence, entropy, distance }, kind) {
   const [maximum, bits, far] = [confidence, entropy, distance].map((x) => x.toFixed(2));
   return `mean maximum weight ${maximum}, entropy ${bits} bits${kind === "cross" ? "" : `, distance ${far} tokens`}`;

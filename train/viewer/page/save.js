@@ -93,7 +93,7 @@ export function start(menu, about) {
     const buttons = [...list.children],
       by = { ArrowDown: 1, ArrowUp: -1 }[event.key];
     if (event.key === "Escape" && menu.open) {
-      event.preventDefault(); // the key closes one thing at a time
+      event.preventDefault(); // so that Escape closes only the menu
       menu.open = false;
       menu.firstElementChild.focus();
     } else if (by && menu.open) {
