@@ -88,8 +88,10 @@ def run(name: str, a: argparse.Namespace) -> dict[str, Any]:
         TASKS["translation"].learn_tokenizer(data, TASKS["translation"].texts(data)["train"]).save(tokenizer)
     settings.append(f"data.tokenizer={json.dumps(str(tokenizer))}")
     folder = RunFolder(a.out / name)
-    summary = train(RunConfig.load(BASE, settings), folder.path, resume=bool(folder.steps()), max_hours=a.minutes / 60)
-    average_checkpoints(folder.path, min(5, len(folder.steps())))
+    summary = train(
+        RunConfig.load(BASE, settings), folder.path, resume=bool(folder.step_paths()), max_hours=a.minutes / 60
+    )
+    average_checkpoints(folder.path, min(5, len(folder.step_paths())))
     model, model_tokenizer, config = load_model(find_checkpoint(folder.path))
     source, reference = (read_all_lines(a.data / f"test2016.{language}") for language in ("en", "de"))
     search = {key: getattr(config.search, key) for key in ("beam", "alpha", "penalty", "max_extra")}

@@ -1,4 +1,4 @@
-"""UserError, which the command line reports in one line with exit status 2, and helpers for error messages."""
+"""Helpers for error messages, and UserError, which the command line reports in one line with exit status 2."""
 
 import difflib
 import shlex
@@ -26,11 +26,11 @@ class NoCheckpoint(UserError):
 
 
 class ReadError(UserError):
-    """A file cannot be read (permissions, a failing disk) but may be intact, so it is not treated as damaged."""
+    """A file cannot be read, for example without permission. It may be intact, so it is not treated as damaged."""
 
 
 def quote(path: object) -> str:
-    """Return a path for a suggested command line; the shell reads it as one word, even with spaces."""
+    """Quote a path for a command line in a message, so that the shell reads it as one word."""
     return shlex.quote(str(path))
 
 

@@ -23,7 +23,7 @@ from train.errors import ReadError, UserError, one_line
 
 # Errors that the user can fix while training waits and retries.
 DISK_FULL = {errno.ENOSPC, errno.EDQUOT, errno.EFBIG}
-# For each error that prevents writing: what was expected, and what to try.
+# Maps an error that prevents writing to two parts of its message: what was expected, and what to try.
 CANNOT_WRITE = {
     **dict.fromkeys(DISK_FULL, ("space on the disk", "freeing space")),
     **dict.fromkeys(
@@ -35,7 +35,7 @@ CANNOT_WRITE = {
     errno.ENOTEMPTY: ("a new or empty folder", "another path"),
     errno.ENOMEM: ("memory to write", "closing other programs"),
 }
-# Errors of reading a file that may be intact.
+# A file that cannot be read because of one of these errors may still be intact.
 UNREADABLE = CANNOT_WRITE.keys() - {errno.ENOENT, errno.ENOTDIR}
 NO_FOLDER_SYNC = {errno.EINVAL, errno.ENOSYS, errno.EOPNOTSUPP}  # the file system does not support fsync of a folder
 FILE_TYPES = {
@@ -45,15 +45,15 @@ FILE_TYPES = {
 REMEDIES = {stat.S_IFDIR: "the path of a file inside it", stat.S_IFIFO: "writing its content to a file first"}
 PathLike = str | os.PathLike[str]
 SETTLING_NANOSECONDS = 2 * 10**9  # see `text_digest`
-files_read: set[tuple[int, ...]] = set()  # the first files that the command has read (see `identity`)
-MAX_FILES_READ = 4096  # a long training run reads more files, but writes no output that the user names
+files_read: set[tuple[int, ...]] = set()  # the `identity` of each file that the command has read, up to a limit
+MAX_FILES_READ = 4096  # a long training run reads more files, but writes none that the user names
 MISSING = "a path that does not exist"
 WOULD_REPLACE_A_FILE = "this output would replace an input or another output; try another path"
 THEN_RETRY, THEN_RESUME = "then the same command again", "then --resume"  # the end of the message of a WriteError
 
 
 class WriteError(UserError):
-    """A file cannot be written (full disk, quota, permissions). Its earlier content is intact.
+    """A file cannot be written because of a full disk, a quota or permissions. Its earlier content is intact.
 
     Args:
         problem: what was expected and what happened.
@@ -70,7 +70,7 @@ class WriteError(UserError):
 
 
 def describe_path(path: PathLike) -> str:
-    """Return what a path refers to, for a message: "a file", "an empty folder"."""
+    """Describe what a path refers to, for a message, for example "a file" or "an empty folder"."""
     try:
         if os.path.isdir(path):
             return "a folder that is not empty" if os.listdir(path) else "an empty folder"
@@ -134,7 +134,7 @@ def open_for_reading(
 
 
 def identity(status: os.stat_result) -> tuple[int, ...]:
-    """Return numbers that identify a file and its version, whatever its name."""
+    """Return numbers that identify a file and its version, regardless of the path that led to it."""
     return status.st_dev, status.st_ino, status.st_size, status.st_mtime_ns, status.st_ctime_ns
 
 
@@ -159,7 +159,7 @@ class CheckedFile(io.FileIO):
 
 
 def digest(path: PathLike, algorithm: str = "sha256") -> str:
-    """Return the SHA-256, or another hash, of a file."""
+    """Return the hash of a file's content."""
     with open_for_reading(path) as file:
         return hashlib.file_digest(cast(Any, file), algorithm).hexdigest()
 
@@ -170,8 +170,8 @@ _digests: dict[tuple[int, ...], str] = {}  # see `text_digest`
 def text_digest(path: PathLike) -> str:
     """Return the SHA-256 of a text file, which is read again only if it has changed.
 
-    After two changes within SETTLING_NANOSECONDS, the file may have the same timestamps, so the hash of a file that has
-    just changed is not cached.
+    A file that changes twice within SETTLING_NANOSECONDS may have the same timestamps each time. The hash of a file
+    that has just changed is therefore not cached.
     """
     with open_for_reading(path) as file:
         version = identity(os.fstat(file.fileno()))
@@ -193,11 +193,11 @@ def text_digest(path: PathLike) -> str:
 def atomic_write(path: PathLike, mode: str = "b", write_through: bool = False) -> Iterator[IO[Any]]:
     """Open a binary ("b") or text ("t") file that replaces `path` once it is complete and on disk.
 
-    Keeps the permissions of the replaced file. A link, device or pipe is replaced too, because another user may have
-    put it into the folder. `write_through` is for outputs that the user named: a link is followed, a device or pipe is
-    written to, and no other file in the folder is touched. Raises WriteError, which names `path`, if the file cannot be
-    written. Raises UserError if another program is writing the same file in a folder of this program, or if the output
-    would replace a file that this command has read.
+    The new file has the permissions of the old one. A link, device or pipe is replaced too, because another user may
+    have put it into the folder. `write_through` is for outputs that the user named: a link is followed, a device or
+    pipe is written to, and no other file in the folder is touched. Raises WriteError, which names `path`, if the file
+    cannot be written. Raises UserError if another program is writing the same file in a folder of this program, or if
+    the output would replace a file that this command has read.
     """
     options: dict[str, Any] = {"encoding": "utf-8", "newline": "\n"} if mode == "t" else {}
     target, replaceable = _resolve_links(Path(path)) if write_through else (Path(path), True)
@@ -231,7 +231,7 @@ def atomic_write(path: PathLike, mode: str = "b", write_through: bool = False) -
                 name = partial
                 if write_through and not partial.exists():
                     name = partial if target.exists() else target  # a new output never has a temporary name
-                    os.link(f"/proc/self/fd/{descriptor}", name, src_dir_fd=0)  # src_dir_fd makes it follow the link
+                    os.link(f"/proc/self/fd/{descriptor}", name, src_dir_fd=0)  # src_dir_fd: follow the link
                 if name == partial:
                     os.replace(partial, target)
                 fsync(target.parent)
@@ -246,7 +246,7 @@ def unique_name(folder: PathLike) -> str:
 
 
 def open_unnamed(path: Path) -> int:
-    """Create a file without a name, which disappears with the process, or `path` if the system has no such files."""
+    """Create a file without a name, which the system deletes when the process ends, or `path` if that is impossible."""
     flags = os.O_RDWR | os.O_CLOEXEC
     if os.path.isdir("/proc/self/fd"):  # needed to give the file a name later
         with suppress(OSError):
@@ -269,8 +269,8 @@ def _resolve_links(path: Path) -> tuple[Path, bool]:
 def open_locked(path: Path, on_busy: Callable[[], object]) -> int:
     """Create or open a file inside a folder of this program and lock it; return its descriptor (see `open_inside`).
 
-    While another program holds the lock, `on_busy` is called; it waits or raises an error. The system releases the lock
-    when the process ends for any reason.
+    While another program holds the lock, `on_busy` is called, which waits or raises an error. The system releases the
+    lock when the process ends for any reason.
     """
     while True:
         descriptor = open_inside(path, os.O_RDWR)
@@ -364,8 +364,8 @@ def disk_errors(target: str, next_step: str = "") -> Iterator[None]:
 def open_inside(path: PathLike, flags: int) -> int:
     """Open or create a regular file in a folder of this program, without truncating it; return its descriptor.
 
-    A link is not followed, because another user who may write to the folder may have put it there. Raises UserError for
-    a link and for anything else that is not a regular file. A file that has other hard links, such as those in a
+    A link is not followed, because another user with access to the folder may have put it there. Raises UserError for a
+    link and for anything else that is not a regular file. A file that has other hard links, such as those in a
     backup made with `cp -al`, is first replaced by a copy, unless another program holds a lock on it.
     """
     with ExitStack() as stack:
@@ -394,6 +394,6 @@ def open_for_appending(path: PathLike) -> IO[Any]:
 
 
 def error_number(error: Exception) -> int:
-    """Return the errno of an error, or 0. safetensors reports it only in the text of its exceptions."""
+    """Return the errno of an error, or 0 without one. safetensors states it only in the text of its exceptions."""
     match = re.search(r"os error (\d+)", str(error))
     return getattr(error, "errno", None) or (int(match[1]) if match else 0)

@@ -31,7 +31,7 @@ def read_json(
 ) -> Any:
     """Return the content of a JSON file. Raises UserError for invalid JSON, NaN and infinity.
 
-    `on_bytes`, for example a hash's `update`, receives the content.
+    `on_bytes`, for example a hash's `update`, receives the bytes of the file.
     """
     with open_for_reading(path, expected, attempt=attempt) as file:
         raw = file.read()
@@ -70,11 +70,12 @@ def read_sealed(path: PathLike) -> Any:
 
 
 def open_own_folder(out: Path, *marks: str, ignored: Collection[str] = ()) -> Any:
-    """Return the content of the first valid sealed file among `marks` in an output folder, or None for a new folder.
+    """Check that a command may write to the folder `out`; return its first valid mark's content, or None if it is new.
 
-    A new folder contains nothing except the names in `ignored` and perhaps an unfinished first mark, which is the first
-    file that a command writes. Raises UserError for any other folder, because it belongs to the user, for a folder that
-    contains a link to another folder, and for a new folder inside a run.
+    The `marks` are the sealed files that the command writes. A new folder contains nothing except the names in
+    `ignored` and perhaps an unfinished first mark, which is the first file that the command writes. Raises UserError
+    for any other folder, because it belongs to the user, for a folder that contains a link to another folder, and for a
+    new folder inside a run.
     """
     reject_links(*(path for path in (out.iterdir() if out.is_dir() else ()) if path.is_dir()))
     for mark in marks:
@@ -93,13 +94,14 @@ def open_own_folder(out: Path, *marks: str, ignored: Collection[str] = ()) -> An
 def check_outside_run(
     out: Path, kind: str = "folder", attempt: str = "another --out", models: Iterable[Path] = ()
 ) -> None:
-    """Raise UserError if an output is inside a run, which replaces and removes folders by their names.
+    """Raise UserError if an output is inside a run, because training replaces and removes folders there.
 
     Args:
         out: the output; links are resolved.
         kind: "file" or "folder".
         attempt: what the message suggests.
-        models: runs or checkpoints that the command reads. The targets of links to their checkpoints are part of them.
+        models: runs or checkpoints that the command reads. If a checkpoint is a link, its target is part of the run
+            too.
     """
 
     def runs(path: Path) -> list[Path]:
@@ -118,13 +120,13 @@ def check_outside_run(
 
 
 def is_run(folder: Path) -> bool:
-    """Return whether a folder is a run: it has a checkpoint, or what a run has before its first checkpoint."""
+    """Return whether a folder is a run: it has a checkpoint, or the files that a run has before its first one."""
     begun = ("config.toml", "tokenizer.json", "checkpoints")
     return all(os.path.exists(folder / name) for name in begun) or any(folder.glob("checkpoints/*/state.json"))
 
 
 def reject_links(*folders: Path) -> None:
-    """Raise UserError if one of these folders inside an output folder is a link, because others may own the target."""
+    """Raise UserError if one of these folders in an output folder is a link: its target may belong to another user."""
     for path in folders:
         if path.is_symlink():
             attempt = f"moving the folder back, or a link to the complete folder {path.parent} instead"

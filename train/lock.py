@@ -19,13 +19,13 @@ from train.errors import UserError
 from train.files import is_same_file, open_for_reading, open_locked
 from train.json_files import parse_json, reject_links
 
-# Seconds to wait for the lock of a dead process, because a child process may hold the descriptor until it calls exec.
+# Seconds to wait for the lock of a dead process: its child process may hold the descriptor until it calls exec.
 LOCK_WAIT_SECONDS = 5.0
 
 # The folders inside a run, in which this program writes and removes files.
 FOLDERS = "checkpoints", "data", "data/train", "data/valid", "tensorboard"
 
-# For each locked folder (device, inode): the (process id, thread) that holds the lock, and the lock's descriptor.
+# Maps a locked folder (device, inode) to the (process id, thread) that holds the lock, and to the lock's descriptor.
 _held: dict[tuple[int, int], tuple[tuple[int, int], int]] = {}
 
 
@@ -53,7 +53,7 @@ class FolderLock:
 
 @contextmanager
 def lock_folder(folder: Path, program: str) -> Iterator[FolderLock]:
-    """Hold the lock of an existing folder; nested calls of one thread share it.
+    """Lock an existing folder during this block. Nested calls in one thread share the lock.
 
     Raises UserError, naming the holder, if another program or thread holds it.
     """

@@ -6,8 +6,8 @@ On a terminal, or in a notebook with ipywidgets, lines are updated in place; els
         work.advance(32)  # translating 32/3,000 sentences  11/s  0:04:29 left
     display.write(f"translated {work.result()}")  # translated 3,000 sentences in 273.1 s, 11 per second
 
-The first plain line is written after FIRST_LINE seconds. The later intervals are a tenth of the elapsed time, but not
-shorter than the first one, so hours of work produce a few dozen lines.
+The first plain line is written after FIRST_LINE seconds. After that, the time between lines is a tenth of the elapsed
+time, but at least FIRST_LINE seconds, so hours of work produce a few dozen lines.
 """
 
 import sys
@@ -31,9 +31,9 @@ class Work:
 
     Args:
         name: a description of the job.
-        unit: the plural noun for the items counted; "" counts nothing and shows only the time.
+        unit: what is counted, in the plural, such as "sentences"; with "", only the time is shown.
         total: the number of items, or None if it is unknown.
-        done: the number of items already completed, for a job that is resumed.
+        done: the number of items that a resumed job has already completed.
 
     Attributes:
         details: text to show instead of the speed.
@@ -49,7 +49,7 @@ class Work:
 
     @property
     def done(self) -> int:
-        """The number of completed items. The time of its last change is recorded for `time_left`."""
+        """The number of completed items. `time_left` depends on the time at which it last changed."""
         return self._done
 
     @done.setter
@@ -76,7 +76,7 @@ class Work:
         return (self.done - self.n_before) / max(self.seconds, 1e-9)
 
     def time_left(self) -> str:
-        """Return the remaining time, "1:02:03 left", or "" if it is unknown.
+        """Return the estimated time left, such as "1:02:03 left", or "" if it is unknown.
 
         The estimate is updated when an item is completed; between updates it counts down.
         """
@@ -104,14 +104,14 @@ class Display:
     """Displays the progress of jobs while they run. Only one display can be open on a terminal at a time.
 
     Args:
-        enabled: False shows nothing.
+        enabled: whether to show anything.
     """
 
     def __init__(self, enabled: bool = True) -> None:
         self.enabled = enabled
         self.works = list[Work]()
         self.is_live = False
-        if enabled:  # otherwise, save the time of importing rich
+        if enabled:  # importing rich is slow
             from rich.console import Console
 
             self.console = Console(stderr=True)
@@ -149,8 +149,8 @@ class Display:
     def write(self, text: str, n_optional: int = 0) -> None:
         """Write a line above the displayed jobs.
 
-        Fields are separated by two spaces. If the terminal is narrower than the line, the line is wrapped, and its last
-        `n_optional` fields are omitted because the displayed job shows them too.
+        Fields are separated by two spaces. If the line is longer than the terminal is wide, it is wrapped, and its last
+        `n_optional` fields are omitted, because the displayed job shows them too.
         """
         if not self.enabled:
             return
@@ -181,7 +181,7 @@ class Display:
 
 
 def wrap(text: str, width: int, optional: int = 0) -> str:
-    """Wrap a line to `width` characters: between its fields, and between the words of a field that is too long.
+    """Wrap a line to `width` characters. It is broken between fields and, in a field that is too long, between words.
 
     Fields are separated by two spaces. A line that is too long loses its last `optional` fields. A word longer than
     `width`, such as a path, is not broken.
@@ -208,7 +208,7 @@ def format_duration(seconds: float) -> str:
 
 
 def format_figure(score: float) -> str:
-    """Return a score or perplexity with two decimals; from a million on, with three significant digits."""
+    """Return a score or perplexity with two decimals, or with three significant digits if it is a million or more."""
     return ">1e+300" if score > 1e300 else f"{score:{'.2f' if score < 1e6 else '.3g'}}"
 
 

@@ -22,7 +22,7 @@ def save(run, step, model=None, keep_last=0, **more):
 
 
 def names(run):
-    return [path.name for path in RunFolder(run).steps()]
+    return [path.name for path in RunFolder(run).step_paths()]
 
 
 def one_line(error):

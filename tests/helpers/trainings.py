@@ -74,7 +74,7 @@ def metrics(out, *stops, validate_every=4):
 
 def outcome(out, *stops):
     """Return the results of a run for comparison: the bytes of weights and moments, the state, and the metrics."""
-    last = load_checkpoint(RunFolder(out).steps()[-1])
+    last = load_checkpoint(RunFolder(out).step_paths()[-1])
     arrays = {name: array.tobytes() for name, array in (last.model | last.optimizer).items()}
     state = {k: v for k, v in last.state.items() if k not in ("run", "files", "sha256_of_this")}
     state |= {k: v for k, v in last.state["run"].items() if k not in CLOCKS}

@@ -7,7 +7,7 @@ devices on the hosts, delays every frame and drops some. This process is the fir
 ends, for whatever reason, the kernel ends all others and removes the devices, the namespaces and the temporary folder.
 It ends when its command ends, or when its standard input is closed, for example because its parent ended. The line
 `cut` on standard input cuts the link. Its last line on stderr reports as JSON the frames transferred and the processes
-that were still running LEFT seconds after the command ended. Needs root, /dev/net/tun and `ip`.
+that were still running LEFT seconds after the command ended. The program needs root, /dev/net/tun and `ip`.
 """
 
 import argparse

@@ -89,7 +89,7 @@ def training(workspace, scale=1.0):
     def check(folder, marks):
         run, done = RunFolder(folder), [int(text.removeprefix("step-")) for text in marks]
         intact = []
-        for path in run.steps():
+        for path in run.step_paths():
             try:
                 load_checkpoint(path)
             except DamagedCheckpoint:
@@ -117,7 +117,7 @@ def averages(workspace, scale=1.0):
     """Examine the states of two averages, the second of which replaces the first."""
     result, out = Crashes(workspace, "two averages", scale), workspace.new_run()
     assert workspace.status(lambda: workspace.train(out)) == 0, workspace.stderr()
-    steps, reference = {path.name: checkpoint_at(out, step_of(path)) for path in RunFolder(out).steps()}, {}
+    steps, reference = {path.name: checkpoint_at(out, step_of(path)) for path in RunFolder(out).step_paths()}, {}
 
     def average():
         for last in (1, 2):
@@ -134,7 +134,7 @@ def averages(workspace, scale=1.0):
 
     def check(folder, marks):
         run = RunFolder(folder)
-        if {path.name: checkpoint_at(folder, step_of(path)) for path in run.steps()} != steps:
+        if {path.name: checkpoint_at(folder, step_of(path)) for path in run.step_paths()} != steps:
             return "a checkpoint was changed"
         averaged = existing_folder(run.averaged)
         allowed = [reference[key] for key in ("1", "2") if key >= "".join(marks[-1:])]

@@ -31,7 +31,7 @@ def damaged(workspace, count, seed=4):
     shutil.copytree(run, continued)
     assert workspace.child(lambda: workspace.train(continued, True, max_steps=STEPS)).wait() == 0, workspace.stderr()
     expected = checkpoint_at(continued, STEPS)
-    allowed = {tuple(translations(path)) for path in RunFolder(run).steps()}
+    allowed = {tuple(translations(path)) for path in RunFolder(run).step_paths()}
     (workspace.folder / "source").write_text("".join(f"{line}\n" for line in LINES), encoding="utf-8")
     for number in range(count):
         out = workspace.new_run()
@@ -60,7 +60,7 @@ def damaged(workspace, count, seed=4):
 
 def checkpoint_at(out, step):
     """Return the arrays and the state of a checkpoint, without clock times."""
-    checkpoint = load_checkpoint(RunFolder(out).step(step))
+    checkpoint = load_checkpoint(RunFolder(out).step_path(step))
     state = {key: value for key, value in checkpoint.state["run"].items() if key not in CLOCKS}
     arrays = {name: array.tobytes() for name, array in (checkpoint.model | checkpoint.optimizer).items()}
     return arrays, state

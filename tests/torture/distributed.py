@@ -86,7 +86,7 @@ def one_run(folder: Path, number: int, rng: random.Random) -> tuple[str, bool]:
     name = f"{task} on {size} ranks{', sharded' * shard}: {fault}"
     config = config_of(folder.parent, task, shard=shard, max_steps=10**6, rank_timeout=5.0)
     process, out = start(folder, size, config, "script" in fault)
-    while not RunFolder(out).steps() and process.poll() is None:
+    while not RunFolder(out).step_paths() and process.poll() is None:
         time.sleep(0.05)
     time.sleep(rng.uniform(0, 3))
     rank = rng.randrange(size)
@@ -109,12 +109,12 @@ def one_run(folder: Path, number: int, rng: random.Random) -> tuple[str, bool]:
         ended = "stopped by a signal" in log or fault == "SIGTERM to mpirun"
         ended &= (folder / "requeued").exists() == (fault == "SIGUSR1 to the script")
         ended &= process.returncode == 130 or fault == "SIGTERM to mpirun"
-    steps = int(RunFolder(out).steps()[-1].name.removeprefix("step-")) + 1
+    steps = int(RunFolder(out).step_paths()[-1].name.removeprefix("step-")) + 1
     weights = []
     for path, accumulate in ((out, 2), (folder / "alone", 2 * size)):
         alone = config_of(folder.parent, task, shard=shard, max_steps=steps, accumulate=accumulate)
         train_run(alone, path, resume=path == out, progress=False)
-        weights.append(load_checkpoint(RunFolder(path).steps()[-1]).model)
+        weights.append(load_checkpoint(RunFolder(path).step_paths()[-1]).model)
     same = all(np.allclose(weights[0][key], weights[1][key], rtol=1e-9, atol=1e-9) for key in weights[0])
     end = f"ended in {seconds:.1f} s with status {process.returncode}{'' if ended else f', WRONG: {errors[-500:]}'}"
     after = f"{'resumed to the same' if same else 'resumed to OTHER'} weights at step {steps}"

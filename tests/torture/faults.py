@@ -145,7 +145,7 @@ class Program:
     def intact(self):
         """Return {step: content} of the intact checkpoints."""
         contents = {}
-        for path in RunFolder(self.run).steps():
+        for path in RunFolder(self.run).step_paths():
             with suppress(UserError):
                 contents[step_of(path)] = checkpoint_at(self.run, step_of(path))
         return contents

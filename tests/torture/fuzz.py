@@ -85,7 +85,7 @@ class Model:
         write_pairs(self.folder, "valid", 5, seed=2)
         self.run = self.folder / "run"
         train(config(self.folder, max_steps=3), self.run, progress=False)
-        self.checkpoint = RunFolder(self.run).steps()[-1]
+        self.checkpoint = RunFolder(self.run).step_paths()[-1]
         self.loaded = load_model(self.run)
         self.file = self.folder / "input"
         write_models(self.folder / "models")

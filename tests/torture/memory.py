@@ -42,7 +42,7 @@ def memory(workspace, minutes):
     words, right = [], 0
     for task, fork in forks.items():
         status, (warm, *start), (last, *end) = fork.wait(), samples[task][len(samples[task]) // 5], samples[task][-1]
-        steps = int(RunFolder(out[task]).steps()[-1].name.removeprefix("step-"))
+        steps = int(RunFolder(out[task]).step_paths()[-1].name.removeprefix("step-"))
         words.append(f"{task}: {steps:,} updates, {warm:.1f} MiB and {last:.1f} ({last / warm - 1:+.1%})")
         if task not in ended and status == 130 and abs(last / warm - 1) <= GROWTH and start == end:
             right += 1

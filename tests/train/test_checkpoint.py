@@ -52,7 +52,7 @@ def test_pruning_keeps_the_newest_by_step_number(steps, keep, tmp_path_factory):
         save(run, step, keep_last=keep)
     assert names(run) == [f"step-{step}" for step in steps[-keep:]]
     assert sorted(os.listdir(run / "checkpoints")) == sorted(names(run))  # no hidden folders remain
-    assert float(weights_of(RunFolder(run).steps()[-1])["w"][0, 0]) == steps[-1]
+    assert float(weights_of(RunFolder(run).step_paths()[-1])["w"][0, 0]) == steps[-1]
 
 
 def test_the_same_content_gives_the_same_bytes_and_nothing_is_pickled(tmp_path):
@@ -337,10 +337,10 @@ def test_a_kill_while_a_checkpoint_is_replaced_leaves_a_complete_one(run, monkey
     """After SIGKILL before any call that renames or removes a folder, the old or the new weights are complete."""
     folder = RunFolder(run)
     calls = []
-    shutil.copytree(folder.step(10), target := folder.checkpoints / name)
-    state = {key: storage.read_state(folder.step(10))[key] for key in storage.IDENTITY} | {"step": 5}
-    new = {key: value + 1 for key, value in weights_of(folder.step(10)).items()}
-    storage.write_folder(target, {FILES[0]: weights_of(folder.step(10))}, state)
+    shutil.copytree(folder.step_path(10), target := folder.checkpoints / name)
+    state = {key: storage.read_state(folder.step_path(10))[key] for key in storage.IDENTITY} | {"step": 5}
+    new = {key: value + 1 for key, value in weights_of(folder.step_path(10)).items()}
+    storage.write_folder(target, {FILES[0]: weights_of(folder.step_path(10))}, state)
 
     def killing(real):
         def call(path, *args, **options):
@@ -361,9 +361,9 @@ def test_a_kill_while_a_checkpoint_is_replaced_leaves_a_complete_one(run, monkey
         with pytest.raises(Killed):
             storage.write_folder(target, {FILES[0]: new}, state)
     weights = weights_of(replace.existing_folder(target))
-    old = weights_of(folder.step(10))
+    old = weights_of(folder.step_path(10))
     assert all(np.array_equal(weights[key], old[key]) or np.array_equal(weights[key], new[key]) for key in old)
-    assert name == "averaged" or [path.name.count("step-5") for path in folder.steps()][2] == 1
+    assert name == "averaged" or [path.name.count("step-5") for path in folder.step_paths()][2] == 1
     assert name != "averaged" or find_checkpoint(run) == replace.existing_folder(target)
     folder.remove_leftovers()
     assert {path.name for path in folder.checkpoints.iterdir()} == {"step-1", "step-2", "step-10", name}
@@ -390,12 +390,12 @@ def test_a_pipe_in_place_of_a_file_does_not_block(run):
 @pytest.mark.parametrize("moment", ["read_state", "read_arrays", "check_peer"])
 @pytest.mark.parametrize("target", ["step", "best"])
 def test_a_checkpoint_that_training_replaces_meanwhile_is_loaded(run, monkeypatch, target, moment):
-    """Before the weights are read, the newer checkpoint is loaded; afterwards, nothing is read again."""
+    """A checkpoint replaced before its weights are read is read again; one replaced later is not."""
     folder = RunFolder(run)
-    checkpoint = load_checkpoint(folder.step(10))
+    checkpoint = load_checkpoint(folder.step_path(10))
     if target == "best":
-        shutil.copytree(folder.step(10), folder.best)
-    chosen, newer = (folder.best, folder.best) if target == "best" else (folder.step(10), folder.step(11))
+        shutil.copytree(folder.step_path(10), folder.best)
+    chosen, newer = (folder.best, folder.best) if target == "best" else (folder.step_path(10), folder.step_path(11))
     digests = [hashlib.sha256((chosen / "state.json").read_bytes()).hexdigest()]
     original = getattr(checkpoints, moment)
 
@@ -403,7 +403,7 @@ def test_a_checkpoint_that_training_replaces_meanwhile_is_loaded(run, monkeypatc
         if len(digests) == 1:
             state = {key: value for key, value in checkpoint.state.items() if key != "sha256_of_this"} | {"step": 11}
             storage.write_folder(newer, {FILES[0]: checkpoint.model, FILES[1]: checkpoint.optimizer}, state)
-            for path in folder.steps()[:-1]:
+            for path in folder.step_paths()[:-1]:
                 shutil.rmtree(path)
             digests.append(hashlib.sha256((newer / "state.json").read_bytes()).hexdigest())
         return original(*arguments)
@@ -417,9 +417,9 @@ def test_a_checkpoint_that_training_replaces_meanwhile_is_loaded(run, monkeypatc
 
 
 def test_a_checkpoint_that_is_damaged_is_read_once(run, monkeypatch):
-    damage(RunFolder(run).step(1) / FILES[0], "changed")
+    damage(RunFolder(run).step_path(1) / FILES[0], "changed")
     reads = []
     monkeypatch.setattr(checkpoints, "read_state", lambda *arguments: reads.append(1) or read_state(*arguments))
     with pytest.raises(UserError, match="damaged checkpoint"):
-        load_model(RunFolder(run).step(1))
+        load_model(RunFolder(run).step_path(1))
     assert len(reads) == 1

@@ -35,7 +35,7 @@ from train.tasks import decoding
 
 def test_translate_score_and_info_of_a_run(run, texts, tmp_path, capfd):
     assert RunConfig.load(run / "config.toml").model.d_model == 16
-    assert [path.name for path in RunFolder(run).steps()] == ["step-2", "step-4", "step-6"]
+    assert [path.name for path in RunFolder(run).step_paths()] == ["step-2", "step-4", "step-6"]
     source, output = texts / "valid.src", tmp_path / "output.txt"
     assert main(["translate", "--model", str(run), "--input", str(source), "--output", str(output)]) == 0
     assert len(output.read_text(encoding="utf-8").splitlines()) == 8
@@ -72,7 +72,7 @@ def test_score_accepts_the_names_of_best_metric(texts, tmp_path, capfd):
 def test_score_with_bootstrap_baseline_and_model(run, texts, tmp_path, capfd):
     ref, src, hyp = texts / "valid.tgt", texts / "valid.src", tmp_path / "hyp"
     hyp.write_text("".join(f"{line[::-1]} x\n" for line in sentences(8)), encoding="utf-8")
-    last = RunFolder(run).steps()[-1]
+    last = RunFolder(run).step_paths()[-1]
     arguments = ["score", "--ref", ref, "--hyp", hyp, "--baseline", src, "--model", last, "--src", src]
     arguments = [*map(str, arguments), "--bootstrap", "20"]
     assert main([*arguments, "--json"]) == 0
@@ -341,7 +341,7 @@ def test_ctrl_c_and_resume_equal_an_uninterrupted_run(texts, tmp_path, capfd):
     _, err = process.communicate()
     assert process.returncode == 130
     assert "Traceback" not in err
-    (stopped,) = RunFolder(tmp_path / "a").steps()
+    (stopped,) = RunFolder(tmp_path / "a").step_paths()
     step = int(stopped.name.removeprefix("step-"))
     assert step < 5000
     end = ["--quiet", "--set", f"train.max_steps={step + 3}"]

@@ -46,7 +46,7 @@ def test_a_0_2_run_can_be_resumed_and_averaged(tmp_path):
     assert (entry["epoch"], entry["tokens"]) == (201, 131468)
     assert entry["loss"] == pytest.approx(0.92475224, rel=1e-4)
     assert entry["gradient_norm"] == pytest.approx(0.14483128, rel=1e-3)
-    old, new = (load_checkpoint(path).state for path in RunFolder(out).steps())
+    old, new = (load_checkpoint(path).state for path in RunFolder(out).step_paths())
     assert "task" not in old and new["task"] == "translation" and new["text_sha256"] == old["text_sha256"]
     average_checkpoints(out, 2)
     assert load_model(out)[2] == config
@@ -54,7 +54,7 @@ def test_a_0_2_run_can_be_resumed_and_averaged(tmp_path):
 
 @pytest.mark.parametrize("setting", ["positions=sinusoidal_halves", "variant=tensor2tensor", "norm=pre"])
 def test_a_run_without_later_keys_keeps_the_rates_it_was_trained_with(setting, text, tmp_path):
-    """Sines before cosines had the paper's rates; a resumed run equals a run that sets these rates, bit for bit."""
+    """Version 0.2 had the paper's rates here; a resumed run equals a run that sets these rates, bit for bit."""
     rates = [] if setting == "norm=pre" else ["model.position_rates=paper"]
     settings = [f"model.{setting}", *rates]
     train(RunConfig.from_dict(tables(text, max_steps=5), settings), tmp_path / "new", progress=False)
@@ -65,7 +65,7 @@ def test_a_run_without_later_keys_keeps_the_rates_it_was_trained_with(setting, t
         for name in LATER_KEYS:
             del state["model"][name], state["config"][f"model.{name}"]
 
-    for path in RunFolder(out).steps():
+    for path in RunFolder(out).step_paths():
         rewrite(path, remove_later_keys)
     lines = (out / "config.toml").read_text(encoding="utf-8").splitlines()
     written = "\n".join(line for line in lines if line.split(" =")[0].removeprefix("# ") not in LATER_KEYS)

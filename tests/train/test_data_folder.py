@@ -148,7 +148,7 @@ def test_other_lengths_leave_the_token_arrays_of_the_folder_alone(data_folder, t
     before = (data_folder / "prepared" / "train" / "meta.json").read_bytes()
     assert train(data_folder, tmp_path / "run", "--set=data.max_length=20") == 0
     assert (data_folder / "prepared" / "train" / "meta.json").read_bytes() == before
-    assert (RunFolder(tmp_path / "run").data("train") / "meta.json").exists()
+    assert (RunFolder(tmp_path / "run").data_path("train") / "meta.json").exists()
 
 
 @pytest.mark.parametrize("change", [(), ("--set=data.max_length=20",)])
@@ -405,7 +405,7 @@ def test_a_configuration_without_texts_resumes_a_run_on_a_folder(data_folder, tm
     assert main(["train", str(file), "--data", str(data_folder), "--out", str(out)]) == 0
     for steps in (2, 3):
         assert main(["train", str(file), "--resume", "--out", str(out), f"--set=train.max_steps={steps}"]) == 0
-        assert RunFolder(out).steps()[-1].name == f"step-{steps}"
+        assert RunFolder(out).step_paths()[-1].name == f"step-{steps}"
     assert RunFolder(out).load_config().data.prepared == str(data_folder / "prepared")
     capfd.readouterr()
     assert main(["train", str(file), "--resume", "--out", str(out), "--set=train.seed=9"]) == 2

@@ -120,11 +120,11 @@ def test_translations_begin_with_their_prefixes(loaded, uninterrupted, source, t
     for lines, got in (("a\nb\n", "got 2 for 5 lines"), ("a\n" * 6, "got 6 for 5 lines")):
         file.write_text(lines)
         output = tmp_path / "output"
-        arguments = ["--input", str(source), "--constrain", str(file), "--output", str(output)]
+        arguments = ["--input", str(source), "--prefixes", str(file), "--output", str(output)]
         assert main(["translate", "--model", str(uninterrupted), *arguments]) == 2
         error = capfd.readouterr().err
         assert (
-            f"--constrain {file}: expected one prefix for each line of the input; {got}; try" in error
+            f"--prefixes {file}: expected one prefix for each line of the input; {got}; try" in error
             and error.count("\n") == 1
         )
         assert not output.exists()
@@ -176,7 +176,7 @@ def test_sequences_beyond_the_models_limit_are_named():
         (["--samples", "2", "--beam", "3"], "--beam applies to beam search, not to --samples"),
         (["--samples", "2", "--n-best", "3"], "--n-best applies to beam search, not to --samples"),
         (["--samples", "0"], "--samples: expected"),
-        (["--constrain", "none"], "none: expected a text file"),
+        (["--prefixes", "none"], "none: expected a text file"),
     ],
 )
 def test_invalid_options_of_translate(uninterrupted, source, capfd, arguments, message):

@@ -103,7 +103,7 @@ def check_same(one, other, within, *stops, validate_every=3):
 
     The two runs differ only in the order of summation.
     """
-    a, b = (load_checkpoint(RunFolder(out).steps()[-1]) for out in (one, other))
+    a, b = (load_checkpoint(RunFolder(out).step_paths()[-1]) for out in (one, other))
     for x, y in ((a.model, b.model), (a.optimizer, b.optimizer)):
         assert x.keys() == y.keys()
         for name in x:
@@ -135,7 +135,7 @@ def test_several_ranks_train_like_one_process(text, tmp_path):
     check_same(tmp_path / "alone", tmp_path / "changing", PRECISE["float64"], 2, 4)  # on 4, 2 and 3 ranks in turn
     # 4 ranks share one micro-batch
     check_same(tmp_path / "unsplit", tmp_path / "split", PRECISE["float64"], 2, validate_every=2)
-    assert "micro-batches per update: 1; split for 4 ranks" in (tmp_path / "split" / "log.txt").read_text()
+    assert "only 1 micro-batch per update for 4 ranks" in (tmp_path / "split" / "log.txt").read_text()
     model, tokenizer, _ = load_model(tmp_path / "again", "translation")
     expected = [[list(one) for one in line] for line in translate_lines(model, tokenizer, LINES, n_best=2)]
     by_rank = [json.loads((tmp_path / "translated" / str(rank)).read_text()) for rank in range(3)]
@@ -189,7 +189,7 @@ def test_a_failed_rank_ends_the_run_with_one_line_and_the_run_can_resume(text, t
     config = config_tables(text, 3, steps=10**6, precision="float64", rank_timeout=5.0, validate_every=10**6)
     jobs.write_text(json.dumps([("train", 3, {"tables": config, "out": str(out)})]))
     process = distributed_jobs.launch(3, "-m", "tests.helpers.distributed_jobs", jobs)
-    while not RunFolder(out).steps() and process.poll() is None:  # bounded by the timeout of the ranks
+    while not RunFolder(out).step_paths() and process.poll() is None:  # bounded by the timeout of the ranks
         time.sleep(0.05)
     assert process.poll() is None, distributed_jobs.stderr_of(process)
     os.kill(distributed_jobs.rank_pids(process)[1], number)
@@ -197,7 +197,7 @@ def test_a_failed_rank_ends_the_run_with_one_line_and_the_run_can_resume(text, t
     messages = re.findall(r"npx-transformer: (rank . of 3 \(.*\)), step \d+: (.*)", errors)  # among mpirun's messages
     assert process.returncode and messages, errors
     assert messages[0][0] == f"rank 1 of 3 ({socket.gethostname()})" and "the run ends" in messages[0][1]
-    steps = int(RunFolder(out).steps()[-1].name.removeprefix("step-")) + 2
+    steps = int(RunFolder(out).step_paths()[-1].name.removeprefix("step-")) + 2
     changes = {"steps": steps, "precision": "float64", "validate_every": 10**6}
     train_run(RunConfig.from_dict(config_tables(text, 3, **changes)), out, resume=True, progress=False)
     train_run(RunConfig.from_dict(config_tables(text, 1, **changes)), tmp_path / "alone", progress=False)

@@ -431,7 +431,7 @@ def test_a_lost_configuration_is_reported(copy, text, capfd):
 
 
 def test_a_damaged_checkpoint_is_reported_even_with_quiet(copy, capfd):
-    newest = RunFolder(copy).steps()[-1]
+    newest = RunFolder(copy).step_paths()[-1]
     with (newest / "model.safetensors").open("r+b") as file:
         file.truncate(99)
     capfd.readouterr()

@@ -66,7 +66,7 @@ def test_a_forged_checkpoint_gives_one_line(uninterrupted, tmp_path, forgery, ca
     monkeypatch.setattr(storage, "MAX_HEADER", 1 << 14)
     out = Path(shutil.copytree(uninterrupted, tmp_path / "run"))
     change, when_averaged, when_loaded = FORGERIES[forgery]
-    forge(RunFolder(out).steps()[-1], change)
+    forge(RunFolder(out).step_paths()[-1], change)
     (tmp_path / "input").write_text("one two\n")
     if when_averaged:
         with pytest.raises(DamagedCheckpoint, match=when_averaged):

@@ -56,12 +56,12 @@ def test_info_counts_the_updates_after_the_last_log_line(run, tmp_path, capfd):
     """A run that is shorter than one interval has no log line at all."""
     out = tmp_path / "run"
     shutil.copytree(run, out)
-    totals = read_state(RunFolder(out).steps()[-1])["run"]
+    totals = read_state(RunFolder(out).step_paths()[-1])["run"]
     for lines in (1, 0):  # a log line after an earlier update, none
         entry = {"kind": "train", "step": 1, "tokens": 7, "loss": 9.0, "tokens_per_second": 3.0, "seconds": 1.0}
         (out / "metrics.jsonl").write_text(f"{json.dumps(entry)}\n" * lines)
         state = {"window_loss": 12.0, "window_targets": 5, "window_tokens": 6, "window_seconds": 2.0, "seconds": 4.0}
-        rewrite(RunFolder(out).steps()[-1], lambda s, state=state: s["run"].update(state))
+        rewrite(RunFolder(out).step_paths()[-1], lambda s, state=state: s["run"].update(state))
         assert main(["info", str(out)]) == 0
         speed = f"{totals['tokens'] / 4:,.0f} tokens/s"  # the mean speed, not that of the window
         line = f"trained      6 updates, {totals['tokens']:,} tokens, loss 2.4000, {speed}"

@@ -29,7 +29,7 @@ def source(text, tmp_path_factory):
 
 def last(out):
     """Return the newest checkpoint of a run."""
-    return load_checkpoint(RunFolder(out).steps()[-1])
+    return load_checkpoint(RunFolder(out).step_paths()[-1])
 
 
 def start_from(folder, source, out, resume=False, max_steps=12, model=(), data=(), **changes):
@@ -66,7 +66,7 @@ def test_weights_that_do_not_fit_are_reported_before_the_text_is_encoded(
 
 
 def test_an_older_checkpoint_is_used_if_the_newest_one_of_the_source_is_damaged(copied):
-    *_, older, newest = RunFolder(copied).steps()
+    *_, older, newest = RunFolder(copied).step_paths()
     expected, (trained, tokenizer, _) = load_checkpoint(older).model, load_model(newest)
     (newest / "model.safetensors").write_bytes(b"")
     model = trained.config.build(seed=5)

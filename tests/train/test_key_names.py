@@ -154,6 +154,7 @@ def test_another_name_of_an_option_leads_to_the_option(capsys):
         ),
         ("generate --model lm", {"max-length": "tokens", "length": "tokens"}),
         ("export run", {"format": "to"}),
+        ("translate", {"constrain": "prefixes", "tgt-prefix": "prefixes"}),
         ("train tiny", {"save-dir": "out", "restore-file": "resume, or --init RUN to copy only weights"}),
     ],
 )
@@ -191,7 +192,7 @@ def test_a_repeated_option_is_an_error_unless_it_has_several_values(command, opt
     assert "--metric: expected one of" in capsys.readouterr().err
 
 
-# Values of other programs, of a different sense or misspelled: the value of the key with that meaning, or none.
+# For misspelled values and values of other programs: our value with that meaning, or None if there is none.
 VALUES = {
     "model.tying": {"true": "all", "false": "none", "shared": "all", "nonne": "none", "some": None},
     "data.vocabularies": {"joint": "shared", "separated": "separate", "true": "shared", "both": None},

@@ -195,7 +195,7 @@ def test_score_reports_the_validation_loss_of_training(trained_run, folder, capf
 
 
 def test_bits_per_character_do_not_depend_on_the_tokens(folder, tmp_path, capfd):
-    """They are the total loss in bits per predicted character, whatever the tokenizer and the line ends."""
+    """The total loss in bits is divided by the number of predicted characters, for any tokenizer and line ends."""
     content = "To be: ünknown €\n\tthat is\n" * 2
     (tmp_path / "unix").write_bytes(content.encode())
     (tmp_path / "windows").write_bytes(("\ufeff" + content.replace("\n", "\r\n")).encode())

@@ -49,7 +49,7 @@ def test_links_in_place_of_checkpoint_folders_are_replaced(copied, text, name, t
         (copied.parent / file).write_text(PRECIOUS)
     (copied / "checkpoints" / name).symlink_to(copied.parent / target)
     run(text, copied, resume=True, max_steps=13)
-    assert RunFolder(copied).steps()[-1].name == "step-13" and not (copied / "checkpoints/step-13").is_symlink()
+    assert RunFolder(copied).step_paths()[-1].name == "step-13" and not (copied / "checkpoints/step-13").is_symlink()
     assert (
         (copied.parent / "victim").read_text() == PRECIOUS == (copied.parent / "victims/model.safetensors").read_text()
     )
@@ -183,7 +183,7 @@ def test_a_link_that_appears_just_before_a_checkpoint_is_not_followed(text, tmp_
 def test_a_run_behind_a_link_continues(copied, text):
     (copied.parent / "link").symlink_to(copied)
     run(text, copied.parent / "link", resume=True, max_steps=13)
-    assert RunFolder(copied).steps()[-1].name == "step-13"
+    assert RunFolder(copied).step_paths()[-1].name == "step-13"
 
 
 @pytest.mark.parametrize("name", ["step-6", "step-9", "averaged"])

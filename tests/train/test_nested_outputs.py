@@ -1,4 +1,4 @@
-"""Outputs inside a run, which replaces and removes folders by their names."""
+"""Outputs inside a run are rejected, because training replaces and removes folders there."""
 
 import shutil
 

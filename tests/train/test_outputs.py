@@ -1,4 +1,4 @@
-"""The outputs that a user names: never an input, another output or a file of the model; links and pipes are kept."""
+"""Outputs that a user names never replace an input, another output or a file of the model; links and pipes are kept."""
 
 import os
 import shutil
@@ -243,7 +243,7 @@ def test_the_record_of_files_read_stays_small(tmp_path, monkeypatch):
 
 @pytest.mark.skipif(not os.path.isdir("/proc/self/fd"), reason="needs files without a name")
 def test_a_new_output_never_has_another_name(tmp_path, monkeypatch):
-    """A kill at any time therefore leaves the complete output or nothing."""
+    """Therefore, a kill at any time leaves either the complete output or none."""
     names = []
     link = os.link
 

@@ -306,12 +306,12 @@ def test_checkpoint_minutes_count_across_interruptions(text, tmp_path, monkeypat
     monkeypatch.setattr(Trainer, "_update", slow)
     changes = {"checkpoint_minutes": 1.0, "checkpoint_every": 1, "keep_last": 50}
     run(text, tmp_path / "a", **changes)
-    steps = [path.name for path in RunFolder(tmp_path / "a").steps()]
+    steps = [path.name for path in RunFolder(tmp_path / "a").step_paths()]
     assert steps == ["step-3", "step-6", "step-9", "step-12"]
     interrupted = 5
     with pytest.raises(KeyboardInterrupt):
         run(text, tmp_path / "b", **changes)
     run(text, tmp_path / "b", resume=True, **changes)
-    steps = [path.name for path in RunFolder(tmp_path / "b").steps()]
+    steps = [path.name for path in RunFolder(tmp_path / "b").step_paths()]
     assert steps == [f"step-{n}" for n in (3, 8, 11, 12)]  # step 5 was an extra checkpoint
     assert config(text, checkpoint_minutes=10).train.checkpoint_minutes == 10.0

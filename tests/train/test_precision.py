@@ -182,7 +182,7 @@ def test_fp16_training_saves_float32_weights(text, tmp_path, gpu):
     out = tmp_path / "run"
     often = {"log_every": 1, "checkpoint_every": 1, "keep_last": 12}
     summary = run(text, out, precision="fp16", **often)
-    saved = load_checkpoint(RunFolder(out).steps()[-1])
+    saved = load_checkpoint(RunFolder(out).step_paths()[-1])
     assert {array.dtype.name for array in (saved.model | saved.optimizer).values()} == {"float32"}
     assert any(not np.array_equal(a, a.astype("float16")) for a in saved.model.values()), "the master, not the copy"
     assert saved.state["loss_scale"] == {"value": 2.0**16, "good": 12, "skipped": 0}
@@ -196,7 +196,7 @@ def test_fp16_training_saves_float32_weights(text, tmp_path, gpu):
     for half, full in zip(entries[:3], plain[:3], strict=True):
         assert half["loss"] == pytest.approx(full["loss"], rel=1e-3)
         assert half["gradient_norm"] == pytest.approx(full["gradient_norm"], rel=1e-2)
-    first, exact = (load_checkpoint(RunFolder(x).step(1)).optimizer["m"] for x in (out, tmp_path / "float32"))
+    first, exact = (load_checkpoint(RunFolder(x).step_path(1)).optimizer["m"] for x in (out, tmp_path / "float32"))
     assert np.linalg.norm(first - exact) < 0.01 * np.linalg.norm(exact), "unscaled"
     average_checkpoints(out, 3)
     model, _, config = load_model(out)
@@ -216,7 +216,7 @@ def test_skipped_updates_are_logged_and_resume_is_exact(text, tmp_path, gpu, mon
     assert [entry["step"] for entry in trained] == list(range(1, 13)), "a skipped update is not a step"
     assert len({entry["loss_scale"] for entry in trained}) > 1
     assert "update skipped, loss scale now 2.14748e+09" in (tmp_path / "whole" / "log.txt").read_text()
-    state = load_checkpoint(RunFolder(tmp_path / "whole").steps()[-1]).state
+    state = load_checkpoint(RunFolder(tmp_path / "whole").step_paths()[-1]).state
     assert state["adam_steps"] == 12 and state["loss_scale"]["skipped"] == len(skipped)
 
     update = Adam.step
@@ -250,7 +250,7 @@ def test_an_overflow_at_loss_scale_one_stops_the_run(text, tmp_path, gpu, monkey
 def test_a_checkpoint_without_a_loss_scale_is_still_read(text, tmp_path):
     out = tmp_path / "run"
     run(text, out, max_steps=3)
-    rewrite(RunFolder(out).steps()[-1], lambda state: state.pop("loss_scale"))
+    rewrite(RunFolder(out).step_paths()[-1], lambda state: state.pop("loss_scale"))
     assert run(text, out, resume=True, max_steps=4).step == 4
 
 

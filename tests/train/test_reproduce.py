@@ -291,7 +291,7 @@ def test_table_2_has_the_papers_rows_and_both_costs(trained, texts, tmp_path, ca
         assert line in page
     assert page.count("| Transformer (b") == 2 and "ensemble" in page and "8 x 9.5 TFLOP/s" in page
     ours = json.loads((tmp_path / "table2.json").read_text("utf-8"))["ours"]["en-de"]
-    entry = read_state(RunFolder(trained).steps()[-1])["run"]
+    entry = read_state(RunFolder(trained).step_paths()[-1])["run"]
     assert ours["by_time"] == pytest.approx(entry["seconds"] * 8 * 9.5e12)
     shape = RunConfig.load(trained / "config.toml").transformer_config(vocab_size_of(trained))
     low, high = (shape.training_flops(*sides) for sides in ((entry["tokens"], 0), (0, entry["tokens"])))
@@ -350,14 +350,14 @@ def test_table_2_counts_the_updates_after_the_last_log_line(trained, texts, tmp_
     """The cost covers all updates, even of a run that is shorter than one interval of log lines."""
     out = tmp_path / "run"
     shutil.copytree(trained, out)
-    state = read_state(RunFolder(out).steps()[-1])["run"]
+    state = read_state(RunFolder(out).step_paths()[-1])["run"]
     cost = table2.training_cost(out)
     (out / "metrics.jsonl").unlink()
     assert table2.training_cost(out) == cost
     assert {name: cost[name] for name in ("step", "tokens", "seconds")} == {
         name: state[name] for name in ("step", "tokens", "seconds")
     }
-    shutil.rmtree(RunFolder(out).steps()[-1])
+    shutil.rmtree(RunFolder(out).step_paths()[-1])
     with pytest.raises(UserError, match="expected a run with a step-N checkpoint"):
         table2.training_cost(out)
 
@@ -380,7 +380,7 @@ def test_a_list_without_rows_is_rejected(rows, texts, tmp_path, capfd):
 
 
 def vocab_size_of(run):
-    return json.loads((RunFolder(run).steps()[-1] / "state.json").read_text("utf-8"))["model"]["vocab_size"]
+    return json.loads((RunFolder(run).step_paths()[-1] / "state.json").read_text("utf-8"))["model"]["vocab_size"]
 
 
 # ---- training time

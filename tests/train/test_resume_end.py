@@ -25,7 +25,7 @@ def test_a_run_with_no_step_left_stays_unchanged(uninterrupted, tmp_path, capfd,
     position = f"is at step 12, beyond train.max_steps = {max_steps}" if max_steps < 12 else "ended after step 12"
     assert err.count("step 12") == 1, "one line says that the run has no step left"
     assert f"{out}: nothing left to do, because the run {position}; " in err
-    assert "--set train.max_steps=N with N > 12 continues" in err
+    assert "; to continue, try --set train.max_steps=N with N > 12" in err
     assert contents(out) == before
 
 
@@ -47,7 +47,7 @@ def test_a_finished_run_keeps_its_checkpoints_and_says_that_no_key_changes(
     assert main(["train", "--resume", "--out", str(out), f"--set=train.{setting}"]) == 0
     err = capfd.readouterr().err
     assert (
-        f"continues; train.{name} in config.toml stays unchanged (the next --resume uses config.toml)\n" in err
+        f"; train.{name} in config.toml stays unchanged (the next --resume uses config.toml)\n" in err
         and "is now" not in err
     )
     assert contents(out) == before
@@ -86,19 +86,20 @@ def test_a_run_that_stopped_early_says_how_it_continues_and_does(text, tmp_path,
     out = tmp_path / "run"
     scripted(monkeypatch, [5, 6, 7])
     assert run(text, out, validate_every=1, patience=2).step == 3
-    advice = "--set train.patience=0 (or more than 2) continues"
-    assert f"2 validations without a better loss than after step 1; --resume {advice}" in (out / "log.txt").read_text()
+    advice = "--set train.patience=0 (or more than 2)"
+    log = (out / "log.txt").read_text()
+    assert f"2 validations without a better loss than after step 1; to continue, try --resume {advice}" in log
     before = contents(out)
     assert main(["train", "--resume", "--out", str(out)]) == 0
     assert (
-        f"nothing left to do, because the run ended by early stopping after step 3 of 12; {advice}"
+        f"nothing left to do, because the run ended by early stopping after step 3 of 12; to continue, try {advice}"
         in capfd.readouterr().err
     )
     assert contents(out) == before
     assert main(["info", str(out)]) == 0 and " in 3 of 12 updates\n" in capfd.readouterr().out
     scripted(monkeypatch, [8, 9, *range(20, 30)])
     assert main(["train", "--resume", "--out", str(out), f"--set=train.patience={patience}"]) == 0
-    assert RunFolder(out).steps()[-1].name == ("step-5" if patience else "step-12")
+    assert RunFolder(out).step_paths()[-1].name == ("step-5" if patience else "step-12")
 
 
 def test_continuing_after_early_stopping_equals_not_stopping(text, tmp_path, monkeypatch):
@@ -113,14 +114,14 @@ def test_continuing_after_early_stopping_equals_not_stopping(text, tmp_path, mon
 
 @pytest.mark.parametrize(("changes", "last"), [({"max_steps": 5}, 5), ({"patience": 1, "validate_every": 2}, 4)])
 def test_the_checkpoint_of_a_finished_run_counts_for_keep_last(text, tmp_path, monkeypatch, changes, last):
-    """A continued run removes it once keep_last newer checkpoints exist, not when it writes the next one."""
+    """Training that continues removes this checkpoint only once there are keep_last newer ones."""
     out = tmp_path / "run"
     names = []
     scripted(monkeypatch, [3.0, 4.0, *range(2, -9, -1)])
     assert run(text, out, **changes).step == last
     for max_steps in (7, 10, 12):
         run(text, out, resume=True, max_steps=max_steps)
-        names.append([path.name.removeprefix("step-") for path in RunFolder(out).steps()])
+        names.append([path.name.removeprefix("step-") for path in RunFolder(out).step_paths()])
     assert names == [[str(last), "6", "7"], ["7", "9", "10"], ["9", "10", "12"]]
 
 

@@ -184,7 +184,7 @@ def test_changed_token_arrays_are_prepared_again(text, copied, uninterrupted):
     ],
 )
 def test_an_invalid_state_with_a_valid_checksum_is_rejected(text, copied, change):
-    trainings.rewrite(RunFolder(copied).steps()[-1], lambda state: state["run"].update(change))
+    trainings.rewrite(RunFolder(copied).step_paths()[-1], lambda state: state["run"].update(change))
     with pytest.raises(UserError) as error:
         run(text, copied, resume=True, max_steps=13)
     assert f"run.{[*change][0]}" in one_line(error) or "extra" in str(error.value)
@@ -200,7 +200,7 @@ def test_the_state_is_read_from_the_keys_that_it_is_written_to():
 @pytest.mark.parametrize("name", ["adam_steps", "loss_scale", "run", "tokenizer_digest"])
 @pytest.mark.parametrize("value", [None, "x", {}, 10**30])
 def test_no_value_in_a_state_causes_a_traceback(text, copied, uninterrupted, name, value):
-    trainings.rewrite(RunFolder(copied).steps()[-1], lambda state: state.update({name: value}))
+    trainings.rewrite(RunFolder(copied).step_paths()[-1], lambda state: state.update({name: value}))
     try:
         run(text, copied, resume=True)
     except UserError as error:
@@ -418,4 +418,4 @@ def test_moved_checkpoints_are_reported(text, tmp_path, monkeypatch, capfd):
     run(text, out)
     message = f"warning: {out / 'checkpoints/step-6'} was moved or removed; training continues with a new checkpoint\n"
     assert capfd.readouterr().err.count(message) == 1 and message in (out / "log.txt").read_text()
-    assert [path.name for path in RunFolder(out).steps()] == ["step-9", "step-12"]
+    assert [path.name for path in RunFolder(out).step_paths()] == ["step-9", "step-12"]

@@ -43,7 +43,7 @@ def scripted(monkeypatch, results):
 
 
 def newest(out):
-    return load_checkpoint(RunFolder(out).steps()[-1])
+    return load_checkpoint(RunFolder(out).step_paths()[-1])
 
 
 # ---- best checkpoints and early stopping
@@ -70,16 +70,16 @@ def test_the_metric_selects_checkpoints_and_stops(
     keys = {"validate_every": 1, "max_steps": 6, "best_metric": metric, "keep_best": keep, "patience": patience}
     summary = run(text, out, **keys)
     assert (summary.step, summary.best_step) == (stop, best)
-    assert sorted(int(path.name.removeprefix("best-")) for path in RunFolder(out).best_steps()) == kept
+    assert sorted(int(path.name.removeprefix("best-")) for path in RunFolder(out).best_paths()) == kept
     assert load_checkpoint(RunFolder(out).best).state["step"] == best
     stopped = f"early stopping: {plural(patience, 'validation')} without a better {metric} than after step {best}"
     assert (stopped in (out / "log.txt").read_text(encoding="utf-8")) == (stop < 6)
     for step in kept:
-        assert load_checkpoint(RunFolder(out).best_step(step)).state["step"] == step
+        assert load_checkpoint(RunFolder(out).best_path(step)).state["step"] == step
 
 
 def test_without_a_metric_no_best_checkpoint_is_written(uninterrupted):
-    assert not RunFolder(uninterrupted).best.exists() and not RunFolder(uninterrupted).best_steps()
+    assert not RunFolder(uninterrupted).best.exists() and not RunFolder(uninterrupted).best_paths()
 
 
 def test_selection_survives_a_stop(text, tmp_path):
@@ -89,14 +89,14 @@ def test_selection_survives_a_stop(text, tmp_path):
     (tmp_path / "b" / "checkpoints" / "best-99").mkdir()  # from a step that the run has not reached
     run(text, tmp_path / "b", resume=True, **keys)
     assert outcome(tmp_path / "a") == outcome(tmp_path / "b", 5)
-    names = [path.name for path in RunFolder(tmp_path / "a").best_steps()]
-    assert names == [path.name for path in RunFolder(tmp_path / "b").best_steps()] and len(names) == 2
+    names = [path.name for path in RunFolder(tmp_path / "a").best_paths()]
+    assert names == [path.name for path in RunFolder(tmp_path / "b").best_paths()] and len(names) == 2
     for name in (*names, "best"):
         a, b = (load_checkpoint(tmp_path / run / "checkpoints" / name).model for run in "ab")
         assert all(a[key].tobytes() == b[key].tobytes() for key in a)
     for keep, last, n_left in ((1, 12, 2), (1, 13, 0)):  # a run that makes no further update is left unchanged
         run(text, tmp_path / "b", resume=True, **keys | {"keep_best": keep}, max_steps=last)
-        assert len(RunFolder(tmp_path / "b").best_steps()) == n_left
+        assert len(RunFolder(tmp_path / "b").best_paths()) == n_left
 
 
 @pytest.mark.parametrize("last", [4.0, 6.0])
@@ -132,7 +132,7 @@ def test_the_best_checkpoints_are_averaged(text, tmp_path, monkeypatch, capsys, 
     scripted(monkeypatch, RESULTS)
     out = tmp_path / "run"
     run(text, out, validate_every=1, max_steps=6, best_metric="bleu", keep_best=2)
-    parts = [load_checkpoint(path).model for path in RunFolder(out).best_steps()]
+    parts = [load_checkpoint(path).model for path in RunFolder(out).best_paths()]
     assert main(["average", str(out), "--best", "--last", "2"]) == 2
     assert "--last cannot be combined with --best; try" in capsys.readouterr().err
     assert main(["average", str(out), "--best"]) == 0
@@ -156,7 +156,7 @@ def test_a_resumed_run_has_the_validation_text_of_its_ranking(text, tmp_path, ve
     options = {"best_metric": "loss", "keep_best": 2, "validate_every": 2}
     run(data, out, max_steps=4, **options)
     if version != "this":  # its checkpoints lack the hash
-        for path in RunFolder(out).steps():
+        for path in RunFolder(out).step_paths():
             rewrite(path, lambda state: state.pop("valid_sha256"))
         run(data, out, resume=True, max_steps=5, **options)
     without = tables(data, max_steps=6)
@@ -215,7 +215,7 @@ def test_more_best_checkpoints_include_the_one_from_before(text, tmp_path, monke
     assert main(["average", str(out), "--best"]) == 0
     assert load_checkpoint(RunFolder(out).averaged).state["averaged_steps"] == [1, 2]
     run(text, out, resume=True, max_steps=4, validate_every=1, best_metric="bleu", keep_best=2)
-    copied = load_checkpoint(RunFolder(out).best_step(1)).model
+    copied = load_checkpoint(RunFolder(out).best_path(1)).model
     assert all(copied[name].tobytes() == weights[name].tobytes() for name in weights)
     capsys.readouterr()
     with pytest.warns(UserWarning, match="the loaded .*averaged is older than best-4; try"):
@@ -231,7 +231,7 @@ def test_a_damaged_best_checkpoint_does_not_stop_a_resumed_run(text, tmp_path, c
     file.write_bytes(file.read_bytes()[:-1])
     run(text, out, resume=True, validate_every=1, max_steps=2, best_metric="loss", keep_best=2)
     assert "; training continues; best-1 is not saved\n" in capsys.readouterr().err
-    assert [path.name for path in RunFolder(out).best_steps()] == ["best-2"]
+    assert [path.name for path in RunFolder(out).best_paths()] == ["best-2"]
 
 
 def test_every_validation_measures_bleu_and_chrf_and_either_selects(text, uninterrupted, tmp_path, capfd):
@@ -261,7 +261,7 @@ def test_a_resumed_run_may_select_by_another_metric(text, tmp_path, monkeypatch,
     assert run(text, out, **keys, max_steps=6, best_metric="bleu").step == 4  # early stopping
     if is_earlier_version:
         rewrite(
-            RunFolder(out).steps()[-1],
+            RunFolder(out).step_paths()[-1],
             lambda state: (state.pop("best_metric"), state["config"].update({"train.best_metric": "bleu"})),
         )
     assert run(text, out, resume=True, **keys, max_steps=6, best_metric="loss").best_step == 6
@@ -271,7 +271,7 @@ def test_a_resumed_run_may_select_by_another_metric(text, tmp_path, monkeypatch,
     )
     assert change in (out / "log.txt").read_text(encoding="utf-8")
     assert load_checkpoint(RunFolder(out).best).state["step"] == 6
-    assert [path.name for path in RunFolder(out).best_steps()] == ["best-5", "best-6"]
+    assert [path.name for path in RunFolder(out).best_paths()] == ["best-5", "best-6"]
 
 
 def test_of_two_scores_of_zero_the_lower_loss_is_better():
@@ -286,7 +286,7 @@ def test_of_two_scores_of_zero_the_lower_loss_is_better():
 def test_scores_of_zero_are_ranked_by_loss(text, tmp_path, monkeypatch):
     scripted(monkeypatch, [(6.7, 0.0), (6.6, 0.0), (6.5, 0.0)])
     run(text, tmp_path / "run", validate_every=1, max_steps=3, best_metric="bleu", keep_best=2)
-    assert [path.name for path in RunFolder(tmp_path / "run").best_steps()] == ["best-2", "best-3"]
+    assert [path.name for path in RunFolder(tmp_path / "run").best_paths()] == ["best-2", "best-3"]
 
 
 def test_averaging_the_best_needs_two(uninterrupted):
@@ -344,7 +344,7 @@ def test_a_missing_validation_text_is_named_by_the_option_of_the_task():
     st.booleans(),
 )
 def test_the_ranking_and_the_best_checkpoint_follow_one_comparison(values, keep, by_loss):
-    """The ranking is what repeated selection of the best validation gives, so its first entry is checkpoints/best."""
+    """The ranking equals repeated selection of the best validation, so its first entry is checkpoints/best."""
     state = RunState()
     values = [(loss, None if by_loss else score) for loss, score in values]
     for state.step, value in enumerate(values, 1):
@@ -362,7 +362,7 @@ def test_the_ranking_and_the_best_checkpoint_follow_one_comparison(values, keep,
 
 @pytest.mark.parametrize("by_loss", [False, True])
 def test_a_ranking_of_an_earlier_version_is_continued(by_loss):
-    """It has one number for each step, the score or the loss."""
+    """Earlier versions stored one number for each step, the score or the loss."""
     content = RunState(step=4, valid_step=4).to_json() | {"ranking": {"2": 1.0, "1": 3.0} if by_loss else {"1": 3.0}}
     state = RunState.read(content, 4)
     state.step = 5

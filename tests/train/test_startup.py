@@ -1,4 +1,4 @@
-"""The start of a command: it loads one command, converts most options itself, and imports no slow libraries."""
+"""A command loads only its own file, converts most options itself, and imports no slow libraries."""
 
 import subprocess
 import sys

@@ -168,7 +168,7 @@ def test_linked_checkpoint_folders_and_their_paths_are_accepted(model, text, tmp
 def test_every_command_that_loads_an_outdated_average_says_so(model, text, tmp_path, capfd):
     run, source, target = tmp_path / "run", text / "valid.en", text / "valid.de"
     shutil.copytree(model, run)
-    RunFolder(run).step(9).rename(run / "checkpoints" / "old")
+    RunFolder(run).step_path(9).rename(run / "checkpoints" / "old")
     trainings.run(text, run, resume=True, max_steps=13)
     averaged, newest = run / "checkpoints" / "averaged", run / "checkpoints" / "step-13"
     log = (run / "log.txt").read_text(encoding="utf-8")

@@ -30,26 +30,12 @@ from train.text.corpus import Corpus
 # ---- stopping and resuming
 
 
-CHILD = """
-import json, os, signal, sys
-from train import RunConfig, train
-from train.learn.optimizer import Adam
-step = Adam.step
-def killed(self, lr, scale):
-    if self.steps + 1 == int(sys.argv[3]):
-        os.kill(os.getpid(), signal.SIGKILL)
-    step(self, lr, scale)
-Adam.step = killed
-train(RunConfig.from_dict(json.loads(sys.argv[1])), sys.argv[2], progress=False)
-"""
-
-
 def test_a_killed_process_resumes_to_the_same_bits(text, uninterrupted, tmp_path):
     out = tmp_path / "run"
-    command = [sys.executable, "-c", CHILD, json.dumps(tables(text)), str(out), "8"]
+    command = [sys.executable, "-m", "tests.helpers.killed_training", json.dumps(tables(text)), str(out), "8"]
     child = subprocess.run(command, cwd=ROOT, capture_output=True, timeout=120)
     assert child.returncode == -signal.SIGKILL, child.stderr.decode()
-    assert [path.name for path in RunFolder(out).steps()] == ["step-3", "step-6"]
+    assert [path.name for path in RunFolder(out).step_paths()] == ["step-3", "step-6"]
     with open(out / "metrics.jsonl", "a") as file:
         file.write('{"kind": "train", "st')  # what a kill in the middle of a line leaves
     (out / "checkpoints" / ".step-9.partial").mkdir()
@@ -127,7 +113,7 @@ def test_ctrl_c_writes_a_checkpoint_and_resumes_to_the_same_bits(
         run(text, tmp_path / "run")
     monkeypatch.undo()
     assert signal.getsignal(number) is before
-    assert load_checkpoint(RunFolder(tmp_path / "run").steps()[-1]).state["step"] == step  # the step was completed
+    assert load_checkpoint(RunFolder(tmp_path / "run").step_paths()[-1]).state["step"] == step  # the step was completed
     assert f"after step {step}" in (tmp_path / "run" / "log.txt").read_text(encoding="utf-8")
     run(text, tmp_path / "run", resume=True)
     assert outcome(tmp_path / "run") == outcome(uninterrupted)
@@ -148,7 +134,7 @@ def test_ctrl_c_during_the_last_validation_is_logged(text, tmp_path, monkeypatch
     interrupt_validations(monkeypatch)
     with pytest.raises(KeyboardInterrupt):
         run(text, tmp_path / "run", max_steps=2)
-    (checkpoint,) = RunFolder(tmp_path / "run").steps()
+    (checkpoint,) = RunFolder(tmp_path / "run").step_paths()
     end = f"stopped by a signal after step 2; the newest checkpoint is {checkpoint}; continue with --resume\n"
     assert (tmp_path / "run" / "log.txt").read_text(encoding="utf-8").endswith(end)
 
@@ -158,7 +144,7 @@ def test_ctrl_c_during_a_validation_repeats_it_on_resuming(text, uninterrupted, 
     with pytest.raises(KeyboardInterrupt):
         run(text, tmp_path / "run")
     monkeypatch.undo()
-    state = load_checkpoint(RunFolder(tmp_path / "run").steps()[-1]).state["run"]
+    state = load_checkpoint(RunFolder(tmp_path / "run").step_paths()[-1]).state["run"]
     assert (state["step"], state["validated"]) == (4, 0) and metrics(tmp_path / "run") == []
     run(text, tmp_path / "run", resume=True)
     assert outcome(tmp_path / "run") == outcome(uninterrupted)
@@ -173,7 +159,7 @@ def test_a_second_ctrl_c_stops_at_once(text, tmp_path, monkeypatch, capfd):
     monkeypatch.setattr(Trainer, "_update", twice)
     with pytest.raises(KeyboardInterrupt):
         run(text, tmp_path / "run")
-    assert not RunFolder(tmp_path / "run").steps()
+    assert not RunFolder(tmp_path / "run").step_paths()
     assert main(["train", "--resume", "--out", str(tmp_path / "run")]) == 130
     assert capfd.readouterr().err.endswith("\ninterrupted; continue with --resume\n")
 
@@ -225,7 +211,7 @@ def test_the_schedule_advances_once_per_update(text, tmp_path, monkeypatch, accu
 
 def test_float64_stays_float64(text, tmp_path):
     run(text, tmp_path / "run", max_steps=2, precision="float64")
-    saved = load_checkpoint(RunFolder(tmp_path / "run").steps()[-1])
+    saved = load_checkpoint(RunFolder(tmp_path / "run").step_paths()[-1])
     assert {array.dtype for array in (saved.model | saved.optimizer).values()} == {np.dtype(np.float64)}
     assert all(np.array_equal(v, saved.model[k]) for k, v in load_model(tmp_path / "run")[0].state_dict().items())
 

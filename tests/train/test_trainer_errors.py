@@ -40,8 +40,8 @@ def test_a_nonfinite_loss_stops_training_and_is_never_saved(text, tmp_path, monk
     with pytest.raises(UserError) as error:
         run(text, out, max_skipped=2)
     assert "step 8" in one_line(error) and "step-6" in str(error.value)
-    assert [path.name for path in RunFolder(out).steps()] == ["step-3", "step-6"]
-    load_checkpoint(RunFolder(out).steps()[-1])
+    assert [path.name for path in RunFolder(out).step_paths()] == ["step-3", "step-6"]
+    load_checkpoint(RunFolder(out).step_paths()[-1])
     assert np.isfinite(objects["adam"].flat.data).all()
     assert "step 8" in (out / "log.txt").read_text(encoding="utf-8")
     assert objects["adam"].steps == (8 if quantity == "validation" else 7)
@@ -95,7 +95,7 @@ def test_a_full_disk_stops_with_one_line_and_leaves_the_last_checkpoint(text, tm
     reports = [line for line in log.splitlines() if "space on the disk" in line]
     assert "training continues; the next attempt" in reports[0]
     assert not any("; try " in line for line in reports)  # the user need not do anything
-    assert load_checkpoint(RunFolder(tmp_path / "run").steps()[-1]).state["step"] == 6
+    assert load_checkpoint(RunFolder(tmp_path / "run").step_paths()[-1]).state["step"] == 6
     run(text, tmp_path / "run", resume=True)
 
 
@@ -153,14 +153,14 @@ def test_a_resumed_run_accepts_moved_text_and_rejects_other_text(text, tmp_path)
 def test_a_damaged_newest_checkpoint_is_reported_and_the_previous_one_used(text, uninterrupted, tmp_path):
     out = tmp_path / "run"
     run(text, out)
-    newest = RunFolder(out).steps()[-1]
+    newest = RunFolder(out).step_paths()[-1]
     (newest / "optimizer.safetensors").write_bytes(b"")
     run(text, out, resume=True)
     log = (out / "log.txt").read_text(encoding="utf-8")
     assert f"{newest / 'optimizer.safetensors'}: damaged checkpoint" in log and "resuming from" in log
     assert outcome(out) == outcome(uninterrupted)
     assert sorted(os.listdir(out / "checkpoints")) == sorted(os.listdir(uninterrupted / "checkpoints"))
-    for path in RunFolder(out).steps():
+    for path in RunFolder(out).step_paths():
         (path / "state.json").write_text("{}")
     with pytest.raises(UserError) as error:
         run(text, out, resume=True)

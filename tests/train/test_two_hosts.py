@@ -55,7 +55,7 @@ def command_of(pid):
 
 
 def steps(out):
-    return [int(path.name.removeprefix("step-")) for path in RunFolder(out).steps()]
+    return [int(path.name.removeprefix("step-")) for path in RunFolder(out).step_paths()]
 
 
 @pytest.mark.slow
@@ -89,9 +89,9 @@ def test_a_lossy_network_changes_no_bit_and_a_cut_one_ends_the_run(text, tmp_pat
     assert wire["left"] == [] and 0 < wire["lost"] < wire["frames"], wire
     errors = distributed_jobs.stderr_of(on_one_host)
     assert on_one_host.returncode == 0, errors
-    done = load_checkpoint(RunFolder(two_hosts_run).steps()[-1]).state
+    done = load_checkpoint(RunFolder(two_hosts_run).step_paths()[-1]).state
     for step in range(1, min(done["step"], LAST) + 1):
-        one, other = (load_checkpoint(RunFolder(out).step(step)) for out in runs)
+        one, other = (load_checkpoint(RunFolder(out).step_path(step)) for out in runs)
         for name, array in (other.model | other.optimizer).items():
             assert (one.model | one.optimizer)[name].tobytes() == array.tobytes(), (step, name)
     waits = [entry["network"] for entry in RunFolder(two_hosts_run).metrics()]

@@ -1,4 +1,4 @@
-"""Run folders before the first checkpoint and beside files of others: started over, resumed or refused."""
+"""Run folders without a checkpoint or with foreign files, in which training starts over, resumes or is refused."""
 
 import errno
 import os
@@ -104,7 +104,7 @@ EDITS = {
 
 @pytest.mark.parametrize("edit", EDITS)
 def test_a_run_killed_before_its_first_checkpoint_continues_beside_other_files(text, uninterrupted, tmp_path, edit):
-    """Its config.toml keeps the user's comments, and files of others are not touched."""
+    """The user's comments in config.toml are kept, and foreign files are not touched."""
     out = tmp_path / "run"
     others = {".nfs0001": "", "slurm.out": "log", "notes.txt": "mine"}
     run(text, out)
@@ -304,7 +304,7 @@ def test_a_run_killed_before_its_first_scheduled_checkpoint_resumes(text, tmp_pa
     with monkeypatch.context() as patch, pytest.raises(Crash):
         patch.setattr(module, write, crash)
         run(text, tmp_path / "run", **settings)
-    steps = [path.name for path in RunFolder(tmp_path / "run").steps()]
+    steps = [path.name for path in RunFolder(tmp_path / "run").step_paths()]
     assert steps == ([] if write == "save_checkpoint" else ["step-2"])
     run(text, tmp_path / "run", resume=True, **settings)
     assert outcome(tmp_path / "run") == outcome(tmp_path / "uninterrupted")

@@ -54,7 +54,7 @@ def test_a_training_whose_lock_was_removed_stops_without_writing(text, tmp_path,
     with pytest.raises(UserError) as error:
         run(text, out)
     assert f"{out / 'lock'}: this program's lock was removed" in one_line(error)
-    assert len(errors) == 1 and (RunFolder(out).steps()[-1].name, (out / "lock").exists()) == ("step-12", False)
+    assert len(errors) == 1 and (RunFolder(out).step_paths()[-1].name, (out / "lock").exists()) == ("step-12", False)
 
 
 def test_a_removed_lock_stops_an_average(copied, monkeypatch):
@@ -110,7 +110,7 @@ def test_removed_log_files_are_reported_once_and_written_again(text, tmp_path, m
 
 @pytest.mark.parametrize("name", ["step-12", "step-9", "averaged"])
 def test_a_checkpoint_of_a_run_on_another_text_is_rejected(copied, text, name):
-    """Its model, vocabulary and configuration agree with those of the run."""
+    """The two runs have the same model, vocabulary and configuration."""
     average_checkpoints(copied, 2)
     if name != "averaged":
         shutil.rmtree(copied / "checkpoints/averaged")

@@ -61,7 +61,7 @@ def test_the_model_has_two_embeddings_and_the_commands_use_both(text, out, tmp_p
     assert main(["draw", str(out), "roles", "--out", str(tmp_path / "roles.svg"), "--sentences", "2"]) == 0
     assert main(["draw", str(out), "heads", "--out", str(tmp_path / "a.svg"), "--input", "one two"]) == 0
     train(configuration(text, bpe_dropout=0.2, max_steps=4), out, resume=True, progress=False)
-    assert load_checkpoint(RunFolder(out).steps()[-1]).state["step"] == 4
+    assert load_checkpoint(RunFolder(out).step_paths()[-1]).state["step"] == 4
 
 
 def test_prefixes_scores_and_alignments_use_the_vocabulary_of_their_side(out, tmp_path, capfd):
@@ -71,7 +71,7 @@ def test_prefixes_scores_and_alignments_use_the_vocabulary_of_their_side(out, tm
     prefix.write_text("fünf null\nvier\n", encoding="utf-8")
     capfd.readouterr()
     model = ["--model", str(out), "--json"]
-    options = ["--input", str(source), "--constrain", str(prefix), "--scores", "--alignments", "--max-extra", "3"]
+    options = ["--input", str(source), "--prefixes", str(prefix), "--scores", "--alignments", "--max-extra", "3"]
     assert main(["translate", *model, *options]) == 0
     for line, o in zip(("one two", "nine"), map(json.loads, capfd.readouterr().out.splitlines()), strict=True):
         assert o["text"].startswith(("fünf null", "vier")[o["index"]])

@@ -24,7 +24,7 @@ from train.run.config import suggest_setting
 from train.run.key_names import resolve_name
 from train.text.lines import MAX_LINE_BYTES, count_lines
 
-# the commands, in the order of --help, and the files of this folder that register them
+# Maps each command, in the order of --help, to the file of this folder that registers it.
 COMMANDS = {
     name: {"import": "import_model", "export": "export_model"}.get(name, name.replace("-", "_"))
     for name in "demo data train translate parse generate classify embed score score-trees average import export info"
@@ -63,7 +63,7 @@ OTHER_OPTIONS = {  # maps our options to those of fairseq, sacreBLEU, OpenNMT, M
     "--top-k": "--sampling-topk --topk --random-sampling-topk",
     "--top-p": "--sampling-topp --topp --random-sampling-topp",
     "--temperature": "--random-sampling-temp",
-    "--constrain": "--prefix --prefixes --prefix-size --tgt-prefix",
+    "--prefixes": "--constrain --prefix --prefix-size --tgt-prefix",
     "--batch-tokens": "--max-tokens --batch-size",
     "--tokens": "--max-length --length --max-len --max-new-tokens",
     "--to": "--format -f",
@@ -100,9 +100,9 @@ class Application(Commands):
 
 
 def check_values(params: Sequence[Any], args: Sequence[str]) -> None:
-    """Raise UserError for too few values of an option, for the repetition of an option that takes one value, and for an
-    unknown option with a name that other programs use or that is a configuration key."""
-    if "--out=" in args or ("--out", "") in pairwise(args):  # an unset variable of the shell
+    """Raise UserError if an option has too few values, if an option that takes one value is repeated, or if an unknown
+    option has a name that other programs use or that is a configuration key."""
+    if "--out=" in args or ("--out", "") in pairwise(args):  # for example from an unset shell variable
         raise UserError("--out: expected a path; got an empty one; try --out . for the current folder")
     options = {name: p for p in params if p.param_type_name == "option" for name in p.opts}
     given: set[str] = set()
@@ -269,8 +269,8 @@ def open_output(path: Path | None, *others: Path | None, models: Sequence[Path] 
 
 
 def check_output(path: Path, *others: Path | None, models: Sequence[Path] = ()) -> None:
-    """Raise UserError if `path` cannot be written, is inside a run or the run of one of `models`, or would replace
-    standard input or another input or output of the command (`others`)."""
+    """Raise UserError if `path` cannot be written, is inside a run (`models` are the runs that the command reads), or
+    would replace standard input or one of `others`, the other inputs and outputs of the command."""
     for other in filter(None, (Path("/dev/stdin"), *others)):
         is_same_new_file = not path.exists() and os.path.realpath(path) == os.path.realpath(other)
         if is_same_new_file or path.is_file() and other.exists() and path.samefile(other):

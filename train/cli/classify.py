@@ -1,4 +1,4 @@
-"""`classify`: label texts with a trained classifier, or tag words with a trained tagger."""
+"""`classify`: label texts with a trained classifier, or label each word (token) with a trained tagger."""
 
 import json
 import sys
@@ -18,8 +18,8 @@ TASKS = ("classification", "tagging")
 
 @app.command(
     epilog="Example: [b]echo 'A fine film .' | npx-transformer classify --model runs/sentiment[/b] prints"
-    " 'positive<TAB>0.9731'. A tagger prints one tag per word; spaces separate the words. A tab separates the"
-    " texts of a pair."
+    " 'positive<TAB>0.9731', a label and its probability. For a tagger, spaces separate the words, and the output has"
+    " one tag per word. A tab separates the texts of a pair."
 )
 def classify(
     model: Model,
@@ -47,7 +47,7 @@ def classify(
             int,
             "[1, 10000]",
             metavar="K",
-            help="Print the K most probable labels of a text; default: 1. Not for taggers.",
+            help="Print the K most probable labels of a text (only with a classifier); default: 1.",
         ),
     ] = None,
     as_json: Annotated[
@@ -56,7 +56,7 @@ def classify(
     quiet: Quiet = False,
     device: Device = "cpu",
 ) -> None:
-    """Print the label of each line of text with its probability, or the tags of its words."""
+    """Label each line of text with a classifier, or each of its words (tokens) with a tagger."""
     from train.run.checkpoint import load_with_origin, read_chosen, read_state, task_of
     from train.tasks.line_predictions import label_lines, score_labels, text_of
     from train.tasks.task import TaskError

@@ -37,7 +37,7 @@ def data(
             int,
             "[0, 1e9]",
             metavar="N",
-            help="For own: without a validation text, take N distinct sources out of the training text for validation.",
+            help="For own, without a validation text: take N distinct sources out of the training text for validation.",
         ),
     ] = 0,
     tokenizer: Annotated[
@@ -62,7 +62,7 @@ def data(
     max_ratio: Annotated[
         float,
         number_option(
-            float, "[0, 1e9]", help="Drop pairs with a larger ratio of lengths (characters + 20); 0: keep all."
+            float, "[0, 1e9]", help="Drop pairs with a larger ratio of their lengths (characters + 20); 0: keep all."
         ),
     ] = 3.0,
     keep_duplicates: Annotated[bool, typer.Option("--keep-duplicates", help="Keep repeated pairs.")] = False,

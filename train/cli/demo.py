@@ -12,7 +12,7 @@ from train.errors import pip_install
 DEMO_EXTRA = pip_install("demo").replace("[", "\\[")  # rich would read it as markup
 
 
-@app.command(epilog=f"Needs num2words and matplotlib: {DEMO_EXTRA}. Takes about 3 minutes on 2 cores.")
+@app.command(epilog=f"The demo needs num2words and matplotlib ({DEMO_EXTRA}) and about 3 minutes on 2 cores.")
 def demo(
     out: Annotated[Path, typer.Option(help="New folder for the texts, the run and attention.png.")] = Path("demo-run"),
     seed: Annotated[int, number_option(int, SEEDS, help="Seed of the data and of the training.")] = 1,

@@ -193,7 +193,7 @@ def open_corpus(run: Path, part: str, config: Any, tokenizer: Any) -> Any:
 
     if not getattr(config.data, name := TASKS[config.data.task].files[part][0]):
         raise UserError(f"{run}: expected a run with a text data.{name}; got a run without this text; try another run")
-    return Corpus.open(RunFolder(run).data(part, config.data.prepared), tokenizer.special)
+    return Corpus.open(RunFolder(run).data_path(part, config.data.prepared), tokenizer.special)
 
 
 def pairs_task(run: Path, config: Any) -> Any:

@@ -12,7 +12,7 @@ from train.cli.options import Model, checked_option, warn
 from train.errors import UserError
 
 POOLINGS = ("mean", "first")
-OTHER_FORMATS = ".npz", ".pt", ".safetensors", ".h5"  # formats of arrays that the command does not write
+OTHER_FORMATS = ".npz", ".pt", ".safetensors", ".h5"  # formats that the command does not write
 
 
 @app.command(
@@ -35,7 +35,7 @@ def embed(
         checked_option(
             Range(str, choices=POOLINGS),
             metavar="|".join(POOLINGS),
-            help="The mean over the tokens, or the first token, through the pooler if the model has one.",
+            help="mean: the mean over the tokens; first: the first token's vector, after the pooler if there is one.",
         ),
     ] = "mean",
     quiet: Quiet = False,

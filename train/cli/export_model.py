@@ -16,7 +16,7 @@ DTYPES = Range(str, choices=("float32", "float16", "int8"))
 @app.command(
     "export",
     epilog="Example: [b]npx-transformer export runs/a --to huggingface --out exported[/b]. The folder also contains"
-    " the tokenizer and needs no further steps.",
+    " the tokenizer, so the other program can use it as it is.",
 )
 def export_model(
     run: RunPath,
@@ -28,7 +28,8 @@ def export_model(
     ],
     out: Annotated[Path, typer.Option(metavar="DIR", help="New folder.", show_default=False)],
     dtype: Annotated[
-        str, checked_option(DTYPES, metavar="DTYPE", help="Weights: float32, float16, or int8 (ctranslate2).")
+        str,
+        checked_option(DTYPES, metavar="DTYPE", help="Dtype of the weights: float32, float16, or int8 (ctranslate2)."),
     ] = "float32",
 ) -> None:
     """Export a model to transformers, CTranslate2, ONNX or plain safetensors."""

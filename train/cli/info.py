@@ -115,7 +115,7 @@ def print_info(
 
 
 def describe_time(hours: float) -> str:
-    """Return a time in the most suitable of seconds, minutes and hours and, from 48 hours on, also in days."""
+    """Return a time in seconds, minutes or hours, as text. Times of 48 hours and more are also given in days."""
     if hours < 1:
         return f"{60 * hours:,.0f} minutes" if hours >= 1 / 30 else f"{3600 * hours:,.1f} seconds"
     return f"{hours:,.1f} hours" + (f" ({hours / 24:,.1f} days)" if hours >= 48 else "")
@@ -180,7 +180,7 @@ def describe(
 
 
 def memory_unit(n_bytes: float) -> tuple[str, int]:
-    """Return the unit for this much memory, MiB from 10 MiB on and otherwise KiB, and its number of bytes."""
+    """Return the unit in which to print this much memory, KiB or (for at least 10 MiB) MiB, and its size in bytes."""
     return ("MiB", 2**20) if n_bytes >= 10 * 2**20 else ("KiB", 2**10)
 
 
@@ -206,8 +206,8 @@ def has_metrics(entry: dict[str, Any], kind: str, *names: str) -> bool:
 def last_update(run: Any, entries: list[dict[str, Any]]) -> dict[str, Any] | None:
     """Return the step, tokens, loss and mean speed at the last log line, or at the newest checkpoint if it is later.
 
-    The speed is in tokens per second, over all updates. If training stops between two log lines, only the checkpoint
-    includes the last updates.
+    The speed is the mean over all updates, in tokens per second. The checkpoint is later if training stopped between
+    two log lines.
     """
     from train.run.checkpoint import newest_state
 
@@ -223,7 +223,7 @@ def last_update(run: Any, entries: list[dict[str, Any]]) -> dict[str, Any] | Non
 
 
 def describe_run(run: Any, config: Any, loaded: Path | None) -> Iterator[str]:
-    """Yield lines about a run's checkpoints, the one that commands load, tokenizer, progress and validation curve."""
+    """Yield lines about a run: its checkpoints (commands load `loaded`), tokenizer, progress and validation curve."""
     from train.progress import format_figure
     from train.run.checkpoint import read_chosen, read_state
     from train.run.folder import step_of
@@ -231,8 +231,8 @@ def describe_run(run: Any, config: Any, loaded: Path | None) -> Iterator[str]:
     from train.tasks import TASKS
 
     task = TASKS[config.data.task]
-    steps = [str(step_of(path)) for path in run.steps()]
-    names = "".join(f", {original_name(path)}" for path in run.weights())
+    steps = [str(step_of(path)) for path in run.step_paths()]
+    names = "".join(f", {original_name(path)}" for path in run.weights_only_paths())
     listed = f"steps {', '.join(steps) or 'none'}{names}; commands load {loaded.name}" if loaded else "none yet"
     yield f"checkpoints  {listed}"
     if run.tokenizer_file.is_file():

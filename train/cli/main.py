@@ -34,7 +34,7 @@ OUT_OF_MEMORY = "out of memory; try shorter lines, or a smaller train.batch_toke
 ALLOCATION_FAILED = (
     "without exception set", "without setting an exception", "failed to map segment", "ThreadPoolBuildError",
 )  # fmt: skip
-OPTIONS_OF_FILES = (  # for files without an option, in this order
+OPTIONS_OF_FILES = (  # suggested, in this order, for files without an option
     ("--train-src", "--train-tgt", "--valid-src", "--valid-tgt"), ("--ref", "--hyp"), ("--input",), ("--prompt",),
 )  # fmt: skip
 CLICK_ERROR: Any = typer.BadParameter.__mro__[2]  # click's ClickException, or its copy in newer versions of typer
@@ -75,7 +75,7 @@ def run_command(argv: Sequence[str] | None) -> int:
     except CLICK_ERROR as error:  # unknown option or value of the wrong type; click's text has several lines
         name = getattr(error, "option_name", "")
         similar = getattr(error, "possibilities", None) or ()
-        error.possibilities = misspelled(name, similar)  # click also lists less similar ones
+        error.possibilities = misspelled(name, similar)  # click also suggests less similar ones
         details: Any = getattr(error.__cause__, "errors", list)()  # exists if typer uses pydantic
         got = f"; got {str(details[0]['input'])[:60]!r}" if details else ""
         return report_user_error(f"{error.format_message().rstrip('.')}{got}; try {suggest_usage(error, words)}")
@@ -104,7 +104,7 @@ def run_command(argv: Sequence[str] | None) -> int:
 
 
 def suggest_usage(error: Any, words: Sequence[str]) -> str:
-    """Return what to try after an error of click in the command line `words`."""
+    """Return what the user can try after click has rejected the command line `words`."""
     context = getattr(error, "ctx", None)
     params = getattr(getattr(context, "command", None), "params", ())
     usage = f"{getattr(context, 'command_path', 'npx-transformer')} --help"
@@ -147,7 +147,7 @@ def name_options(files: Sequence[str], words: Sequence[str], params: Sequence[An
     for names in OPTIONS_OF_FILES:
         free = [name for name in names if name in unused]
         if free and files and ("--train-src" not in names or os.path.isfile(files[0])):
-            values = ["F", "F"] if free == ["--ref", "--hyp"] else map(quote, files)  # either order is common
+            values = ["F", "F"] if free == ["--ref", "--hyp"] else map(quote, files)  # both orders are common
             return " ".join(f"{name} {value}" for name, value in zip(free, values, strict=False))
     return ""
 

@@ -32,7 +32,7 @@ def load_models(runs: Sequence[Path], on_warning: Callable[[str], object]) -> tu
 def resolve_model(
     what: str, vocab_size: int | None, settings: Sequence[str] = (), data: Path | None = None
 ) -> tuple[Any, Any, Any]:
-    """Return (run folder, or None; configuration; model configuration) of a run, a configuration file or a preset.
+    """Return the run folder (or None), the configuration and the model's configuration of what the user named.
 
     Args:
         what: a run folder, a configuration file or the name of a preset.

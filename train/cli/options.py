@@ -75,7 +75,7 @@ def checked_option(allowed: Range, example: str = "", **settings: Any) -> Any:
 def text_option(*names: str, is_sentence: bool = False, **settings: Any) -> Any:
     """Return a typer option for text that raises UserError for invalid UTF-8.
 
-    Other commands have files where this one has a sentence, so with `is_sentence` the path of a file is an error too.
+    With `is_sentence`, the path of a file is an error too, because other commands have a file under the same name.
     """
 
     def check(parameter: typer.CallbackParam, value: str) -> str:
@@ -156,7 +156,7 @@ def check_single_input(input: Path | None, gold: Path | None) -> None:
 
 
 def ignore_warning(text: str) -> None:
-    """Do nothing: the warning handler of --quiet."""
+    """Do nothing. Ranks other than 0 use this function instead of `warn`."""
 
 
 def warn(text: str) -> None:

@@ -46,7 +46,7 @@ def parse(
     batch_tokens: BatchTokens = None,
     lexicon: Annotated[
         Path | None,
-        typer.Option(metavar="F", help="Take the possible tags of words from these trees; default: training trees."),
+        typer.Option(metavar="F", help="Trees that define the possible tags of words; default: the training trees."),
     ] = None,
     free: Annotated[
         bool, typer.Option("--free", help="Search without tree constraints, as in the paper, and repair the output.")

@@ -12,7 +12,7 @@ from train.cli.options import VocabSize, checked_option, number_option
 from train.errors import UserError
 
 LINK_NAMES = ("nvlink", "ib", "ethernet")
-PAPER_SECONDS = {"base": 0.4, "big": 1.0}  # per step, section 5.2
+PAPER_SECONDS = {"base": 0.4, "big": 1.0}  # seconds per step (section 5.2)
 
 
 @app.command(
@@ -42,7 +42,7 @@ def plan(
             float,
             "(0, 1e6]",
             metavar="GB/s",
-            help="Bandwidth per GPU and direction; default: nominal value of the link.",
+            help="Bandwidth of a GPU in each direction; default: nominal value of the link.",
         ),
     ] = None,
     latency: Annotated[
@@ -54,7 +54,7 @@ def plan(
     price: Annotated[
         float | None,
         number_option(
-            float, "[0, 1e6]", metavar="X", help="Price of one GPU-hour; adds the cost of the run to the output."
+            float, "[0, 1e6]", metavar="X", help="Price of one GPU-hour; if given, print the cost of the training too."
         ),
     ] = None,
     vocab_size: VocabSize = None,

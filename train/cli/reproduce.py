@@ -35,7 +35,7 @@ def table1(
     scale: Annotated[str, typer.Option(metavar="full|small", help="Range of lengths and widths.")] = "full",
     quiet: Quiet = False,
 ) -> None:
-    """Measure the kinds of layers of Table 1 on the CPU; write table1.md, table1.json and table1.png."""
+    """Measure the layers of Table 1 on the CPU; write table1.md, table1.json and table1.png."""
     from train.experiments.table1 import SCALES, run_table1
 
     check_choice("--scale", scale, SCALES)
@@ -112,7 +112,7 @@ def length(
 
 
 def row_names(rows: str | None, example: str) -> list[str]:
-    """Return the names in the value of --rows, or [] without --rows. Raises UserError if the value has no name."""
+    """Return the names in the value of --rows, or [] without --rows. Raises UserError if the value contains none."""
     names = [row.strip() for row in (rows or "").split(",") if row.strip()]
     if rows is not None and not names:
         raise UserError(f"--rows: expected names of rows; got '{rows}'; try {example}, or without --rows for all")

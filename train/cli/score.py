@@ -37,15 +37,15 @@ def score(
             int,
             "[0, 1000000]",
             metavar="N",
-            help="Add confidence intervals from N resamples; 0: none, but --baseline then uses 1000.",
+            help="Add confidence intervals from N resamples; 0 adds none, but --baseline then uses 1000.",
         ),
     ] = 0,
     model: Annotated[
         list[Path] | None,
         typer.Option(
             metavar="RUN",
-            help="Also print the perplexity of the references under this model. --pairs and --text require it; with"
-            " --pairs, it may be repeated to form an ensemble.",
+            help="Also print the perplexity of the references under this model. --pairs and --text need this option;"
+            " with --pairs, repeat it for an ensemble of several models.",
         ),
     ] = None,
     metric: Annotated[
@@ -54,7 +54,7 @@ def score(
             metavar="NAME", help="Compute only this score, such as bleu (bleu_13a), chrf or ter; may be repeated."
         ),
     ] = None,
-    src: Annotated[Path | None, typer.Option(metavar="F", help="Source text of --ref, with --model.")] = None,
+    src: Annotated[Path | None, typer.Option(metavar="F", help="Source text of --ref, needed with --model.")] = None,
     pairs: Annotated[
         tuple[Path, Path] | None,
         typer.Option(metavar="SRC TGT", help="Print each target line's log-probability under --model, not scores."),
@@ -72,7 +72,7 @@ def score(
     quiet: Quiet = False,
     device: Device = "cpu",
 ) -> None:
-    """Score a translation with BLEU, chrF and TER; --pairs and --text score with a model instead."""
+    """Score a translation with BLEU, chrF and TER, or, with --pairs or --text, a text with a model."""
     from train.metrics.bleu import SCORES, SHORT_NAMES, WITHOUT_TER, print_report, score_report
     from train.metrics.limits import reason_to_skip_ter
     from train.progress import Display
@@ -208,7 +208,7 @@ def score_text(run: Path, text: Path, as_json: bool, quiet: bool) -> None:
 
 @contextmanager
 def name_scoring_option() -> Iterator[None]:
-    """Add to the error for a model of another task the option that scores with such a model."""
+    """If the model is for another task, name in the error the option that scores with such a model."""
     from train.tasks.task import TaskError
 
     options = {"translation": "--pairs SRC TGT", "language": "--text F"}

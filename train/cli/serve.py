@@ -21,15 +21,17 @@ HOST = "127.0.0.1"
 def serve(
     run: Annotated[
         Path | None,
-        typer.Argument(metavar="[RUN]", help="Run folder written by `train`; without it, only Step is available."),
+        typer.Argument(
+            metavar="[RUN]", help="Run folder written by `train`; without it, the page has only the view Step."
+        ),
     ] = None,
     port: Annotated[int, number_option(int, "[0, 65535]", metavar="N", help="Port; 0: any free port.")] = 8017,
     also: Annotated[
-        list[Path] | None, typer.Option(metavar="RUN", help="Another run to show in Curves; may be repeated.")
+        list[Path] | None, typer.Option(metavar="RUN", help="Another run for the view Curves; may be repeated.")
     ] = None,
     device: Device = "cpu",
 ) -> None:
-    """Serve a web page that shows a model block by block, its heads and search, autograd step by step, and curves."""
+    """Serve a web page that shows a model's blocks, heads and search, a backward pass step by step, and curves."""
     import socket
 
     if missing := [name for name in ("starlette", "uvicorn") if importlib.util.find_spec(name) is None]:
@@ -69,7 +71,7 @@ def serve(
 
 
 def load_page(runs: list[Path]) -> Any:
-    """Return the page for the first run's model; if the model cannot be loaded, a page with curves and the reason."""
+    """Return the page for the first run's model or, if it cannot be loaded, a page with the reason and the curves."""
     from train.run.checkpoint import load_with_origin
     from train.run.folder import RunFolder
     from train.viewer.curves import runs_by_name

@@ -1,4 +1,4 @@
-"""A command's standard streams, which may be closed or, in a pipeline, have a reader that exits early.
+"""Handle standard streams that are closed, and readers in a pipeline that exit early.
 
 `main` enters `guard_standard_streams` once. A stream that was closed before the program started becomes the null
 device, so a file opened later never takes its descriptor. Errors on standard error are ignored. If the reader of
@@ -17,7 +17,7 @@ from typing import Any, BinaryIO
 from train.errors import UserError
 from train.text.lines import decode_line, long_line_error
 
-PAUSE_SECONDS = 0.05  # seconds without input after which the lines read so far are processed
+PAUSE_SECONDS = 0.05  # after this time without input, the lines read so far are processed
 STREAMS = ("stdin", "stdout", "stderr")
 
 

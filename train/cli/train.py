@@ -74,7 +74,9 @@ def train(
     init_only: Annotated[
         str | None,
         typer.Option(
-            "--init-only", metavar="PATTERNS", help="Copy only these parameters of --init: 'embedding.*,encoder.*'."
+            "--init-only",
+            metavar="PATTERNS",
+            help="Copy only the parameters of --init whose names match, such as 'embedding.*,encoder.*'.",
         ),
     ] = None,
     resume: Annotated[bool, typer.Option("--resume", help="Continue from the newest checkpoint of RUN.")] = False,
@@ -93,8 +95,8 @@ def train(
         checked_option(
             Range(str, choices=("anomaly",)),
             metavar="anomaly",
-            help="When a loss or gradient is not finite, recompute the update and name the first operation responsible,"
-            " its layer and its line of code.",
+            help="If a loss or gradient is not finite, repeat the update and print the first operation whose result is"
+            " not finite, with its layer and its line of code.",
         ),
     ] = None,
     **texts: str | None,
@@ -159,7 +161,7 @@ def check_task_options(names: Iterable[str], config: Any) -> None:
 
 
 def check_sides(changed: Collection[str], task: Task[Any, Any, Any], data: Any) -> None:
-    """Raise UserError if options, whose keys are `changed`, replace only one side of a text in `data`."""
+    """Raise UserError if options, which set the keys `changed`, replace only one side of a text in `data`."""
     for names in task.files.values():
         given = [name for name in names if f"data.{name}" in changed]
         for name in names if given else ():
@@ -242,7 +244,7 @@ def use_data_folder(
 
 
 def read_config(config: str | None, changes: list[str], out: Path, resume: bool, init: Path | None = None) -> Any:
-    """Return the configuration of a file or preset; if neither is given, that of the resumed run or of `init`.
+    """Return the configuration of a file or preset or, if neither is given, that of the resumed run or of `init`.
 
     With `init`, its tokenizer is used unless the file or `changes` name another one.
     """
@@ -262,7 +264,7 @@ def read_config(config: str | None, changes: list[str], out: Path, resume: bool,
         tokenizer_file, config_file = run_files(find_checkpoint(init))
         tokenizer = f"data.tokenizer={to_toml(str(tokenizer_file))}"
         if config is None:
-            # This run must not write to the token arrays of `init`, and copies all its weights.
+            # The new run must not write to the token arrays of `init`, and it copies all weights.
             config = str(config_file)
             changes = ["data.prepared=", "train.init_only=", tokenizer, *changes]
         elif "data.tokenizer" not in changed:

@@ -47,7 +47,7 @@ def translate(
         bool, typer.Option("--scores", help="Add the log-probability (nats) of the translation and of each token.")
     ] = False,
     alignments: Annotated[
-        bool, typer.Option("--alignments", help="Add the aligned words as source-target pairs, counted from 0.")
+        bool, typer.Option("--alignments", help="Add pairs of aligned source and target words, counted from 0.")
     ] = False,
     as_json: Annotated[
         bool,
@@ -55,9 +55,9 @@ def translate(
             "--json", help="Print one JSON object per translation, with subwords for --scores and --alignments."
         ),
     ] = False,
-    constrain: Annotated[
+    prefixes: Annotated[
         Path | None,
-        typer.Option(metavar="F", help="Begin translation i with line i of F; an empty line sets no constraint."),
+        typer.Option(metavar="F", help="Begin translation i with line i of F; an empty line requires no prefix."),
     ] = None,
     samples: Annotated[
         int | None,
@@ -102,15 +102,15 @@ def translate(
             "standard input; got standard input; try --input FILE"
         )
     with ExitStack() as stack:
-        stack.enter_context(name_option("prefixes", f"--constrain {constrain}"))
+        stack.enter_context(name_option("prefixes", f"--prefixes {prefixes}"))
         lines: Iterator[str | None] = iter(())
         file = None
         on_warning = ignore_warning
-        prefixes = None if constrain is None else read_all_lines(constrain)
+        prefix_lines = None if prefixes is None else read_all_lines(prefixes)
         with world.rank_zero_first():
             if world.rank == 0:  # only rank 0 reads, writes and warns
                 lines = stack.enter_context(open_input(input))
-                file = stack.enter_context(open_output(output, input, constrain, models=model))
+                file = stack.enter_context(open_output(output, input, prefixes, models=model))
                 on_warning = warn
         network, tokenizer, config, origins = load_models(model, on_warning)
         world.start_heartbeat(config.train.rank_timeout)
@@ -120,16 +120,16 @@ def translate(
         else:
             overrides = {"beam": beam, "alpha": alpha, "penalty": penalty, "max_extra": max_extra}
             options = search_options(asdict(config.search), n_best, **overrides, batch_tokens=batch_tokens)
-        text = hashlib.sha256(repr(prefixes).encode(errors="replace")).hexdigest()
+        text = hashlib.sha256(repr(prefix_lines).encode(errors="replace")).hexdigest()
         values = {
             "--model": [f"SHA-256 of state.json {origin.digest}" for origin in origins],
-            "--constrain": f"SHA-256 {text}",
+            "--prefixes": f"SHA-256 {text}",
         }
         check_equal(lambda: values | options | {"--alignments": alignments})
-        options |= {"prefixes": prefixes, "alignments": alignments, "on_warning": on_warning, "world": world}
+        options |= {"prefixes": prefix_lines, "alignments": alignments, "on_warning": on_warning, "world": world}
         options["trained_length"] = trained_length(config)
         work = stack.enter_context(line_progress("translated", input, output, not quiet and world.rank == 0))
-        options["on_progress"] = lambda n_lines: work.advance(n_lines * world.size)  # other ranks progress at this rate
+        options["on_progress"] = lambda n_lines: work.advance(n_lines * world.size)  # assume equal speed
         index = -1
         results = decoding.decode_stream(network, tokenizer, lines, **options)
         for index, translations in enumerate(results):

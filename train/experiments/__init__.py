@@ -1,1 +1,1 @@
-"""Reproduction of the paper's tables, cost estimates, and the demo."""
+"""Reproduce the paper's tables, estimate the cost of training, and run the demo."""

@@ -24,7 +24,7 @@ CLAIMS = {
     "dropout helps": ("base", "D-drop0.0"),
     "label smoothing improves BLEU but worsens perplexity": ("base", "D-ls0.0"),
 }
-# key -> (name, +1 if higher is better, key of the difference)
+# Maps a key to (name, +1 if higher is better and -1 if lower is better, key of the difference).
 MEASURES = {"ppl": ("perplexity", -1, "nats"), "bleu": ("BLEU", 1, "bleu")}
 ANSWERS = {True: "yes", False: "no", None: "unclear"}
 NOT_COMPARABLE = """\
@@ -65,7 +65,7 @@ def mean_result(trainings: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
 
 
 def compare(results: Results) -> dict[str, Any]:
-    """Return {"rows": [{"row", "paper", "ours", "difference"}], "claims", "pairs", "deviation"} of the finished rows.
+    """Compare the finished rows with the paper; return the keys rows, claims, pairs and deviation of table3.json.
 
     Args:
         results: a `mean_result` for each finished row.
@@ -129,7 +129,7 @@ def is_ordered(
 def count_agreements(
     measured: Mapping[str, Mapping[str, float]], measure: str, pooled: Mapping[str, float] | None
 ) -> dict[str, int]:
-    """Count the pairs of rows that differ in the paper, and how many of them are in the same order, or equal, here.
+    """Count the pairs of rows that differ in the paper, and how many of them have the same order, or are equal, here.
 
     If `pooled` is given, "clear" and "clear_alike" count only the pairs that differ by at least two standard errors.
     """
@@ -164,12 +164,13 @@ def markdown(comparison: Mapping[str, Any], size: tuple[int, int], has_picture: 
         unknown = "" if pooled else ", which a single run of each row does not measure"
         yield from (NOT_COMPARABLE.format(width=size[0], depth=size[1], unknown=unknown), "")
     if pooled:
-        two = {f"two_{name}": 2 * value for name, value in pooled.items()}  # 2 sqrt(1/2 + 1/2)
+        two = {f"two_{name}": 2 * value for name, value in pooled.items()}  # 2 * sqrt(1/2 + 1/2)
         yield from (VARIATION.format(**pooled, **two), "")
     yield from (
-        "Perplexity per token and BLEU of beam search on the validation text (the paper: newstest2013), with the last",
-        "weights as in the paper, and in brackets with the average of the last 5 checkpoints. Parameters in millions.",
-        "Differences from base in BLEU points and nats per token (log of the ratio of perplexities; lower is better).",
+        "Perplexity per token and the BLEU of beam search are measured on the validation text (the paper:",
+        "newstest2013), with the last weights as in the paper. Figures in brackets belong to the average of the last 5",
+        "checkpoints. Parameters are given in millions, differences from base in BLEU points and nats per token (log",
+        "of the ratio of perplexities; lower is better).",
         "",
         "| row | paper: ppl | BLEU | params | ours: ppl | BLEU | params | updates | seconds "
         "| paper - base: nats | BLEU | ours - base: nats | BLEU |",
@@ -183,7 +184,7 @@ def markdown(comparison: Mapping[str, Any], size: tuple[int, int], has_picture: 
             millions = ours["parameters"] / 1e6
             ppl, bleu = f"{ours['perplexity']:.2f}", f"{ours['bleu']:.2f}"
             if deviation := ours.get("deviation"):
-                ppl += f" ± {ours['perplexity'] * deviation['nats']:.2f}"  # d exp(nats) = exp(nats) d nats
+                ppl += f" ± {ours['perplexity'] * deviation['nats']:.2f}"  # because d exp(x) = exp(x) dx
                 bleu += f" ± {deviation['bleu']:.2f}"
             cells += [f"{ppl} ({averaged['perplexity']:.2f})", f"{bleu} ({averaged['bleu']:.2f})", f"{millions:.2f}"]
             cells += [f"{ours['steps']:,}", f"{ours['seconds']:,.0f}"]

@@ -103,7 +103,7 @@ def run_demo(out: Path, seed: int = 1, n_train: int = 20_000, settings: Sequence
         n_train: number of training pairs.
         settings: configuration changes, as for --set, which override CONFIG.
 
-    Returns {"exact": percentage of correct test numbers, "bleu": BLEU of their letters, "seconds": total time}.
+    Returns {"exact": percentage of correct test numbers, "bleu": character-level BLEU, "seconds": total time}.
     Raises UserError if num2words or matplotlib is missing, or if `out` is not a new folder.
     """
     started = time.perf_counter()
@@ -151,7 +151,7 @@ def run_demo(out: Path, seed: int = 1, n_train: int = 20_000, settings: Sequence
     write_lines(out / "test.translated.de", hypotheses)
     references = texts["test", "de"]
     exact = 100 * sum(a == b for a, b in zip(hypotheses, references, strict=True)) / len(hypotheses)
-    characters = Variant("", "char", False, False, "")  # one word has no word n-grams
+    characters = Variant("", "char", False, False, "")  # a single word has no longer n-grams of words
     score = bleu(hypotheses, references, characters)
     draw_attention(model, tokenizer, [(english(n), german(n)) for n in PICTURED], out / "attention.png")
 

@@ -32,13 +32,13 @@ LENGTHS = (5, 10, 15, 20, 25, 30, 40, 60, 80, 100, 150, 200)  # source lengths i
 N_TESTED = 50  # number of test sequences of each length
 BATCH = 64  # number of sequences per update
 PEAK_RATE = 2e-3
-MASTERED = 90.0  # percentage of exact outputs that counts as mastered
+MASTERED = 90.0  # a length is mastered if at least this percentage of the outputs is exact
 PAD, BOS, EOS, FIRST = 0, 1, 2, 3
 LETTERS = 26
 MODEL: dict[str, Any] = {"d_model": 64, "d_ff": 256, "n_heads": 4, "n_layers": 2, "dropout": 0.0, "norm": "pre"}
 MODEL |= {"vocab_size": FIRST + 40, "max_positions": 2 * max(LENGTHS) + 2}
 
-# Number words: the ids of ten digits and a comma, then of 28 words.
+# In the task number-words, ten digits and a comma have the first ids, and 28 words the next ones.
 COMMA, WORDS = FIRST + 10, FIRST + 11
 Pair = tuple[list[int], list[int]]  # ids of source and target, without BOS and EOS
 
@@ -238,7 +238,7 @@ def markdown(table: Mapping[str, Any], has_picture: bool) -> Iterator[str]:
 
 
 def draw(table: Mapping[str, Mapping[str, Any]], path: Path) -> bool:
-    """Draw the percentage of exact outputs by length, a panel per task; return False if matplotlib is not installed."""
+    """Draw the percentage of exact outputs by length, one panel per task; return False if matplotlib is missing."""
     pyplot = import_pyplot(path.name)
     if pyplot is None or not table:
         return False

@@ -1,22 +1,23 @@
-"""Estimates of the time and cost of training on k GPUs, from the speed of one GPU and a model of the links.
+"""Estimate the time and cost of training on k GPUs from the speed of one GPU and a model of the links.
 
 The gradient is reduced in B buckets of 16 MiB, one after the other (train/learn/parallel/reducer.py). To reduce a
 bucket, each rank sends every part to the rank that sums it, and each sum is sent to all ranks. For m bytes and k ranks,
 with b bytes per second in each direction and a latency of l seconds, the times are:
 
-    bucket   2 (k - 1) / k  m / b  +  2 l
-    step     accumulate t + max(B buckets - 2/3 t (1 - 1 / (B - L)), L buckets) + 2 l
-    shard    a bucket costs half, because only parts are sent; after the update, gathering the weights costs the rest
+    bucket   2 * (k - 1) / k * m / b + 2 * l
+    step     accumulate * t + max(B buckets - 2/3 * t * (1 - 1 / (B - L)), L buckets) + 2 * l
+    shard    a bucket takes half the time, because only parts are sent; gathering the weights after the update takes the
+             other half
 
 t is the compute time of a micro-batch, of which the backward pass takes 2/3 (the time that a sharded update saves is
-ignored). Buckets are reduced during the backward pass, as soon as each is ready. The last L buckets, at least one and
-all that contain part of the embedding matrix, are ready only when the backward pass ends. The term 2 l is the time in
+ignored). Buckets are reduced during the backward pass, as soon as each is ready. The last L buckets are ready only when
+the backward pass ends: those that contain part of the embedding matrix, but at least one. The term 2 * l is the time in
 which the ranks exchange losses, norms and timings.
 
 For comparison, the table shows the faster of the two usual algorithms for an all-reduce of n bytes:
 
-    ring     2 (k - 1) / k  n / b  +  2 (k - 1) l        each byte passes each rank twice, in k - 1 steps each way
-    tree     2 n / b               +  2 log2(k) l        to the root and back, pipelined
+    ring     2 * (k - 1) / k * n / b + 2 * (k - 1) * l     each byte passes each rank twice, in k - 1 steps each way
+    tree     2 * n / b + 2 * log2(k) * l                   each byte goes to the root and back, pipelined
 """
 
 import math
@@ -29,7 +30,7 @@ BACKWARD = 2 / 3  # fraction of the compute in the backward pass, which has two 
 
 
 class Link(NamedTuple):
-    """A full-duplex link of a GPU: bandwidth in bytes per second and direction, latency in seconds."""
+    """A full-duplex link of a GPU: bandwidth in bytes per second in each direction, and latency in seconds."""
 
     bandwidth: float
     latency: float

@@ -14,7 +14,7 @@ def import_pyplot(name: str) -> Any:
         return None
     import matplotlib
 
-    matplotlib.use("Agg")  # no display needed
+    matplotlib.use("Agg")  # works without a display
     import matplotlib.pyplot as plt
 
     return plt

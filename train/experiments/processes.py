@@ -17,7 +17,7 @@ Tasks = Mapping[str, Callable[[], object]]
 
 
 def run_tasks(tasks: Tasks, jobs: int) -> Iterator[tuple[str, str]]:
-    """Run the tasks and yield (name, error) as each of them ends; the error is "" for a success.
+    """Run the tasks and yield (name, error) whenever one ends; the error is "" if the task succeeded.
 
     Args:
         tasks: functions by name. With several jobs they must be picklable.

@@ -63,7 +63,7 @@ def measure_activations(model_config: TransformerConfig, config: RunConfig) -> f
 
 
 def first_update(model_config: TransformerConfig, config: RunConfig) -> tuple[Update, Batch]:
-    """Return a new model's update, and a micro-batch of random sentences for it."""
+    """Return an `Update` for a new model, and a micro-batch of random sentences."""
     task = TASKS["translation"]
     if config.data.task != task.name:
         raise UserError(
@@ -83,6 +83,6 @@ def first_update(model_config: TransformerConfig, config: RunConfig) -> tuple[Up
 
 def training_hours(tokens_per_second: float, config: RunConfig) -> float:
     """Return the hours that `max_steps` updates take at this speed, with full batches."""
-    t = config.train
+    settings = config.train
     sides = len(TASKS[config.data.task].sides)
-    return t.max_steps * t.batch_tokens * t.accumulate * sides / tokens_per_second / 3600
+    return settings.max_steps * settings.batch_tokens * settings.accumulate * sides / tokens_per_second / 3600

@@ -75,7 +75,7 @@ class Kind:
     """A kind of layer.
 
     Attributes:
-        layer: returns a complete layer of width d, for stacks.
+        layer: returns a complete layer of width d, which can be stacked.
         mixing: returns the part that is measured.
         multiplications: the number of multiplications in a forward pass over n positions.
         complexity, sequential, path: the paper's entries, as text.
@@ -204,7 +204,7 @@ def build_initialized(function: Callable[[int], Any], d: int) -> Any:
 
 
 def measure_cell(kind: Kind, n: int, d: int) -> dict[str, Any]:
-    """Return seconds (the minimum over repetitions), peak bytes and FLOPs of forward and backward."""
+    """Return the seconds (the minimum over repetitions), peak bytes and FLOPs of a forward and a backward pass."""
     module: Mixing = build_initialized(kind.mixing, d)
     data = npx.random.normal(npx.Key(1, 1, 0), (1, n, module.inputs * d))
     g = npx.random.normal(npx.Key(1, 2, 0), (1, n, d))
@@ -253,7 +253,7 @@ def graph_depth(kind: Kind, n: int) -> int:
 
 
 def input_gradient(layers: list[Module], n: int, d: int) -> Any:
-    """Return the norms (n,) of the gradients of the last output of stacked layers with respect to each input.
+    """Differentiate the last output of stacked layers with respect to each input, and return the norms (n,).
 
     The norms are root mean squares over SAMPLES random inputs.
     """
@@ -269,7 +269,7 @@ def input_gradient(layers: list[Module], n: int, d: int) -> Any:
 
 
 def gradient_by_distance(kind: Kind, distances: tuple[int, ...]) -> dict[str, float]:
-    """Return, for each distance, the norm of a layer output's gradient with respect to the input that far before it."""
+    """Return the norm of the gradient of a layer's output with respect to the input at each distance before it."""
     n = max(distances) + 1
     norms = input_gradient([build_initialized(kind.layer, HEAD)], n, HEAD)
     return {str(distance): float(norms[n - 1 - distance]) for distance in distances}
@@ -292,7 +292,7 @@ def path_length(kind: Kind, distance: int) -> int:
 
 
 class Copier(Module):
-    """Predicts the token `distance` positions earlier; it has one layer of a kind, in a residual connection."""
+    """Copies an earlier token. The model has one layer, inside a residual connection."""
 
     def __init__(self, kind: Kind) -> None:
         self.embedding = Embedding(VOCABULARY, COPY_WIDTH)
@@ -307,7 +307,7 @@ class Copier(Module):
 
 
 def steps_to_copy(kind: Kind, distance: int, longest: int, limit: int) -> int | None:
-    """Return the updates until COPY_ACCURACY of tokens are copied from that distance; None beyond `limit`."""
+    """Train to copy the token at a distance; return the updates until COPY_ACCURACY, or None if `limit` is reached."""
     with npx.keyed(1, 0):
         model = Copier(kind)
     adam = Adam(model)

@@ -47,9 +47,9 @@ def markdown(table: Mapping[str, Any], has_picture: bool) -> Iterator[str]:
     kinds = table["kinds"]
     yield from ("# Table 1, measured", "")
     yield from (
-        "One sequence of n positions of width d, forward and backward, on this machine. Exponents are least-squares",
-        "fits over the larger half of the sizes. FLOPs count only matmuls: the backward pass counts as",
-        "two forward passes, and recomputation is not counted. Memory is the peak of the arrays allocated in a pass.",
+        "A layer processes one sequence of n positions of width d, forward and backward, on this machine. Exponents",
+        "are least-squares fits over the larger half of the sizes. FLOPs count only matmuls: the backward pass counts",
+        "as two forward passes, and recomputation is not counted. Memory is the peak of all arrays of a pass.",
         "",
         "| layer | paper | FLOPs | time | memory | n = 8, 16, 32: graph depth | paper: sequential |",
         "|---|---|---|---|---|---|---|",

@@ -1,7 +1,8 @@
 """Table 2 of the paper: BLEU and training cost of the models in the paper, and of models trained here.
 
-The cost of a model trained here is computed in two ways: by a formula, for each token that the run was trained on; and,
-as in the paper, as time x devices x sustained FLOP/s of a device (footnote 5). Only the second includes overhead.
+The cost of a model trained here is computed in two ways. One is a formula for the tokens that the run was trained on.
+The other is time x devices x sustained FLOP/s of a device, as in the paper (footnote 5). Only this one includes
+overhead.
 
     OUT/en-de.translated, en-fr.translated     translations of the test text, written atomically
        /table2.{md,json}
@@ -26,7 +27,10 @@ from train.tasks.translation import best_translations
 from train.text.lines import check_parallel, read_all_lines
 
 PAIRS = ("en-de", "en-fr")
-QUOTED_BLEU = {"en-de": "bleu_compound_13a", "en-fr": "bleu_13a"}  # the plain-text variants closest to the paper's
+QUOTED_BLEU = {
+    "en-de": "bleu_compound_13a",
+    "en-fr": "bleu_13a",
+}  # plain-text variants closest to the paper's
 
 
 @dataclass(frozen=True)
@@ -43,8 +47,8 @@ class TrainedRun:
 def run_table2(out: Path, runs: Mapping[str, TrainedRun]) -> dict[str, Any]:
     """Translate and score the test texts with the `runs` for "en-de" and "en-fr"; write and return the table.
 
-    An unchanged translation in `out` of the same text by the same checkpoint and search is reused. Raises UserError for
-    an invalid run or text, and for a folder that another command has written.
+    A translation in `out` is reused if text, checkpoint and search are the same and it was not edited. Raises UserError
+    for an invalid run or text, and for a folder that another command has written.
     """
     for run in runs.values():  # check before the first translation, which may take hours
         check_parallel(run.src, run.ref)
@@ -83,7 +87,7 @@ def training_cost(path: Path) -> dict[str, Any]:
         raise UserError(f"{path}: expected {expected}; got a run with averaged weights only")
     config = run.load_config()
     saved_config = model_config(read_state(find_checkpoint(path)))
-    meta = run.data("train", config.data.prepared) / "meta.json"
+    meta = run.data_path("train", config.data.prepared) / "meta.json"
     source_fraction = 0.5
     if meta.is_file():
         tokens, pairs = (read_json(meta, "prepared text")[key] for key in ("tokens", "pairs"))
@@ -96,7 +100,7 @@ def training_cost(path: Path) -> dict[str, Any]:
 
 
 def translate_test(file: Path, run: TrainedRun) -> list[str]:
-    """Return the translations of the test text, from `file` if it is up to date and unchanged."""
+    """Return the translations of the test text, from `file` if it is up to date and was not edited."""
     model, tokenizer, config = load_model(run.run, "translation")
     inputs = {"text": digest(run.src), "state": digest(find_checkpoint(run.run) / "state.json")}
     inputs |= {"search": json.dumps(asdict(config.search))}

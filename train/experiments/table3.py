@@ -172,9 +172,9 @@ def row_config(row: str, scale: str, steps: int, texts: Mapping[str, str], setti
 def run_row(row: str, run: RunFolder, config: RunConfig, progress: bool, title: str) -> None:
     """Train a row or continue its training, then average the checkpoints and score them; write result.json last."""
     print(f"{title}: {run.path.name}", file=sys.stderr, flush=True)
-    summary = train(config, run.path, resume=bool(run.steps()), progress=progress)
+    summary = train(config, run.path, resume=bool(run.step_paths()), progress=progress)
     assert summary.checkpoint is not None
-    average_checkpoints(run.path, min(5, len(run.steps())))
+    average_checkpoints(run.path, min(5, len(run.step_paths())))
     last = score_checkpoint(summary.checkpoint, config)
     averaged = score_checkpoint(find_checkpoint(run.path), config)
     (run.path / "valid.translated").write_text("".join(f"{line}\n" for line in last.pop("translated")), "utf-8")
@@ -182,7 +182,7 @@ def run_row(row: str, run: RunFolder, config: RunConfig, progress: bool, title: 
     curve = [{key: e[key] for key in ("step", "perplexity")} for e in run.metrics() if e["kind"] == "valid"]
     result = {"row": row, "steps": summary.step, "tokens": summary.tokens, "seconds": round(summary.seconds, 1)}
     write_json(run.path / RESULT, result | last | {"averaged": averaged, "curve": curve})
-    for folder in run.steps()[:-1]:  # five checkpoints of twenty rows, with optimizer states, would fill the disk
+    for folder in run.step_paths()[:-1]:  # five checkpoints of twenty rows, with optimizer states, would fill the disk
         shutil.rmtree(folder)
 
 

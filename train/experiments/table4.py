@@ -35,7 +35,7 @@ from train.tasks.parsing.lexicon import Lexicon
 from train.tasks.parsing.task import parse_gold, read_clean_trees
 from train.tasks.parsing.trees import Tree, write_tree
 
-GOLD_COPIES = 2  # copies of each gold tree in the row semi: gold trees are better and come from the domain of the test
+GOLD_COPIES = 2  # how often the row semi contains each gold tree; gold trees are better and closer to the test trees
 PAPER: dict[str, Any] = {"tokenizer": "bpe", "pretokenizer": "whitespace", "max_length": 512}
 SMALL: dict[str, dict[str, Any]] = {
     "model": {"preset": "parsing-small"},
@@ -113,7 +113,7 @@ def run_table4(
             train_trees = trees["train"] if is_trained else training_trees(row, out, trees)
             config = row_config(row, scale, train_trees, trees["valid"], settings)
             if not is_trained:
-                train(config, run.path, resume=bool(run.steps()), progress=progress)
+                train(config, run.path, resume=bool(run.step_paths()), progress=progress)
             result = test_run(run, gold, train_trees, asdict(config.search), out / "rows" / f"{row}.parsed")
             write_json(file, result)
         table["ours"][row] = result
@@ -123,7 +123,7 @@ def run_table4(
 
 def run_digest(path: Path) -> str:
     """Return a hash of the run's newest checkpoint; raise UserError if there is none."""
-    steps = RunFolder(path).steps()
+    steps = RunFolder(path).step_paths()
     return digest((steps[-1] if steps else find_checkpoint(path)) / STATE)
 
 
@@ -150,10 +150,10 @@ def test_run(
 ) -> dict[str, Any]:
     """Select a checkpoint on the validation trees, parse the test sentences into the file `parsed` and score them.
 
-    If the tokenizer comes from an earlier version and has no lexicon, the lexicon is counted on `train_trees`.
+    If the tokenizer comes from an earlier version and has no lexicon, the lexicon is built from `train_trees`.
     """
-    if run.steps():
-        average_checkpoints(run.path, min(10, len(run.steps())))
+    if run.step_paths():
+        average_checkpoints(run.path, min(10, len(run.step_paths())))
     candidates = {folder.name: folder for folder in (run.averaged, run.best) if folder.is_dir()}
     if not candidates:
         raise UserError(
@@ -181,7 +181,7 @@ def test_run(
     write_text(parsed, "".join(f"{hypotheses[0]}\n" for hypotheses in parses))
     updates = [entry for entry in run.metrics() if entry["kind"] == "train"][-1:]
     curve = [{key: e[key] for key in ("step", "loss", "f1", "repaired")} for e in run.metrics() if "f1" in e]
-    state = read_state(run.steps()[-1])["run"] if run.steps() else {}
+    state = read_state(run.step_paths()[-1])["run"] if run.step_paths() else {}
     result |= {"updates": state.get("step"), "seconds": round(state.get("seconds", 0.0)), "curve": curve}
     return result | {"tokens": updates[0]["tokens"] if updates else None}
 

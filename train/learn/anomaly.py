@@ -1,7 +1,7 @@
-"""Locate the origin of a NaN or infinity by repeating the computation with every result checked.
+"""Locate the origin of a NaN or infinity: repeat the computation and check every result.
 
-In normal training no result is checked, so training is not slowed down. The repetition is exact, because dropout is
-keyed by (seed, step) and the weights have not changed.
+Training itself does not check them, so it is not slowed down. The repetition is exact, because dropout is keyed by
+(seed, step) and the weights have not changed.
 """
 
 from collections.abc import Callable
@@ -15,10 +15,10 @@ NO_OPERATION = "none; only the sum of finite values overflows"
 
 
 def ignore_nonfinite_warnings() -> AbstractContextManager[None]:
-    """Disable NumPy's floating-point warnings in this thread and its row workers.
+    """Return a context in which NumPy does not warn of NaN and infinity, in this thread and its row workers.
 
-    Losses and norms are checked where they are read. Warning filters would not work: they belong to the process, and
-    two threads that train at the same time would overwrite each other's filters.
+    Losses and norms are checked where they are read. Python's warning filters would not work: they belong to the
+    process, and two threads that train at the same time would overwrite each other's filters.
     """
     return npx.host.errstate(all="ignore")
 

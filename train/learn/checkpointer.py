@@ -1,4 +1,4 @@
-"""Checkpoints of a training run: when they are written, what they contain, retries on a full disk, and resuming."""
+"""Write the checkpoints of a training run when they are due, retry if the disk is full, and resume from them."""
 
 import math
 import time
@@ -12,7 +12,7 @@ from typing import Any
 import npx
 from models.fields import fits
 from npx.ranges import Range
-from train.errors import UserError, one_line
+from train.errors import UserError, one_line, plural
 from train.files import WriteError, make_folder, text_digest
 from train.json_files import schema_error
 from train.learn.optimizer import LossScale
@@ -106,25 +106,25 @@ class Checkpointer:
 
         train.checkpoint_minutes counts only time spent in updates, accumulated across interruptions.
         """
-        t = self.config.train
-        if t.checkpoint_minutes:
-            return state.seconds - self.newest_seconds >= 60 * t.checkpoint_minutes
-        return state.step % t.checkpoint_every == 0
+        settings = self.config.train
+        if settings.checkpoint_minutes:
+            return state.seconds - self.newest_seconds >= 60 * settings.checkpoint_minutes
+        return state.step % settings.checkpoint_every == 0
 
     def final_reason(self, state: RunState) -> str:
-        """Return why resuming this run does nothing: "max_steps", "patience", or "" if it has not finished."""
-        t = self.config.train
-        if state.step >= t.max_steps:
+        """Return why this run has finished: "max_steps", "patience", or "" if resuming it would continue training."""
+        settings = self.config.train
+        if state.step >= settings.max_steps:
             return "max_steps"
-        return "patience" if 0 < t.patience <= state.stale_validations else ""
+        return "patience" if 0 < settings.patience <= state.stale_validations else ""
 
     def continue_advice(self, state: RunState) -> str:
         """Return the options that continue a run that has finished (see `final_reason`)."""
-        t = self.config.train
+        settings = self.config.train
         options = []
-        if state.step >= t.max_steps:
+        if state.step >= settings.max_steps:
             options.append(f"--set train.max_steps=N with N > {state.step:,}")
-        if 0 < t.patience <= state.stale_validations:
+        if 0 < settings.patience <= state.stale_validations:
             options.append(f"--set train.patience=0 (or more than {state.stale_validations:,})")
         return " and ".join(options)
 
@@ -143,9 +143,9 @@ class Checkpointer:
                     try:
                         self._write(state, weights, adam)
                     except WriteError:
-                        self.lock.check()  # explains why the write failed if the folder was moved
+                        self.lock.check()  # if the folder was moved, this error explains the failure
                         raise
-            self.newest = self.folder.step(state.step)
+            self.newest = self.folder.step_path(state.step)
             self.newest_seconds = state.seconds
             self.retry_time = math.inf
         except WriteError as error:
@@ -155,7 +155,7 @@ class Checkpointer:
             self.report.write_line(f"{error.problem}; training continues; the next attempt is in {RETRY_SECONDS} s")
 
     def save_best(self, state: RunState, *folders: Path) -> None:
-        """Write the weights of a validation to `folders`, checkpoints/best or best-N. A failed write is only reported.
+        """Write the weights to `folders`: checkpoints/best, best-N or both. If that fails, only report it.
 
         Folders best-N that are no longer in the ranking are removed.
         """
@@ -172,7 +172,7 @@ class Checkpointer:
 
     def _copy_best(self, state: RunState) -> None:
         """Copy checkpoints/best to best-N if the ranking contains it but train.keep_best was 1 when it was written."""
-        target = self.folder.best_step(state.best_step)
+        target = self.folder.best_path(state.best_step)
         if str(state.best_step) not in state.ranking or existing_folder(target).is_dir() or not self._has_best(state):
             return
         try:
@@ -188,7 +188,7 @@ class Checkpointer:
         return any(content["step"] == state.best_step for _, content in folders)
 
     def _prune_best(self, state: RunState) -> None:
-        for path in self.folder.best_steps():
+        for path in self.folder.best_paths():
             if str(step_of(path)) not in state.ranking:
                 remove_folder(path)
 
@@ -250,30 +250,33 @@ class Checkpointer:
 
     def _check_schedule(self, content: Mapping[str, Any]) -> None:
         """Warn if the keys that determine the learning rate differ from those of the checkpoint."""
-        t = self.config.train
+        settings = self.config.train
         step = content["step"] + 1
-        if step > t.max_steps:
+        if step > settings.max_steps:
             return
 
-        def rate(settings: TrainSection) -> float:
-            return Schedule(settings, self.update.model.config.d_model)(step)
+        def rate(section: TrainSection) -> float:
+            return Schedule(section, self.update.model.config.d_model)(step)
 
-        previous = replace(t, **schedule_of(content))
+        previous = replace(settings, **schedule_of(content))
         previous = replace(previous, max_steps=max(previous.max_steps, content["step"]))
-        changes = [name for name in SCHEDULE_KEYS if getattr(t, name) != getattr(previous, name)]
-        if "max_steps" in changes and rate(replace(t, max_steps=previous.max_steps)) == rate(t):
+        changes = [name for name in SCHEDULE_KEYS if getattr(settings, name) != getattr(previous, name)]
+        if "max_steps" in changes and rate(replace(settings, max_steps=previous.max_steps)) == rate(settings):
             changes.remove("max_steps")  # most schedules do not depend on it
         if changes:
-            words = (f"train.{name} is now {getattr(t, name)} instead of {getattr(previous, name)}" for name in changes)
+            words = (
+                f"train.{name} is now {getattr(settings, name)} instead of {getattr(previous, name)}"
+                for name in changes
+            )
             self.warnings.append(
-                f"warning: {', '.join(words)}: the learning rate of step {step:,} is {rate(t):.3g} instead of "
+                f"warning: {', '.join(words)}: the learning rate of step {step:,} is {rate(settings):.3g} instead of "
                 f"{rate(previous):.3g}"
             )
 
     def _update_metric(self, content: Mapping[str, Any], state: RunState) -> None:
         """If train.best_metric differs from that of the checkpoint, adapt the selection in `state` and warn.
 
-        The best weights are kept until a validation is better by the new metric, whose values are in metrics.jsonl.
+        checkpoints/best stays until a validation is better by the new metric, whose values are read from metrics.jsonl.
         """
         frozen = content.get("config")  # contains the metric in checkpoints of earlier versions
         frozen_metric = frozen.get("train.best_metric") if isinstance(frozen, dict) else None
@@ -323,7 +326,8 @@ class Checkpointer:
                 f"{self.newest}; got {ranks}; try mpirun -n {max_ranks}"
             )
         self.warnings.append(
-            f"micro-batches per update: {n}; split for {ranks} ranks, so each part has its own dropout masks"
+            f"only {plural(n, 'micro-batch', 'micro-batches')} per update for {ranks} ranks; each part of a split "
+            "micro-batch has its own dropout masks"
         )
 
     def _check_identity(self, path: Path, state: Mapping[str, Any]) -> None:
@@ -348,7 +352,7 @@ class Checkpointer:
         if state.step < self.config.train.max_steps:
             self._update_metric(content, state)
         if not self.final_reason(state):  # a run that has ended keeps its best checkpoints
-            keep_best = self.config.train.keep_best  # may have changed
+            keep_best = self.config.train.keep_best  # may have changed since then
             if state.best_loss is not None and self._has_best(state):  # the ranking is empty if keep_best was 1
                 state.ranking |= {str(state.best_step): [state.best_loss, state.best_score]}
             by_loss = self._metric(self.config.train.best_metric) in ("", "loss")
@@ -374,14 +378,14 @@ def schedule_of(content: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def check_resumable(folder: RunFolder, tokenizer: TextTokenizer, texts: Mapping[str, Iterable[str]]) -> None:
-    """Raise UserError if a run was trained with another tokenizer or text. Nothing has been written yet."""
-    for path, state in islice(store.readable_states(reversed(folder.steps())), 1):
+    """Raise UserError if a run was trained with another tokenizer or text. Call this before anything is written."""
+    for path, state in islice(store.readable_states(reversed(folder.step_paths())), 1):
         store.check_tokenizer(tokenizer, state, folder.tokenizer_file)
         check_same_text(path, state, {part: map(text_digest, files) for part, files in texts.items()})
 
 
 def check_same_text(path: Path, state: Mapping[str, Any], digests: Mapping[str, Iterable[str]]) -> None:
-    """Raise UserError unless the files of each part have the `digests` that `state` of the checkpoint `path` holds."""
+    """Raise UserError unless `state`, of the checkpoint `path`, contains these digests of the files of each part."""
     for part, (key, name) in TEXT_KEYS.items():
         if part in digests and isinstance(state.get(key), dict) and [*state[key].values()] != [*digests[part]]:
             raise UserError(

@@ -1,5 +1,5 @@
-"""Gradients of micro-batches, computed by CUDA graphs (`train.graphs`), for batches so small that the GPU would
-otherwise wait for the host.
+"""Compute the gradients of micro-batches with CUDA graphs (`train.graphs`). This is faster for small batches, for which
+the GPU would otherwise wait for the host.
 
 The forward and backward passes of a base model consist of about 420 kernels and matmuls, which Python launches in 10 to
 35 ms, depending on the processor; a graph is a single launch. Each graph serves one batch shape. There are few shapes,
@@ -38,7 +38,7 @@ class Graphs:
     def __init__(self, model: Any, settings: TrainSection, warn: Callable[[str], object]) -> None:
         self.model, self.settings, self.warn = model, settings, warn
         self.loss_options = settings.loss_options(1)
-        self.graphs: dict[Any, tuple[Graph, int, Any] | None] = {}  # by input shapes; None: seen once
+        self.graphs: dict[Any, tuple[Graph, int, Any] | None] = {}  # by input shapes; None after their first batch
         self.can_capture = True
         trained = next(p for p in model.parameters() if p.requires_grad)
         self.flat_gradient = trained.buffer().flatten_grad()  # graphs accumulate into this address
@@ -70,7 +70,7 @@ class Graphs:
         return loss.data
 
     def try_capture(self, capture: Callable[[], T]) -> T | None:
-        """Return the result of `capture`, or None, with a warning, if graphs are not possible."""
+        """Return the result of `capture`. If graphs are not possible, warn and return None."""
         try:
             return capture()
         except (RuntimeError, MemoryError, ImportError, AttributeError, OSError) as error:

@@ -1,4 +1,4 @@
-"""The start of training: weights from another run (train.init) and parameters that are not trained (train.freeze).
+"""Copy initial weights from another run (train.init), and exclude parameters from training (train.freeze).
 
 Both select parameters by patterns: comma-separated names, in which `*` matches any text, as in "encoder.*, *.bias".
 """
@@ -21,7 +21,7 @@ from train.run.storage import mismatches, model_config
 from train.tasks.protocols import TextTokenizer
 
 MAX_LISTED = 3  # number of parameters that a message lists
-# Keys of [model] that affect the computation but not the shapes of the weights.
+# These keys of [model] change what a model computes but not the shapes of its weights.
 COMPUTATION_KEYS = (
     "n_heads", "norm", "positions", "position_distance", "activation", "normalization",
     "layer_norm_eps", "decoder_start", "experts_per_token", "scale_embedding",
@@ -76,13 +76,13 @@ def initialize(
         model: the model, whose parameters are not yet in a flat buffer.
         source: a run (its averaged, best or newest checkpoint is read) or a checkpoint folder.
         patterns: the parameters to copy. "" copies all parameters or, if the two runs have different labels, all except
-            `label_parameters`. With "", the source must have the same parameters and use them in the same computation.
+            `label_parameters`. With "", both models must have the same parameters and compute the same function.
         tokenizer: the tokenizer of the new run.
         on_warning: called with a message if the source's average is older than its newest checkpoint.
 
     Raises:
-        UserError: A parameter is missing, has another shape or is used in a different computation; the embedding of a
-            different vocabulary would be copied; a pattern matches nothing; or the checkpoint cannot be read.
+        UserError: A parameter is missing or has another shape; the models compute different functions; the embedding of
+            a different vocabulary would be copied; a pattern matches nothing; or the checkpoint cannot be read.
     """
     folder, checkpoint = load_weights(source, on_warning)
     check_peer(folder, checkpoint.state)
@@ -118,7 +118,7 @@ def initialize(
 
 
 def has_same_text_tokenizer(model: SequenceModel, folder: Path, state: Mapping[str, Any], tokenizer: Any) -> bool:
-    """Return whether a model that predicts labels tokenizes its text in the same way as the model of a checkpoint."""
+    """Return whether two models predict labels and tokenize text in the same way: this one and that of a checkpoint."""
     if model.data_kind != "labels" or ARCHITECTURES[model_config(state).architecture].data_kind != "labels":
         return False
     source: Any = task_of(state).load_tokenizer(run_files(folder)[0])
@@ -126,7 +126,7 @@ def has_same_text_tokenizer(model: SequenceModel, folder: Path, state: Mapping[s
 
 
 def check_same_computation(config: TransformerConfig, source: TransformerConfig, folder: Path) -> None:
-    """Raise UserError unless models with `config` and with `source`, read from `folder`, compute the same function."""
+    """Raise UserError unless equal weights give the same function with `config` and `source`, read from `folder`."""
 
     def computation(c: TransformerConfig) -> dict[str, Any]:
         rates = resolve_rates(c.positions == "sinusoidal_halves", c.position_rates)

@@ -6,19 +6,19 @@ from contextlib import contextmanager
 from models import FlatParameters
 from train.learn.parallel.reducer import LocalGradients
 
-CHUNK = 1 << 17  # number of elements computed at once; temporary arrays then stay in cache
+CHUNK = 1 << 17  # number of elements per step, so that temporary arrays stay in the cache
 
 
 class MovingAverage:
     """The exponential moving average of the weights, an array like `flat.data`.
 
-        average = d average + (1 - d) weights,    d = min(decay, (1 + n) / (10 + n)) after update n
+        average = d * average + (1 - d) * weights,    d = min(decay, (1 + n) / (10 + n)) after update n
 
     As in TensorFlow, d is smaller in the first updates, so that the average quickly forgets the initialization.
 
     Args:
         flat: the weights.
-        gradients: the gradients of `flat`; this object also sends the weights of shards to the other ranks.
+        gradients: the gradients of `flat`, an object that can also send the weights of each shard to the other ranks.
         decay: the decay, in (0, 1).
     """
 

@@ -1,7 +1,7 @@
 """Adam over one flat buffer, the learning-rate schedule, loss scaling, and clipping by the global norm.
 
-All parameters of a model are views of one flat array (models.FlatParameters). Gradients are separate arrays, unless
-`FlatParameters.flatten_grad` has moved them into one array too. An update calls the kernel `npx.adam` once for each
+All parameters of a model are views of one flat array (models.FlatParameters). Gradients are separate arrays until
+`FlatParameters.flatten_grad` moves them into one array too. An update calls the kernel `npx.adam` once for each
 contiguous part of the gradients. The kernel also unscales and clips them, so that no separate pass is needed.
 """
 
@@ -21,7 +21,7 @@ POSITIVE = Range(float, "(0, 1e38]")
 class NoamSchedule:
     """The learning rate of section 5.3: linear warmup, then inverse square root decay.
 
-        lr(step) = lr_scale d_model^-0.5 min(step^-0.5, step warmup_steps^-1.5)
+        lr(step) = lr_scale * d_model^-0.5 * min(step^-0.5, step * warmup_steps^-1.5)
 
     The schedule has no state: `schedule(step)` depends only on the step.
 
@@ -56,22 +56,22 @@ class NoamSchedule:
 class Adam:
     """Adam (Kingma and Ba, 2015; section 5.3) with decoupled weight decay (AdamW; Loshchilov and Hutter, 2019).
 
-        m = beta1 m + (1 - beta1) g        mhat = m / (1 - beta1^step)
-        v = beta2 v + (1 - beta2) g^2      vhat = v / (1 - beta2^step)
-        p = p - lr (mhat / (sqrt(vhat) + eps) + weight_decay p)
+        m = beta1 * m + (1 - beta1) * g        mhat = m / (1 - beta1^step)
+        v = beta2 * v + (1 - beta2) * g^2      vhat = v / (1 - beta2^step)
+        p = p - lr * (mhat / (sqrt(vhat) + eps) + weight_decay * p)
 
     Args:
         model: a module, whose parameters are moved into a flat buffer, or its FlatParameters. If the buffer is sharded,
             only the local shard is updated, and `m` and `v` have the size of the shard.
         beta1: decay of the mean of the gradients, in [0, 1). Default 0.9.
-        beta2: decay of the mean of their squares, in [0, 1). Default 0.98.
+        beta2: decay of the mean of the squared gradients, in [0, 1). Default 0.98.
         eps: added to the denominator, above 0. Default 1e-9.
         weight_decay: the rate of weight decay, at least 0. Default 0, as in the paper.
         eps_inside: whether to add eps to sqrt(v) before the bias correction, as TensorFlow and fairseq do.
 
     Attributes:
         m, v: the moments (P,), in the dtype of the weights, on the device.
-        steps: the number of updates made.
+        steps: the number of updates so far.
 
     Raises:
         ValueError: A hyperparameter is out of range.
@@ -88,7 +88,7 @@ class Adam:
     ) -> None:
         if not (0.0 <= beta1 < 1.0 and 0.0 <= beta2 < 1.0):
             raise ValueError(f"Adam: expected 0 <= beta < 1; got beta1={beta1}, beta2={beta2}; try 0.9 and 0.98")
-        if not (eps > 0.0 and weight_decay >= 0.0):  # with eps = 0, a gradient that was always 0 gives 0 / 0
+        if not (eps > 0.0 and weight_decay >= 0.0):  # eps = 0 would give 0 / 0 if all gradients of a weight are 0
             raise ValueError(
                 f"Adam: expected eps > 0 and weight_decay >= 0; got eps={eps}, weight_decay={weight_decay}; "
                 f"try 1e-9 and 0"
@@ -100,15 +100,15 @@ class Adam:
         self.steps = 0
 
     def zero_grad(self) -> None:
-        """Reset all gradients (to None, or to zero if they share one array) before the first backward of an update."""
+        """Reset all gradients, to None or, if they share one array, to zero. Call this before every update."""
         self.flat.zero_grad()
 
     def step(self, lr: float, scale: float = 1.0) -> None:
         """Update the weights once, with the learning rate `lr` and the current gradients times `scale`.
 
         A gradient that is NaN or infinite makes its weight and moments NaN permanently. Gradients are not checked here,
-        because that would take an extra pass over them; check that their norm, the square root of
-        `train.learn.optimizer.squared_norm(adam.flat)`, is finite first, as the training loop does.
+        because that would take an extra pass over them. Check first that their norm is finite, as the training loop
+        does. The norm is the square root of `train.learn.optimizer.squared_norm(adam.flat)`.
 
         Raises ValueError if `lr` is negative or not finite.
         """
@@ -144,10 +144,10 @@ class Adam:
 class LossScale:
     """The factor on the loss that keeps fp16 gradients in range (Micikevicius et al., 2018, section 3.2).
 
-    The largest fp16 number is 65,504 and the smallest positive one 6e-8; many gradients are smaller than that. The
-    factor starts high, halves when an update overflows (that update is skipped), and doubles after PATIENCE consecutive
-    updates without an overflow. It is a power of two, so scaling does not round. For other precisions (`dynamic` False)
-    it is always 1.
+    The largest fp16 number is 65,504, and the smallest positive one is 6e-8. Many gradients are smaller. The factor
+    starts high. It is halved when an update overflows, which is then skipped, and it is doubled after PATIENCE
+    consecutive updates without an overflow. It is a power of two, so scaling does not round. For other precisions
+    (`dynamic` is False), it is always 1.
     """
 
     SCHEMA: Schema = {"value": POSITIVE, "good": COUNT, "skipped": COUNT}  # schema of its state_dict
@@ -188,15 +188,15 @@ class LossScale:
 
 
 def squared_norm(flat: FlatParameters) -> npx.Array:
-    """Return the sum of g^2 over all gradients, a scalar on the device. Not finite if a g is not, or on overflow."""
+    """Return the sum of g^2 over all gradients, on the device. It is not finite if a g is not, or after an overflow."""
     return npx.sum(npx.stack([sum_of_squares(g) for _, g in flat.gradient_chunks()]))
 
 
 def sum_of_squares(g: npx.Array) -> npx.Array:
-    """Return the sum of g^2, a scalar on the device, for g (n,). On a CPU, the sums of chunks are added in float64.
+    """Return the sum of g^2 for g (n,), a scalar on the device.
 
-    On a CPU, BLAS would add all squares sequentially in float32 and lose digits. A GPU sums in a tree, so it needs no
-    chunks, each of which would be a kernel launch.
+    On a CPU, BLAS would add all squares one after the other in float32 and lose digits. Therefore, it adds only those
+    of a chunk, and the sums of the chunks are added in float64. A GPU sums in a tree, so it does not need chunks.
     """
     if not isinstance(g, npx.ndarray):
         return g @ g
@@ -205,8 +205,8 @@ def sum_of_squares(g: npx.Array) -> npx.Array:
 
 
 def clip_factor(norm: float, max_norm: float) -> float:
-    """Return the factor that reduces gradients of global L2 norm `norm` to at most `max_norm`; 0 disables clipping.
+    """Return the factor on the gradients that reduces their global L2 norm `norm` to at most `max_norm`.
 
-    Returns 1 for a non-finite norm, because that update is skipped. The paper does not clip.
+    The factor is 1 if `max_norm` is 0, as in the paper, and for a non-finite norm, because that update is skipped.
     """
     return max_norm / norm if max_norm > 0 and math.isfinite(norm) and norm > max_norm else 1.0

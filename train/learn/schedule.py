@@ -6,7 +6,7 @@ from collections.abc import Callable
 from train.learn.optimizer import NoamSchedule
 from train.run.keys import SCHEDULES, TrainSection
 
-# Maps a name to a function: fraction of the updates after warmup that are done -> fraction of the peak learning rate.
+# For each name, a function that maps progress after warmup (0 to 1) to the learning rate as a fraction of its peak.
 DECAYS: dict[str, Callable[[float], float]] = {
     "linear": lambda fraction: 1.0 - fraction,
     "cosine": lambda fraction: 0.5 * (1.0 + math.cos(math.pi * fraction)),
@@ -27,16 +27,15 @@ class Schedule:
     """
 
     def __init__(self, settings: TrainSection, d_model: int) -> None:
-        t = settings
-        scale = t.peak_lr * math.sqrt(d_model * t.warmup_steps) if t.peak_lr else t.lr_scale
-        self.noam = NoamSchedule(d_model, t.warmup_steps, scale)
-        self.name, self.warmup_steps, self.max_steps = t.schedule, t.warmup_steps, t.max_steps
-        self.peak = self.noam(t.warmup_steps)
-        self.has_own_peak = bool(t.peak_lr)
-        self.has_init = bool(t.init)
-        self.precision = t.precision
-        self.has_tight_clipping = 0.0 < t.clip_norm <= 1.0
-        self.ignores_scale = self.has_own_peak and t.lr_scale != 1.0
+        scale = settings.peak_lr * math.sqrt(d_model * settings.warmup_steps) if settings.peak_lr else settings.lr_scale
+        self.noam = NoamSchedule(d_model, settings.warmup_steps, scale)
+        self.name, self.warmup_steps, self.max_steps = settings.schedule, settings.warmup_steps, settings.max_steps
+        self.peak = self.noam(settings.warmup_steps)
+        self.has_own_peak = bool(settings.peak_lr)
+        self.has_init = bool(settings.init)
+        self.precision = settings.precision
+        self.has_tight_clipping = 0.0 < settings.clip_norm <= 1.0
+        self.ignores_scale = self.has_own_peak and settings.lr_scale != 1.0
 
     def __call__(self, step: int) -> float:
         """Return the learning rate of update `step`. The first update is step 1."""

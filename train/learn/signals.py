@@ -1,4 +1,4 @@
-"""Stop signals, such as Ctrl-C: the first requests a stop after the current step, the second stops at once."""
+"""Signals such as Ctrl-C: the first one stops training after the current step, and the second stops it at once."""
 
 import _thread
 import os
@@ -11,7 +11,7 @@ from contextlib import contextmanager, suppress
 from types import FrameType
 from typing import Any
 
-# mpirun forwards SIGUSR1 to its ranks, unlike the other signals.
+# SIGUSR1 is the only one that mpirun forwards to its ranks.
 STOP_SIGNALS = [getattr(signal, name) for name in ("SIGINT", "SIGTERM", "SIGHUP", "SIGUSR1") if hasattr(signal, name)]
 
 
@@ -19,8 +19,8 @@ class Signals:
     """Records requests to stop.
 
     Args:
-        single_process: whether a signal to this process stops it. If not, the ranks exchange `received` and set
-            `stop_requested` together.
+        single_process: whether a signal to this process sets `stop_requested`. If not, the ranks exchange `received`
+            and set `stop_requested` together.
     """
 
     def __init__(self, single_process: bool = True) -> None:
@@ -36,7 +36,7 @@ class Signals:
         such as SIGHUP under nohup, stays ignored.
         """
         if threading.current_thread() is not threading.main_thread():
-            yield  # Python delivers signals only to the main thread
+            yield  # in Python, only the main thread receives signals
             return
         numbers = [number for number in STOP_SIGNALS if signal.getsignal(number) != signal.SIG_IGN]
         previous = {number: signal.signal(number, self._handle) for number in numbers}
@@ -66,7 +66,7 @@ def reraise_lost_interrupts() -> Iterator[None]:
             return previous(unraisable)
         returned = threading.Event()
 
-        def interrupt() -> None:  # waits until `hook` has returned; before that, Python would ignore it again
+        def interrupt() -> None:  # waits until `hook` has returned, because Python ignores errors in it too
             returned.wait()
             time.sleep(0.01)
             _thread.interrupt_main()

@@ -36,10 +36,10 @@ SLOWEST_UPDATES = 10  # time limit of an update: train.rank_timeout plus this ma
 class Trainer:
     """Trains a model in a run folder: config.toml, tokenizer.json, checkpoints, metrics.jsonl, log.txt.
 
-    One update takes `accumulate` micro-batches. Each contributes the gradient of its summed loss / n, where n is the
-    number of target tokens of the update without padding, so k micro-batches are equivalent to one batch of their
-    union. Then the gradient is clipped, and Adam updates the weights with the learning rate of the step (section 5 of
-    the paper).
+    An update consists of `accumulate` micro-batches. Each contributes the gradient of its summed loss, divided by the
+    number of target tokens in the update without padding. Therefore, micro-batches have the same gradient as one batch
+    with all their examples. Then the gradient is clipped, and Adam updates the weights with the learning rate of the
+    step (section 5 of the paper).
 
     With several ranks (npx.distributed) each rank has a Trainer and computes its share of the micro-batches. Decisions
     depend only on values that all ranks have, so all ranks make the same decisions. Only rank 0 writes files.
@@ -72,20 +72,18 @@ class Trainer:
         deadline: float | None = None,
         debug: str = "",
     ) -> None:
-        folder = RunFolder(run_dir)
-        task = TASKS[config.data.task]
-        t = config.train
-        if not resume and (folder.steps() or folder.weights()):
+        folder, settings, task = RunFolder(run_dir), config.train, TASKS[config.data.task]
+        if not resume and (folder.step_paths() or folder.weights_only_paths()):
             raise folder.already_exists_error()
         self.model, self.config, self.corpora, self.task = model, config, corpora, task
         self.deadline, self.debug = deadline, debug
         self.world = npx.distributed.world()
         self.signals = Signals(single_process=self.world.size == 1)
         report = SilentReport if self.world.rank else RunReport
-        self.report = report(folder, t.max_steps, progress, t.csv, t.tensorboard)
+        self.report = report(folder, settings.max_steps, progress, settings.csv, settings.tensorboard)
         self.sync = UpdateSync(self.world, self.signals, self.report)
-        self.schedule = Schedule(t, model.config.d_model)
-        self.update = Update(task, model, t, self.report, self._prepare_batches)
+        self.schedule = Schedule(settings, model.config.d_model)
+        self.update = Update(task, model, settings, self.report, self._prepare_batches)
         self.validation: Validation | None = None
         if (valid := corpora.get("valid")) is not None:
             self.validation = Validation(task, model, tokenizer, valid, config, self.report.display)
@@ -139,13 +137,13 @@ class Trainer:
     def _update(self) -> bool:
         """Perform one update. Return False if it was skipped because of a non-finite loss or gradient."""
         self.sync.begin()
-        s = self.state
-        step = s.step + 1
+        state = self.state
+        step = state.step + 1
         positions, tokens, share = self._plan()
         batches = [self.stream.batch(positions[index]) for index in share.indices]
         last_position = positions[-1]
-        s.logged_epoch = last_position[0] + 1
-        s.epoch, s.index = self.stream.next_position(last_position)
+        state.logged_epoch = last_position[0] + 1
+        state.epoch, state.index = self.stream.next_position(last_position)
         self.world.step = step
         limit = self.config.train.rank_timeout + SLOWEST_UPDATES * self.longest_update
         self.world.timeout = limit if self.longest_update else None
@@ -157,11 +155,11 @@ class Trainer:
             self.norm = norm
             self.update.apply(self.lr, norm)
         seconds, network = self.sync.end()
-        s.add_time(seconds, network)
+        state.add_time(seconds, network)
         self.longest_update = max(self.longest_update, seconds)
         if is_finite:
-            s.add_update(loss, share.n_targets, tokens)
-            self.report.advance(s)
+            state.add_update(loss, share.n_targets, tokens)
+            self.report.advance(state)
         elif self.update.scale.reduce_after_overflow():
             self.report.log_overflow(step, self.update.scale.value, self.update.scale.skipped)
         else:
@@ -171,8 +169,8 @@ class Trainer:
 
     def _plan(self) -> tuple[list[Position], int, WorkShare]:
         """Plan the next update: the positions of its micro-batches, the number of tokens, and this rank's share."""
-        s = self.state
-        return plan_update(self.stream, (s.epoch, s.index), self.checkpoints.micro_batches, self.world)
+        position = self.state.epoch, self.state.index
+        return plan_update(self.stream, position, self.checkpoints.micro_batches, self.world)
 
     def _prepare_batches(self) -> None:
         """Build this rank's batches of the next update while the device computes the gradient of this one."""
@@ -188,11 +186,11 @@ class Trainer:
 
     def _skip(self, step: int, quantity: str, value: float, examples: str, operation: str) -> None:
         """Record a skipped update. Raises UserError after more than train.max_skipped of them in a row."""
-        s, limit = self.state, self.config.train.max_skipped
-        s.add_skipped()
-        self.report.log_skipped(s, step, quantity, value, examples, operation, limit)
-        if s.skipped > limit:
-            updates = f" ({plural(s.skipped, 'update')} in a row)"
+        state, limit = self.state, self.config.train.max_skipped
+        state.add_skipped()
+        self.report.log_skipped(state, step, quantity, value, examples, operation, limit)
+        if state.skipped > limit:
+            updates = f" ({plural(state.skipped, 'update')} in a row)"
             raise self._nonfinite_error(step, quantity, value, updates + nonfinite_origin(examples, operation))
 
     def _nonfinite_error(self, step: int, quantity: str, value: float, details: str) -> UserError:
@@ -210,22 +208,22 @@ class Trainer:
 
     def _after_update(self) -> None:
         """Log, validate and write a checkpoint when each is due. Raises KeyboardInterrupt after a signal."""
-        s, signals = self.state, self.signals
+        state, signals = self.state, self.signals
         self.checkpoints.check_lock()
-        is_logged = s.step % self.config.train.log_every == 0
-        if is_logged or s.step >= self.config.train.max_steps:
+        is_logged = state.step % self.config.train.log_every == 0
+        if is_logged or state.step >= self.config.train.max_steps:
             scale = self.update.scale.value if self.update.scale.dynamic else None
-            self.report.log_update(s, self.lr, self.norm, scale, self.world.size)
+            self.report.log_update(state, self.lr, self.norm, scale, self.world.size)
             n_outputs = self.model.config.n_outputs or self.model.config.vocab_size
-            self.report.warn_of_divergence(s.loss, math.log(n_outputs), self.schedule.remedies(s.step - 1))
+            self.report.warn_of_divergence(state.loss, math.log(n_outputs), self.schedule.remedies(state.step - 1))
         if is_logged:  # otherwise, the next log line of a resumed run includes these updates
-            s.reset_window()
+            state.reset_window()
         if self._is_validation_due() and not signals.stop_requested and self._end_reason() != "max_hours":
             self._validate()
         is_last = bool(signals.stop_requested or self._end_reason())
         retry = self.checkpoints.is_retry_due()
-        if self.checkpoints.is_scheduled(s) or is_last or retry:
-            self.checkpoints.save(s, required=is_last)
+        if self.checkpoints.is_scheduled(state) or is_last or retry:
+            self.checkpoints.save(state, required=is_last)
         if signals.stop_requested:
             raise self._stopped()
 
@@ -238,8 +236,8 @@ class Trainer:
         return KeyboardInterrupt(message)
 
     def _is_validation_due(self) -> bool:
-        s = self.state
-        return self.validation is not None and s.valid_step < s.step and s.step % self.config.train.validate_every == 0
+        step, every = self.state.step, self.config.train.validate_every
+        return self.validation is not None and self.state.valid_step < step and step % every == 0
 
     def _validate(self) -> None:
         """Validate, record the result, and save the best weights.
@@ -252,20 +250,20 @@ class Trainer:
 
     def _select(self, result: Mapping[str, float]) -> None:
         """Record a validation for early stopping, and save the weights if it is one of the best."""
-        s, t, folder = self.state, self.config.train, self.checkpoints.folder
-        metric = t.best_metric or self.task.selection_metric
+        state, settings, folder = self.state, self.config.train, self.checkpoints.folder
+        metric = settings.best_metric or self.task.selection_metric
         value = result.get(metric)
-        previous_state = copy(s)
-        is_best = s.add_validation(result["loss"], score := None if metric == "loss" else value)
+        previous_state = copy(state)
+        is_best = state.add_validation(result["loss"], score := None if metric == "loss" else value)
         if value is None:  # there is no metric, or this validation has not measured it
             return
-        is_ranked = t.keep_best > 1 and s.rank(result["loss"], score, t.keep_best)
+        is_ranked = settings.keep_best > 1 and state.rank(result["loss"], score, settings.keep_best)
         if is_best or is_ranked:
             # Write a checkpoint first: a folder with best weights but no checkpoint is then known to be damaged.
             if self.checkpoints.newest is None:
                 self.checkpoints.save(previous_state, required=False)
-            targets = {folder.best: is_best, folder.best_step(s.step): is_ranked}
-            self.checkpoints.save_best(s, *(path for path, is_wanted in targets.items() if is_wanted))
+            targets = {folder.best: is_best, folder.best_path(state.step): is_ranked}
+            self.checkpoints.save_best(state, *(path for path, is_wanted in targets.items() if is_wanted))
 
     def _measure(self) -> dict[str, float] | None:
         """Return the result of a validation, or None after a signal. Raises UserError for a non-finite loss."""
@@ -280,28 +278,29 @@ class Trainer:
     # ---- start and end
 
     def _log_start(self) -> None:
-        s, t = self.state, self.config.train
+        state, settings = self.state, self.config.train
         ranks = self.world.size
         n_frozen = self.model.n_parameters() - self.update.flat.size
         frozen = f" ({n_frozen:,} of them frozen)" if n_frozen else ""
-        initial = f", weights of {t.init}" if t.init and not s.step else ""
+        initial = f", weights of {settings.init}" if settings.init and not state.step else ""
         sizes = vocabulary_sizes(self.checkpoints.tokenizer, self.config.data, self.task.tokenizers)
-        batches = plural(len(self.stream.epoch(s.epoch)), "batch", "batches")
+        batches = plural(len(self.stream.epoch(state.epoch)), "batch", "batches")
         setup = (
             f"{self.model.n_parameters():,} parameters{frozen}, {sizes}, "
-            f"{batches} in epoch {s.epoch + 1} of at most {t.batch_tokens:,} tokens"
+            f"{batches} in epoch {state.epoch + 1} of at most {settings.batch_tokens:,} tokens"
             f"{' per side' if len(self.task.sides) > 1 else ''}, {self.checkpoints.micro_batches} per update"
-            f"{f' on {ranks} ranks' if ranks > 1 else ''}, seed {t.seed}{initial}"
+            f"{f' on {ranks} ranks' if ranks > 1 else ''}, seed {settings.seed}{initial}"
         )
-        self.report.log_start(s, self.checkpoints.newest, self.corpora, self.checkpoints.warnings, setup)
+        self.report.log_start(state, self.checkpoints.newest, self.corpora, self.checkpoints.warnings, setup)
         self.report.write_line(self.schedule.describe())
-        if t.ema_decay:
+        if settings.ema_decay:
             self.report.write_line(
-                f"validations and checkpoints use the moving average of the weights (train.ema_decay = {t.ema_decay:g})"
+                "validations and checkpoints use the moving average of the weights "
+                f"(train.ema_decay = {settings.ema_decay:g})"
             )
         if warning := self.schedule.warning():
             self.report.write_line(warning, always=True)
-        if warning := patience_warning(t):
+        if warning := patience_warning(settings):
             self.report.write_line(warning)
 
     def _end_reason(self) -> str:
@@ -314,24 +313,24 @@ class Trainer:
 
     def _summary(self) -> Summary:
         """Validate the last step if it has not been validated, report the end of the run, and return its summary."""
-        s = self.state
+        state = self.state
         result: dict[str, float] = {}
         reason = self._end_reason()
         if self.validation is not None and reason != "max_hours":
-            previous = self.validation.last_result if s.valid_step == s.step else None
+            previous = self.validation.last_result if state.valid_step == state.step else None
             result = previous or self._measure() or {}
             if not result:
                 raise self._stopped()
-            if s.valid_step < s.step:
-                self.report.log_validation(s, result, self.task.scores)
+            if state.valid_step < state.step:
+                self.report.log_validation(state, result, self.task.scores)
                 self._report_unsaved_best(result)
         if reason == "patience":
             metric = self.config.train.best_metric or self.task.selection_metric or "loss"
             self.report.write_line(
-                f"early stopping: {plural(s.stale_validations, 'validation')} without a better {metric} than after "
-                f"step {s.best_step:,}; --resume {self.checkpoints.continue_advice(s)} continues"
+                f"early stopping: {plural(state.stale_validations, 'validation')} without a better {metric} than after "
+                f"step {state.best_step:,}; to continue, try --resume {self.checkpoints.continue_advice(state)}"
             )
-        self.report.log_end(s, reason, self.checkpoints.newest, self.world.size)
+        self.report.log_end(state, reason, self.checkpoints.newest, self.world.size)
         return self._summarize(reason, result)
 
     def _report_unsaved_best(self, result: Mapping[str, float]) -> None:
@@ -339,22 +338,23 @@ class Trainer:
 
         Best weights are saved only at multiples of train.validate_every. Until then, commands load the newest weights.
         """
-        s, t = self.state, self.config.train
-        metric = t.best_metric or self.task.selection_metric
+        state, settings = self.state, self.config.train
+        metric = settings.best_metric or self.task.selection_metric
         value = result.get(metric)
         if value is None:
             return
         line = ""
         if not existing_folder(self.checkpoints.folder.best).is_dir():
-            first = (s.step // t.validate_every + 1) * t.validate_every
+            every = settings.validate_every
             line = (
-                "checkpoints/best is missing, because only validations at multiples of train.validate_every = "
-                f"{t.validate_every:,} count; try a smaller train.validate_every, or --resume until step {first:,}"
+                f"checkpoints/best is missing, because only validations at multiples of train.validate_every = "
+                f"{every:,} count; try a smaller train.validate_every, or --resume until step "
+                f"{(state.step // every + 1) * every:,}"
             )
-        elif copy(s).add_validation(result["loss"], value if metric != "loss" else None):
+        elif copy(state).add_validation(result["loss"], value if metric != "loss" else None):
             line = (
-                f"the validation after step {s.step:,} has the best {metric}, but checkpoints/best keeps step "
-                f"{s.best_step:,}: only multiples of train.validate_every count; to use step {s.step:,}, name "
+                f"the validation after step {state.step:,} has the best {metric}, but checkpoints/best keeps step "
+                f"{state.best_step:,}: only multiples of train.validate_every count; to use step {state.step:,}, name "
                 f"{self.checkpoints.newest} instead of the run"
             )
         if line:
@@ -362,30 +362,30 @@ class Trainer:
 
     def _recorded_result(self) -> dict[str, float] | None:
         """Return the final validation ({} without one) of a run that has nothing left to do, or None for other runs."""
-        s = self.state
-        is_final = bool(self.checkpoints.final_reason(s))
+        state = self.state
+        is_final = bool(self.checkpoints.final_reason(state))
         if self.checkpoints.newest is None or self._is_validation_due() or not is_final:
             return None
-        if s.step > self.config.train.max_steps or self.validation is None:
+        if state.step > self.config.train.max_steps or self.validation is None:
             return {}
-        entries = (entry for entry in self.checkpoints.folder.metrics() if entry["step"] == s.step)
+        entries = (entry for entry in self.checkpoints.folder.metrics() if entry["step"] == state.step)
         return next((e for e in entries if e["kind"] == "valid" and isinstance(e.get("loss"), int | float)), None)
 
     def _confirm_end(self, result: Mapping[str, float]) -> Summary:
         """Report that a resumed run has nothing left to do, and return its summary."""
-        s, t = self.state, self.config.train
-        reason = self.checkpoints.final_reason(s)
-        self.report.trim(s, validates=False)
+        state, settings = self.state, self.config.train
+        reason = self.checkpoints.final_reason(state)
+        self.report.trim(state, validates=False)
         self.report.write_missing_copies()
         for text in self.checkpoints.warnings:
             self.report.show(text, always=True)
-        end = f"the run ended{' by early stopping' if reason == 'patience' else ''} after step {s.step:,}"
-        if s.step > t.max_steps:  # a signal may have stopped the run
-            end = f"the run is at step {s.step:,}, beyond train.max_steps = {t.max_steps:,}"
-        elif s.step < t.max_steps:
-            end += f" of {t.max_steps:,}"
+        end = f"the run ended{' by early stopping' if reason == 'patience' else ''} after step {state.step:,}"
+        if state.step > settings.max_steps:  # a signal may have stopped the run
+            end = f"the run is at step {state.step:,}, beyond train.max_steps = {settings.max_steps:,}"
+        elif state.step < settings.max_steps:
+            end += f" of {settings.max_steps:,}"
         folder = self.checkpoints.folder
-        end += f"; {self.checkpoints.continue_advice(s)} continues"
+        end += f"; to continue, try {self.checkpoints.continue_advice(state)}"
         if changed := self.config.changes(folder.load_config()):
             end += f"; {', '.join(changed)} in config.toml {'stay' if changed[1:] else 'stays'} unchanged"
             end += " (the next --resume uses config.toml)"
@@ -394,7 +394,7 @@ class Trainer:
 
     def _summarize(self, reason: str, result: Mapping[str, float]) -> Summary:
         """Return the summary of a run that ends for `reason` with the validation `result`."""
-        s, newest = self.state, self.checkpoints.newest
+        state, newest = self.state, self.checkpoints.newest
         scores = {name: result[name] for name in self.task.scores if name in result}
-        figures = result.get("loss"), result.get("perplexity"), s.best_loss, s.best_step
-        return Summary(s.step, reason, newest, s.tokens, s.seconds, *figures, scores)
+        figures = result.get("loss"), result.get("perplexity"), state.best_loss, state.best_step
+        return Summary(state.step, reason, newest, state.tokens, state.seconds, *figures, scores)

@@ -73,9 +73,9 @@ def train(
     start = time.monotonic()
     world = join_ranks("train")
     run = RunFolder(run_dir)
-    t = config.train
+    settings = config.train
     task = TASKS[config.data.task]
-    world.start_heartbeat(t.rank_timeout)
+    world.start_heartbeat(settings.rank_timeout)
     with world.rank_zero_first():
         if world.rank == 0:
             run.check(resume)
@@ -84,10 +84,10 @@ def train(
                     f"{run.path}: expected a run to resume; got an imported run, which has no optimizer state; "
                     f"try --init {quote(run.path)} with a new --out"
                 )
-            check_init_unchanged(run, t.init)
+            check_init_unchanged(run, settings.init)
     try:
-        precision = npx.use_precision(t.precision)
-        npx.precision_named(t.reduce_dtype).require_dtype()
+        precision = npx.use_precision(settings.precision)
+        npx.precision_named(settings.reduce_dtype).require_dtype()
     except ValueError as error:
         raise UserError(f"train.{error}") from None
     check_model(config, task)
@@ -95,7 +95,7 @@ def train(
     check_equal_inputs(config, chain(*texts.values()), resume=resume, debug=debug, max_hours=max_hours)
     kind = config.data.tokenizer
     check_best_metric(config, task, texts)
-    if t.tensorboard and world.rank == 0:
+    if settings.tensorboard and world.rank == 0:
         check_tensorboard()
     has_own_tokenizer = resume and run.tokenizer_file.exists()
     existing = None if kind in task.tokenizers or has_own_tokenizer else load_existing_tokenizer(task, kind)
@@ -115,22 +115,23 @@ def train(
             tokenizer = prepare_tokenizer(run, config, texts, existing, reuse, display)
             for part in texts if config.data.prepared else ():
                 check_shared_arrays(
-                    run.data(part, config.data.prepared),
+                    run.data_path(part, config.data.prepared),
                     tokenizer,
                     texts[part],
                     config.data.max_length,
-                    bool(run.steps()),
+                    bool(run.step_paths()),
                 )
             if resume:
                 check_resumable(run, tokenizer, texts)
             if world.rank == 0 and not has_own_tokenizer:
                 tokenizer.save(run.tokenizer_file)
             model_config = config.transformer_config(tokenizer.vocab_size, **tokenizer_fields(tokenizer, config))
-            check_memory(model_config, t, precision)
-            model = model_config.build(t.seed, precision.weight_dtype)
+            check_memory(model_config, settings, precision)
+            model = model_config.build(settings.seed, precision.weight_dtype)
             warnings: list[str] = []
-            if t.init and not (resume and run.steps()):  # before the text is encoded, which can take much longer
-                display.write(initialize(model, t.init, t.init_only, tokenizer, warnings.append))
+            # This comes before the text is encoded, which can take much longer.
+            if settings.init and not (resume and run.step_paths()):
+                display.write(initialize(model, settings.init, settings.init_only, tokenizer, warnings.append))
             corpora = prepare_corpora(run, config, texts, tokenizer, display)
             for part, corpus in corpora.items():
                 warnings += left_out_warnings(corpus, texts[part]) + task.warnings(corpus, texts[part])
@@ -221,8 +222,8 @@ def prepare_corpora(
     """Return the token arrays of each text by part, "train" and optionally "valid"."""
     data, task = config.data, TASKS[config.data.task]
     corpora: dict[str, Corpus] = {}
-    for part in sorted(texts, reverse=True):  # "valid" first: it is small, so its errors show early
-        folder = run.data(part, data.prepared)
+    for part in sorted(texts, reverse=True):  # "valid" first, because errors in this smaller text show sooner
+        folder = run.data_path(part, data.prepared)
         with display.work(f"preparing the {part} text", "examples") as work:
             start = partial(display.write, f"preparing the {part} text: {', '.join(texts[part])}")
             on_progress = partial(report_progress, work, start)
@@ -244,8 +245,8 @@ def report_progress(work: Work, start: Callable[[], object], n_done: int) -> Non
 def check_shared_arrays(
     folder: Path, tokenizer: TextTokenizer, paths: Iterable[str], max_length: int, is_resumed: bool
 ) -> None:
-    """Raise UserError if a shared folder has other files, or token arrays of another tokenizer, text or maximum length,
-    because other runs may need them."""
+    """Raise UserError if a shared folder has other files, or token arrays made with another tokenizer, text or maximum
+    length. They are not replaced, because other runs may need them."""
     reject_links(folder)
     meta = open_own_folder(folder, "meta.json")
     if not meta:
@@ -325,7 +326,7 @@ def check_best_metric(config: RunConfig, task: Task, texts: Texts) -> None:
 
 def check_init_unchanged(run: RunFolder, init: str) -> None:
     """Raise UserError if train.init of a run that resumes from its checkpoints has changed."""
-    if not (init and run.steps() and run.config_file.exists()):
+    if not (init and run.step_paths() and run.config_file.exists()):
         return
     if os.path.abspath(init) != os.path.abspath(stored := run.load_config().train.init):
         raise UserError(
@@ -372,18 +373,18 @@ def check_model(config: RunConfig, task: Task) -> None:
 
 def check_regularization(config: RunConfig, task: Task, model_config: TransformerConfig) -> None:
     """Raise UserError for R-Drop without dropout, and for BPE dropout without pairs or a BPE tokenizer."""
-    t = config.train
+    settings = config.train
     c = model_config
     rates = (c.dropout, c.attention_dropout, c.activation_dropout, c.word_dropout, c.stochastic_depth)
-    if t.rdrop and not any(rates):
+    if settings.rdrop and not any(rates):
         raise UserError(
             "train.rdrop: expected a model with dropout, so that the two passes differ; got a model in which every "
             "dropout rate is 0; try --set model.dropout=0.1"
         )
-    if t.bpe_dropout and task.data_kind != "pairs":
+    if settings.bpe_dropout and task.data_kind != "pairs":
         raise UserError(f"train.bpe_dropout: expected a task on pairs; got {task.name}; try --set train.bpe_dropout=0")
     kind = config.data.tokenizer
-    if t.bpe_dropout and kind != "bpe" and kind in task.tokenizers:
+    if settings.bpe_dropout and kind != "bpe" and kind in task.tokenizers:
         raise UserError(
             f"train.bpe_dropout: expected data.tokenizer bpe; got {kind}; try --set data.tokenizer=bpe, or "
             "--set train.bpe_dropout=0"

@@ -33,7 +33,7 @@ OnLeafDone = Callable[[Tensor], object]
 
 
 class Update:
-    """Updates a model: `gradient`, then `apply` if loss and norm are finite.
+    """Updates a model. Call `gradient` and, if loss and norm are finite, `apply`.
 
     Args:
         task: the task that the model learns.
@@ -53,19 +53,20 @@ class Update:
     ) -> None:
         self.task, self.model, self.settings, self.report = task, model, settings, report
         self.while_waiting = while_waiting
-        t = settings
         precision = npx.precision_named(settings.precision)
-        if t.recompute:
+        if settings.recompute:
             model.enable_gradient_checkpointing()
-        freeze(cast(Module, model), t.freeze)
+        freeze(cast(Module, model), settings.freeze)
         self.flat = FlatParameters(cast(Module, model), precision.compute_dtype if precision.is_mixed else None)
         self.world = npx.distributed.world()
-        wire_dtype = None if t.reduce_dtype == "float32" else npx.precision_named(t.reduce_dtype).compute_dtype
-        self.gradients = gradients_of(self.flat, self.world, t.shard, wire_dtype)
-        self.adam = Adam(self.flat, t.beta1, t.beta2, t.adam_eps, t.weight_decay, t.adam_eps_inside)
-        self.average = MovingAverage(self.flat, self.gradients, t.ema_decay) if t.ema_decay else None
+        wire = npx.precision_named(settings.reduce_dtype)
+        wire_dtype = None if settings.reduce_dtype == "float32" else wire.compute_dtype
+        self.gradients = gradients_of(self.flat, self.world, settings.shard, wire_dtype)
+        betas = settings.beta1, settings.beta2
+        self.adam = Adam(self.flat, *betas, settings.adam_eps, settings.weight_decay, settings.adam_eps_inside)
+        self.average = MovingAverage(self.flat, self.gradients, settings.ema_decay) if settings.ema_decay else None
         self.scale = LossScale(dynamic=precision.needs_loss_scaling)
-        self.graphs = Graphs(model, t, report.write_line) if t.graphs and npx.device() == "cuda" else None
+        self.graphs = Graphs(model, settings, report.write_line) if settings.graphs and npx.device() == "cuda" else None
         self.dropout_calls: int | None = None  # the number of random keys that each micro-batch uses
         self.losses: list[float] = []  # losses of all micro-batches of the last gradient, on all ranks
 
@@ -115,7 +116,7 @@ class Update:
             self.while_waiting()
             *losses, squared_norm = npx.to_host(results).tolist()
         ranks = self.world.gather(([*zip(share.indices, losses, strict=True)], squared_norm))
-        # (micro-batch, loss) from all ranks, in a fixed order: the rounding of the sum does not depend on the ranks.
+        # The losses of all ranks are added in a fixed order, so the rounding does not depend on the number of ranks.
         indexed = sorted(
             ((share.original_index(index), loss) for losses, _ in ranks for index, loss in losses),
             key=lambda item: item[0],
@@ -176,8 +177,8 @@ class Update:
     def load_weights(self, state: Mapping[str, npx.Array], trained: npx.Array | None = None) -> None:
         """Restore the result of `weights`.
 
-        If there is a moving average, that result is the average; `trained` then restores the weights themselves, which
-        `optimizer_state` returns as "weights".
+        With a moving average, `state` is the average. `trained` are the weights themselves, which `optimizer_state`
+        returns as "weights".
 
         Raises ValueError for the weights of a different model; nothing is changed in that case.
         """
@@ -243,8 +244,8 @@ class Update:
         self.scale.record_update()
 
     def describe_out_of_memory(self, batches: Sequence[Batch], step: int) -> str:
-        """Return a line that describes what did not fit, the memory contents, and settings that need less memory."""
-        t = self.settings
+        """Return a line that says what did not fit, what takes the memory, and which settings need less of it."""
+        settings = self.settings
         gpu_memory = npx.memory_use()
         largest = max(batches, key=lambda batch: batch.shape).describe()
         flat, adam = self.flat, self.adam
@@ -252,13 +253,14 @@ class Update:
         gradients = flat.size * flat.data.itemsize  # bytes for the complete model, even if sharded
         parameters = (sum(a.nbytes for a in arrays if a is not None) + gradients) / 2**20
         saved = "; ".join(map(str, saved_arrays()[:3])) or "nothing yet"
-        recompute = "" if t.recompute else ", or train.recompute = true, which is slower but gives identical results"
+        remedy = ", or train.recompute = true, which is slower but gives identical results"
+        recompute = "" if settings.recompute else remedy
         gpu = ""
         if gpu_memory:
             gpu = f", {gpu_memory.used / GIB:.1f} of the GPU's {gpu_memory.total / GIB:.1f} GiB in arrays"
         return (
-            f"step {step:,}: out of memory with train.batch_tokens = {t.batch_tokens}; "
-            f"try train.batch_tokens = {max(1, t.batch_tokens // 2)} with train.accumulate = {2 * t.accumulate}"
-            f"{recompute} (largest micro-batch: {largest}{gpu}; weights, gradients and moments: "
-            f"{parameters:,.1f} MiB; largest arrays saved for backward: {saved})"
+            f"step {step:,}: out of memory with train.batch_tokens = {settings.batch_tokens}; "
+            f"try train.batch_tokens = {max(1, settings.batch_tokens // 2)} with train.accumulate = "
+            f"{2 * settings.accumulate}{recompute} (largest micro-batch: {largest}{gpu}; weights, gradients and "
+            f"moments: {parameters:,.1f} MiB; largest arrays saved for backward: {saved})"
         )

@@ -116,13 +116,13 @@ class Validation:
 
 
 def patience_warning(settings: TrainSection) -> str:
-    """Return a warning if the training is too short to be stopped by train.patience, or ""."""
-    t = settings
-    earliest = (t.patience + 1) * t.validate_every  # the first validation is the best so far
-    if not t.patience or earliest < t.max_steps:
+    """Return a warning if training is too short for train.patience to stop it, otherwise ""."""
+    earliest = (settings.patience + 1) * settings.validate_every  # the first validation is the best so far
+    if not settings.patience or earliest < settings.max_steps:
         return ""
     return (
-        f"warning: train.patience = {t.patience:,} cannot stop this training of {plural(t.max_steps, 'step')}, "
+        f"warning: train.patience = {settings.patience:,} cannot stop this training of "
+        f"{plural(settings.max_steps, 'step')}, "
         f"because it needs validations up to step {earliest:,}; try a smaller train.validate_every"
     )
 
@@ -141,11 +141,11 @@ def perplexity(
     progress: bool = False,
     on_warning: Callable[[str], object] = warnings.warn,
 ) -> dict[str, Any]:
-    """Return the perplexity of references given their sources under the model of a run, as a row of a score report.
+    """Compute a model's perplexity on references given their sources, and return it as a row of a score report.
 
     Perplexity is exp(mean loss). As in the paper, the mean is over the subwords and the end of each sentence, without
-    smoothing. It depends on the vocabulary, which the signature identifies. Pairs with an empty side or a side over
-    data.max_length are left out and counted. `progress` shows progress on standard error; for `on_warning`, see
+    smoothing. Perplexity depends on the vocabulary, which the signature identifies. Pairs with an empty side or a side
+    over data.max_length are left out and counted. `progress` shows progress on standard error; for `on_warning`, see
     `load_model`. Raises UserError for unreadable or invalid files and for a model of another task.
     """
     files = (str(source), str(references))
@@ -186,7 +186,7 @@ def text_loss(
 def measure_files(
     run: str | Path, task_name: str, files: Sequence[str], progress: bool, on_warning: Callable[[str], object]
 ) -> tuple[dict[str, float], Any, Any]:
-    """Return the result of a validation on text files, without BLEU, and the corpus and the tokenizer."""
+    """Validate a model on text files, without BLEU; return the result, the corpus and the tokenizer."""
     model, tokenizer, config = load_model(run, task_name, on_warning)
     task = TASKS[task_name]
     with tempfile.TemporaryDirectory() as folder, Display(progress) as display:

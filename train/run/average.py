@@ -8,13 +8,13 @@ from train.run.checkpoint import MODEL, check_same_run, is_imported
 from train.run.folder import MORE_CHECKPOINTS, RunFolder, not_a_run_error
 from train.run.storage import IDENTITY, damaged_error, read_arrays, read_state, write_folder
 
-RUN_IDENTITY = ("task", "text_sha256", "config")  # keys of the state that, with IDENTITY, identify its run
+RUN_IDENTITY = ("task", "text_sha256", "config")  # with IDENTITY, the keys of state.json that identify a run
 
 
 def average_checkpoints(run_dir: str | Path, last: int = 5, best: bool = False) -> Path:
     """Write the mean weights of the newest or best checkpoints to checkpoints/averaged (section 6.1).
 
-    The sums are in float64; the mean has the dtype of the checkpoints. Only the sums and one array of one
+    The sums are computed in float64, and the mean has the dtype of the checkpoints. Only the sums and one array of one
     checkpoint are in memory at a time.
 
     Args:
@@ -30,7 +30,7 @@ def average_checkpoints(run_dir: str | Path, last: int = 5, best: bool = False) 
             program is writing to the run.
     """
     run = RunFolder(run_dir)
-    folders = run.best_steps if best else run.steps
+    folders = run.best_paths if best else run.step_paths
     available = folders()
     if not available and not run.has_run_files():
         raise not_a_run_error(run.path, "a run folder")

@@ -1,4 +1,4 @@
-"""Checkpoints of a run: writing, pruning, and loading a model for use. Averaging is in average.py.
+"""Write, prune and load the checkpoints of a run. Averaging is in average.py.
 
     RUN/checkpoints/step-N/model.safetensors        weights by name
                           /optimizer.safetensors    Adam's moments m and v, flat
@@ -47,17 +47,19 @@ Result = TypeVar("Result")
 
 
 class Origin(NamedTuple):
-    """The checkpoint that a model was loaded from.
+    """The checkpoint that a model was loaded from."""
 
-    Attributes:
-        path: the checkpoint folder, as the user named the run; " (step N)" is appended if the folder's name lacks it.
-        caption: a text for pictures, which ends with the beginning of `digest`.
-        digest: SHA-256 of state.json, which contains the checksums of all weights.
-    """
+    path: str  # the checkpoint folder, inside the path that the user gave, with " (step N)" if its name lacks the step
+    caption: str  # a caption for pictures, which ends with the beginning of `digest`
+    digest: str  # SHA-256 of state.json, which contains the checksums of all weights
 
-    path: str
-    caption: str
-    digest: str
+
+class LoadedModel(NamedTuple):
+    """A trained model, with the tokenizer and the configuration of its run."""
+
+    model: Any  # an instance of a class in `models.ARCHITECTURES`, for example a Transformer
+    tokenizer: Any  # its class depends on the task; for translation, it is train.Tokenizer or PairTokenizer
+    config: RunConfig
 
 
 @dataclass
@@ -78,13 +80,13 @@ def save_checkpoint(
     optimizer: Mapping[str, npx.Array],
     keep_last: int = 0,
 ) -> Path:
-    """Write checkpoints/step-N with N = state["step"], prune older checkpoints, and return its path.
+    """Write checkpoints/step-N with N = state["step"], prune older checkpoints, and return the new one's path.
 
     `model` and `optimizer` map names to arrays. `state` is JSON content with at least step, model (the configuration)
     and tokenizer_digest. Raises WriteError if the disk is full; earlier checkpoints then remain intact.
     """
     run = RunFolder(run_dir)
-    target = run.step(state["step"])
+    target = run.step_path(state["step"])
     write_folder(target, {MODEL: model, OPTIMIZER: optimizer}, state)
     prune(run, keep_last)
     return target
@@ -98,13 +100,13 @@ def prune(run: RunFolder, keep_last: int) -> None:
     checkpoints do not count toward `keep_last`. If fewer than `keep_last` are intact, nothing is removed, because a
     disk that returned an error may recover.
     """
-    states = dict(readable_states(run.steps()))
+    states = dict(readable_states(run.step_paths()))
     intact = list(states)
     for path in intact[:-1]:
         if states[path].get("extra"):
             intact.remove(path)
             remove_folder(path)
-    for path in run.steps() if 0 < keep_last <= len(intact) else []:
+    for path in run.step_paths() if 0 < keep_last <= len(intact) else []:
         if step_of(path) < step_of(intact[-keep_last]):
             remove_folder(path)
 
@@ -129,7 +131,7 @@ def load_newest(
     `on_damaged` is called with a message for each damaged checkpoint that is skipped. Raises DamagedCheckpoint if all
     are damaged, or if one was removed while it was read.
     """
-    steps = run.steps()
+    steps = run.step_paths()
     for path in reversed(steps):
         try:
             return path, load_checkpoint(path, optimizer)
@@ -141,8 +143,8 @@ def load_newest(
 
 
 def is_imported(run: RunFolder) -> bool:
-    """Return whether `import` has written a run: the newest readable checkpoint step-N has no optimizer state."""
-    newest = next(readable_states(reversed(run.steps())), None)
+    """Return whether `import` wrote this run. The checkpoint of such a run has no optimizer state."""
+    newest = next(readable_states(reversed(run.step_paths())), None)
     return newest is not None and OPTIMIZER not in newest[1]["files"]
 
 
@@ -162,7 +164,7 @@ def load_weights(path: str | Path, on_warning: Callable[[str], object]) -> tuple
 
 def newest_state(run: RunFolder) -> RunState | None:
     """Return the state of a run from its newest readable checkpoint, or None if no checkpoint is readable."""
-    for _, state in readable_states(reversed(run.steps())):
+    for _, state in readable_states(reversed(run.step_paths())):
         with suppress(ValueError):
             return RunState.read(state.get("run"), state["step"])
     return None
@@ -178,9 +180,9 @@ def readable_states(paths: Iterable[Path]) -> Iterator[tuple[Path, dict[str, Any
 def resumed_config(run: RunFolder, config: RunConfig) -> RunConfig:
     """Return the configuration with which a run resumes (see `RunConfig.resumed`).
 
-    Raises UserError, naming the key, if `config` differs from the run's configuration. That configuration is read from
-    the newest readable checkpoint, because config.toml may have been edited. The result names the tokenizer file that
-    the run was started with or, if that file is missing, the copy of it that `config` names.
+    Raises UserError, naming the key, if `config` changes a key that must stay the same. The run's configuration is read
+    from the newest readable checkpoint, because config.toml may have been edited. The result names the tokenizer file
+    that the run was started with or, if that file is missing, the copy of it that `config` names.
     """
 
     def check(config: RunConfig, original: Mapping[str, Any], source: Path) -> RunConfig:
@@ -194,7 +196,7 @@ def resumed_config(run: RunFolder, config: RunConfig) -> RunConfig:
         return config
 
     models = []
-    for path, state in readable_states(reversed(run.steps())):
+    for path, state in readable_states(reversed(run.step_paths())):
         models.append(model_config(state))
         if isinstance(original := state.get("config"), dict):
             return check(config.resumed(models[0]), original, path)
@@ -216,10 +218,10 @@ def has_tokenizer_of(run: RunFolder, config: RunConfig) -> bool:
 
 
 def find_checkpoint(path: str | Path) -> Path:
-    """Return a checkpoint folder: `path` itself, or the averaged, best or newest checkpoint of the run `path`.
+    """Return `path` if it is a checkpoint folder or, if it is a run, the checkpoint that commands load.
 
-    Without any of these, it is the newest best-N. The folder `checkpoints` of a run stands for the run. Raises
-    NoCheckpoint if the run has no checkpoint, and UserError if there is no run.
+    That is the averaged, the best or the newest checkpoint, or else the newest best-N. `path` can also be the folder
+    `checkpoints` of a run. Raises NoCheckpoint if the run has no checkpoint, and UserError if there is no run.
     """
     with disk_errors(str(path)):
         path = existing_folder(Path(path))
@@ -227,11 +229,11 @@ def find_checkpoint(path: str | Path) -> Path:
             return path
         is_inside = path.name == "checkpoints" and not (path / "checkpoints").exists()
         run = RunFolder(path.parent if is_inside else path)
-        steps = run.steps()
+        steps = run.step_paths()
         for folder in map(existing_folder, (run.averaged, run.best)):
             if folder.is_dir():
                 return folder
-    if steps or (steps := run.best_steps()):
+    if steps or (steps := run.best_paths()):
         return steps[-1]
     if not run.config_file.exists():
         raise not_a_run_error(path, "a run folder or a checkpoint folder")
@@ -256,11 +258,11 @@ def read_chosen(path: str | Path, read: Callable[[Path], Result], retries: int =
 def warn_of_old_average(
     path: str | Path, folder: Path, state: Mapping[str, Any], on_warning: Callable[[str], object]
 ) -> None:
-    """Warn if the checkpoint `folder` of the run `path` is an outdated average: it lacks the newest checkpoint or, for
-    an average of the best checkpoints, one of them. `state` is the state.json of `folder`."""
+    """Warn if the checkpoint `folder` of the run `path` is an average that lacks the newest checkpoint or, if it is an
+    average of the best checkpoints, one of them. `state` is the state.json of `folder`."""
     averaged = state.get("averaged_steps")
     run = owner_of(folder)
-    candidates = run.best_steps() if state.get("averaged_best") else run.steps()[-1:]
+    candidates = run.best_paths() if state.get("averaged_best") else run.step_paths()[-1:]
     if folder == Path(path) or not isinstance(averaged, list):
         return
     if missing := [candidate.name for candidate in candidates if step_of(candidate) not in averaged]:
@@ -300,9 +302,7 @@ def task_of(state: Mapping[str, Any]) -> Task:
 
 
 @suggest_arguments
-def load_model(
-    path: str | Path, task: str = "", on_warning: Callable[[str], object] = warnings.warn
-) -> tuple[Any, Any, RunConfig]:
+def load_model(path: str | Path, task: str = "", on_warning: Callable[[str], object] = warnings.warn) -> LoadedModel:
     """Load a trained model for use.
 
     Args:
@@ -312,15 +312,14 @@ def load_model(
             checkpoint, or the run has lost its config.toml. Default: Python's warnings.
 
     Returns:
-        (model in eval mode, tokenizer, configuration); the types of the first two depend on the task. tokenizer.json
-        and config.toml are read from the checkpoint folder or else from the run folder above it. Without config.toml
-        the default configuration is used.
+        The model in eval mode, the tokenizer and the configuration. tokenizer.json and config.toml are read from the
+        checkpoint folder or else from its run. Without config.toml, the configuration is the default one.
 
     Raises:
         UserError: A file is missing or damaged, the tokenizer does not fit the model, or the model was trained for
             another task.
     """
-    return load_with_origin(path, task, on_warning)[:3]
+    return LoadedModel(*load_with_origin(path, task, on_warning)[:3])
 
 
 def load_with_origin(
@@ -338,7 +337,7 @@ def load_with_origin(
         on_warning(f"{config_file}: missing; using the defaults of [search]")
     config = RunConfig.load(config_file, complete=True) if config_file.exists() else RunConfig()
     if config_file.exists() and isinstance(original := checkpoint.state.get("config"), dict):
-        # the file of the tokenizer may have moved; `check_tokenizer` has compared it
+        # The tokenizer's file may have moved; `check_tokenizer` has compared its content.
         tokenizer_path = {"data.tokenizer": config.data.tokenizer}
         resumed = config.resumed(model_config(checkpoint.state))
         resumed.check_frozen(original | tokenizer_path, folder / STATE, str(config_file))
@@ -361,7 +360,7 @@ def load_with_origin(
 def check_same_run(
     path: Path, state: Mapping[str, Any], other_path: Path, other: Mapping[str, Any], prefix: str, remedy: str
 ) -> None:
-    """Raise UserError unless two checkpoints agree in model, tokenizer, text and configuration; it names the key."""
+    """Raise UserError, naming a key, unless two checkpoints agree in model, tokenizer, text and configuration."""
 
     def identity(state: Mapping[str, Any]) -> dict[str, Any]:
         task, config = state.get("task", "translation"), state.get("config")
@@ -383,7 +382,7 @@ def check_same_run(
 def check_peer(folder: Path, state: Mapping[str, Any]) -> None:
     """Raise UserError if the newest of the readable checkpoints next to `folder` belongs to a different run."""
     run = owner_of(folder)
-    others = (path for path in reversed((run.averaged, run.best, *run.steps())) if path.name != folder.name)
+    others = (path for path in reversed((run.averaged, run.best, *run.step_paths())) if path.name != folder.name)
     for path, peer in readable_states(others):
         return check_same_run(folder, state, path, peer, "", "removing the checkpoint of the other run")
 

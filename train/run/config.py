@@ -186,7 +186,7 @@ class RunConfig:
         return "\n".join([*lines, "", END]) + "\n"
 
     def resumed(self, model: TransformerConfig) -> "RunConfig":
-        """Return the configuration with which a run with this model resumes.
+        """Return the configuration with which a run of this model resumes.
 
         A run of a version without `position_rates` continues with the rates that it was trained with.
         """
@@ -214,7 +214,7 @@ class RunConfig:
         return {f"{table}.{f.name}": value for table, f, value in self.keys() if not f.metadata["may_change"]}
 
     def changes(self, other: "RunConfig") -> list[str]:
-        """Return the keys that a resumed run may change and whose values differ in `other`."""
+        """Return the keys whose values differ in `other`, among those that a resumed run may change."""
         pairs = zip(self.keys(), other.keys(), strict=True)
         return [f"{table}.{f.name}" for (table, f, a), (_, _, b) in pairs if f.metadata["may_change"] and a != b]
 
@@ -230,7 +230,7 @@ class RunConfig:
             if (name, value) == ("model.position_rates", None):
                 continue
             if value != (saved := original[name]):
-                expected = format_value(saved, 240)  # it may be a path
+                expected = format_value(saved, 240)  # long enough for a path
                 attempt = f"{name.partition('.')[2]} = {expected}"
                 if saved is None:
                     expected, attempt = "no value", f"leaving {name.partition('.')[2]} out"
@@ -239,7 +239,7 @@ class RunConfig:
                 alternative = "a checkpoint of this run"
                 if command == "resume":
                     alternative = "a new run that starts from its weights (--init RUN --out NEW)"
-                    if name.startswith(("model.", "data.tokenizer")) and "dropout" not in name:  # they would not fit
+                    if name.startswith(("model.", "data.tokenizer")) and "dropout" not in name:  # weights would not fit
                         alternative = "a new run (--out NEW)"
                 raise UserError(
                     f"{command}: {name}: expected {expected} as in {source}; got {format_value(value)}; "
@@ -258,9 +258,9 @@ def default_of(table: str, f: Field[Any]) -> Any:
 
 
 def complete_frozen(frozen: Mapping[str, Any]) -> dict[str, Any]:
-    """Return a run's `frozen()`, completed with the keys that did not exist in the version that wrote it.
+    """Return a run's `frozen()` with the keys that did not exist yet in the version that wrote it.
 
-    These get the values that correspond to that version. Keys of [model] that the run did not set get the values of its
+    They get the values that correspond to that version. Keys of [model] that the run did not set get the values of its
     preset and variant.
     """
     keys = ((table, name, f) for table in SECTIONS for name, f in keys_of(table).items())
@@ -301,7 +301,7 @@ def checked_value(table: str, f: Field[Any], value: Any, source: str = "config")
         attempt = f"{f.name} = {digits}"
     elif value_type(f) is int and type(value) is float and value.is_integer() and fits(f, int(value)):
         attempt = f"{f.name} = {int(value)}"
-    elif f.metadata["is_path"] and isinstance(value, str):  # other options than --set name paths too
+    elif f.metadata["is_path"] and isinstance(value, str):  # the path may come from another option
         source, attempt = source.replace("--set", "path"), "renaming the file or folder, or using a link to it"
     elif f.default is None:
         attempt = f"leaving {f.name} out ({f.metadata['unset']})"

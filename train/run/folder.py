@@ -1,15 +1,15 @@
-"""The folder of a run: its layout, the detection of its state, and protection against concurrent or foreign writes.
+"""The folder of a run: its layout, its state, and protection from other programs and users that write to it.
 
     RUN/config.toml              the complete configuration
        /tokenizer.json
        /data/PART/               the text as token arrays, PART "train" or "valid"
        /checkpoints/step-N/      see run/checkpoint.py
                    /averaged/
-                   /best/         after the best validation by train.best_metric
+                   /best/         the weights after the best validation by train.best_metric
                    /best-N/       the weights after step N, for the train.keep_best best validations
        /metrics.jsonl, log.txt   see run/report.py
        /metrics.csv, tensorboard/  copies of metrics.jsonl, see run/metric_files.py
-       /lock                     while a program writes, see train/lock.py
+       /lock                     exists while a program writes, see train/lock.py
 
 A folder is *new* if it is missing or empty. It is *unfinished* if it has an unchanged config.toml of this version, but
 no checkpoints and no foreign files; training may then start over in it. A folder with checkpoints or a complete
@@ -52,20 +52,24 @@ class RunFolder:
         self.checkpoints = self.path / "checkpoints"
         self.averaged, self.best = self.checkpoints / "averaged", self.checkpoints / "best"
 
-    def data(self, part: str, shared: str = "") -> Path:
-        """Return the folder of a part's token arrays, in this run or in `shared`, a folder that several runs use."""
+    def data_path(self, part: str, shared: str = "") -> Path:
+        """Return the path of a part's token arrays, in this run or in `shared`, a folder that several runs use."""
         return (Path(shared) if shared else self.path / "data") / part
 
-    def step(self, step: int) -> Path:
-        """Return the folder of the checkpoint after `step` updates."""
+    def step_path(self, step: int) -> Path:
+        """Return the path of the checkpoint after `step` updates, whether or not it exists."""
         return self.checkpoints / f"step-{step}"
 
-    def steps(self) -> list[Path]:
-        """Return the existing checkpoint folders step-N in ascending order, skipping partially written ones."""
+    def step_paths(self) -> list[Path]:
+        """Return the paths of the complete checkpoints step-N in ascending order of N."""
         return self._numbered("step")
 
-    def best_steps(self) -> list[Path]:
-        """Return the existing checkpoint folders best-N in ascending order."""
+    def best_path(self, step: int) -> Path:
+        """Return the path of the checkpoint best-N for N = `step`, whether or not it exists."""
+        return self.checkpoints / f"best-{step}"
+
+    def best_paths(self) -> list[Path]:
+        """Return the paths of the complete checkpoints best-N in ascending order of N."""
         return self._numbered("best")
 
     def _numbered(self, kind: str) -> list[Path]:
@@ -74,10 +78,6 @@ class RunFolder:
             named = {original_name(path) for path in paths if path.is_dir()}
         folders = [self.checkpoints / name for name in named if re.fullmatch(rf"{kind}-(0|[1-9][0-9]{{,17}})", name)]
         return [existing_folder(path) for path in sorted(folders, key=step_of)]
-
-    def best_step(self, step: int) -> Path:
-        """Return the folder of one of the best checkpoints, after `step` updates."""
-        return self.checkpoints / f"best-{step}"
 
     def metrics(self) -> list[dict[str, Any]]:
         """Return the entries of metrics.jsonl."""
@@ -99,9 +99,9 @@ class RunFolder:
         """Load config.toml, overridden by `settings`. Raises UserError if it is missing, invalid or truncated."""
         return RunConfig.load(self.config_file, settings, complete=True)
 
-    def weights(self) -> list[Path]:
-        """Return the existing checkpoint folders without an optimizer state: averaged, best, best-N."""
-        return [*filter(Path.is_dir, map(existing_folder, (self.averaged, self.best))), *self.best_steps()]
+    def weights_only_paths(self) -> list[Path]:
+        """Return the paths of the existing checkpoints that have no optimizer state: averaged, best and best-N."""
+        return [*filter(Path.is_dir, map(existing_folder, (self.averaged, self.best))), *self.best_paths()]
 
     # ---- the state of the folder
 
@@ -117,7 +117,7 @@ class RunFolder:
         """Return whether the folder holds only files that a run of this version writes before its first checkpoint."""
         has_files = self.has_run_files() or self.tokenizer_file.exists()
         file = self.config_file if has_files else self.path / ".config.toml.partial"
-        if not file.is_file() or self._foreign_names() or self.steps() or self.weights():
+        if not file.is_file() or self._foreign_names() or self.step_paths() or self.weights_only_paths():
             return False
         with open_for_reading(file) as raw:
             text = raw.read().decode("utf-8", "replace")
@@ -143,10 +143,10 @@ class RunFolder:
         """
         if not resume:
             check_outside_run(self.path)
-        if self.is_unfinished() or (self.steps() if resume else self.is_new()):
+        if self.is_unfinished() or (self.step_paths() if resume else self.is_new()):
             return
         has_arrays = any(map(read_sealed, self.path.glob("data/*/meta.json")))  # written only by a run
-        if not resume or self.weights() or not (has_arrays or self.config_file.exists()):
+        if not resume or self.weights_only_paths() or not (has_arrays or self.config_file.exists()):
             raise self.already_exists_error(resume)
         if self.config_file.exists():
             self.load_config()  # raises UserError, which names the line
@@ -155,9 +155,9 @@ class RunFolder:
         """Return the error for a path that is not a new run folder or, with `resume`, not a run."""
         got = describe_path(self.path)
         attempt = "the --out of a run, or no --resume" if resume else "a new --out"
-        if self.steps():
+        if self.step_paths():
             got, attempt = "an existing run folder", "--resume to continue that run, or a new --out"
-        elif weights := self.weights():
+        elif weights := self.weights_only_paths():
             got = f"a run that has lost its checkpoints step-N ({weights[-1].name} has no optimizer state)"
             attempt = f"moving step-N back, or --init {quote(self.path)} with a new --out"
         elif self._stored_config() is not None:
@@ -251,10 +251,10 @@ class RunFolder:
 
 
 def edit_config(file: Path, stored: str, new: str) -> str:
-    """Return the text of a configuration file with other values in the changed lines.
+    """Return the text of a configuration file with new values and the user's comments.
 
-    `stored` and `new` are the dumps of its present and its new values. Returns `new` if the user has reformatted a
-    changed line.
+    `stored` and `new` are dumps of the present and the new configuration. Returns `new` if the user has reformatted a
+    line that changes.
     """
     changes = dict[tuple[str, str], str]()
     table = ""
@@ -288,11 +288,11 @@ def not_a_run_error(
     path: Path, expected: str, got: str = "another folder", attempt: str = "a folder that `train` has written"
 ) -> UserError:
     """Return the error for a path that is not a run; suggest the runs in this folder or the run that contains it."""
-    runs = [str(child) for child in sorted(path.glob("*")) if child.is_dir() and RunFolder(child).steps()]
+    runs = [str(child) for child in sorted(path.glob("*")) if child.is_dir() and RunFolder(child).step_paths()]
     if runs:
         got, attempt = f"a folder with {plural(len(runs), 'run')}", " or ".join(map(quote, runs[:MAX_LISTED_RUNS]))
     for parent in path.parents[:3]:
-        if not runs and RunFolder(parent).steps():
+        if not runs and RunFolder(parent).step_paths():
             got, attempt = "a folder of a run", quote(parent)
     got = got if path.is_dir() else describe_path(path)
     return UserError(f"{path}: expected {expected}; got {got}; try {attempt}")

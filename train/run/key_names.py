@@ -102,7 +102,7 @@ OTHER_NAMES = {
 }  # fmt: skip
 KEY_SYNONYMS = {name: key for key, names in OTHER_NAMES.items() for name in names.split()}
 PREFIXES = re.compile("^((encoder|decoder|enc|dec|src|tgt|num|n|transformer)_)+")  # ignored in names
-# Names whose values have a different unit or meaning than those of the key; a suggestion does not repeat the value.
+# The values of these names have a different unit or meaning than those of the key, so a suggestion omits the value.
 OTHER_UNITS = frozenset(
     "epoch epochs max_epoch max_epochs n_epochs num_epochs num_train_epochs after_epochs warmup_ratio batch batch_size "
     "bsz mini_batch per_device_train_batch_size no_scale_embedding l2 search_max_length max_output_length "
@@ -150,7 +150,7 @@ def suggest_key(name: str, table: str = "") -> str | None:
 
 
 def misspelled(word: str, names: Collection[str]) -> list[str]:
-    """Return the names of which `word` may be a misspelling, the most similar one first."""
+    """Return the names that may be meant by the misspelled `word`, the most similar one first."""
     close = difflib.get_close_matches(word, names, cutoff=CUTOFF)
     return close or [name for name in names if deletions(name) & deletions(word)]
 

@@ -19,8 +19,8 @@ PRESET = key(
     "Architecture from the paper (base, big, rows of Table 3); the keys below override it.",
     choices=PRESETS,
 )
-# Differences between the authors' program, tensor2tensor, and the text of the paper, by table. Each key can be
-# overridden. Version 1 is transformer_base of the first public commit (15 June 2017, the week of the paper) and of the
+# The keys in which the authors' program, tensor2tensor, differs from the text of the paper. The user can override each
+# of them. Version 1 is transformer_base of the first public commit (15 June 2017, the week of the paper) and of the
 # releases up to 1.1.
 VERSION_1: dict[str, dict[str, Any]] = {
     "model": {
@@ -88,15 +88,15 @@ class CommonKeys:
     task: str = key("translation", "The task to train for.", choices=TASKS)
     tokenizer: str = key(
         "bpe",
-        "Kind of tokenizer to train on the training text, all sides together: "
+        "Kind of tokenizer to train on all sides of the training text: "
         + "; ".join(f"{' or '.join(kinds)} for {', '.join(names)}" for kinds, names in tasks_by_tokenizers().items())
         + "; or the path of an existing tokenizer.json.",
         is_path=True,
     )
     pretokenizer: str = key(
         "words",
-        "Boundaries that a subword never crosses: words and punctuation (words; for plain text) or only whitespace"
-        " (whitespace; for tokenized text).",
+        "Where text is split before it is segmented into subwords: at words and punctuation (words, for plain text) or"
+        " only at whitespace (whitespace, for tokenized text).",
         choices=PRETOKENIZERS,
     )
     vocab_size: int = key(37000, "Maximum vocabulary size V, including 4 special tokens.", within="[5, 16777216]")
@@ -172,13 +172,16 @@ class TrainSection:
     )
     peak_lr: float = key(
         0.0,
-        "Highest learning rate, reached at the end of warmup; replaces lr_scale. 0: lr_scale * (d_model *"
+        "Highest learning rate, reached at the end of warmup; replaces lr_scale. With 0, it is lr_scale * (d_model *"
         " warmup_steps)^-0.5, as in the paper.",
         within="[0, 1e9]",
         may_change=True,
     )
     warmup_steps: int = key(
-        4000, "Updates of linear warmup; then train.schedule applies.", within=COUNT, may_change=True
+        4000,
+        "Number of updates in which the learning rate rises linearly; then train.schedule applies.",
+        within=COUNT,
+        may_change=True,
     )
     lr_scale: float = key(
         1.0,
@@ -218,7 +221,7 @@ class TrainSection:
     bpe_dropout: float = key(
         0.0,
         "BPE dropout: probability of skipping a merge when the training text is segmented again in each epoch; 0"
-        " disables it. Needs a bpe tokenizer; for parsing it applies to the sentences.",
+        " disables it. It needs a bpe tokenizer. In parsing, it applies to the sentences.",
         within=FRACTION,
     )
     mask_rate: float = key(
@@ -238,18 +241,18 @@ class TrainSection:
     )
     graphs: bool = key(
         False,
-        "On a GPU, launch each micro-batch as a CUDA graph of its shape; up to four times as fast for small batches.",
+        "On a GPU, launch all kernels of a micro-batch at once, as a CUDA graph. Small batches are up to four times as"
+        " fast.",
     )
     recompute: bool = key(
         False,
         "Gradient checkpointing: save only the inputs and outputs of each layer and recompute the rest in the backward"
-        " pass. Same gradients, less memory, more time.",
+        " pass. The gradients are the same; training needs less memory and more time.",
         may_change=True,
     )
     max_skipped: int = key(
         10,
-        "Maximum number of consecutive updates that may be skipped because a loss or gradient is not finite; one more"
-        " stops training.",
+        "Stop training if more than this many updates in a row are skipped because a loss or gradient is not finite.",
         within="[0, 1e6]",
         may_change=True,
     )
@@ -264,7 +267,7 @@ class TrainSection:
     keep_last: int = key(5, "Number of checkpoints to keep; `average` averages them.", within=COUNT, may_change=True)
     best_metric: str | None = key(
         None,
-        "Metric (lowest loss or highest score) that selects checkpoints/best and to which patience applies."
+        "Metric that selects checkpoints/best (lowest loss or highest score) and decides about early stopping."
         " Commands load checkpoints/best. An equal score is no improvement, unless both are 0 and the loss is lower.",
         choices=METRICS,
         unset="F1 for parsing; accuracy for classification and tagging; otherwise patience applies to the loss and no"
@@ -298,7 +301,8 @@ class TrainSection:
     )
     reduce_dtype: str = key(
         "float32",
-        "Dtype in which ranks send gradients: float32, or bf16 for half the bytes. Sums keep the gradients' dtype.",
+        "Dtype in which ranks send gradients: float32, or bf16 for half the bytes. The ranks add them in their original"
+        " dtype.",
         choices=("float32", "bf16"),
     )
     rank_timeout: float = key(
@@ -359,7 +363,7 @@ class SearchSection:
 
 SECTIONS: dict[str, Any] = {"model": ModelSection, "data": DataSection, "train": TrainSection, "search": SearchSection}
 
-# The values of [train] that the paper (Table 3), or the author of the model, uses for a preset.
+# The values of [train] that the paper (Table 3) or the authors of a model use for its preset.
 PRESET_TRAIN: dict[str, dict[str, Any]] = {
     "big": {"max_steps": 300_000},
     "big-enfr": {"max_steps": 300_000},
@@ -372,8 +376,8 @@ PRESET_TRAIN: dict[str, dict[str, Any]] = {
 }
 # The values of [data] that suit a preset: a small model trains on a small text.
 PRESET_DATA: dict[str, dict[str, Any]] = {"tiny": {"vocab_size": 8000}}
-# The keys that choosing a preset or variant resets: to its value in PRESET_TRAIN, PRESET_DATA or VARIANTS if there is
-# one, else to the default.
+# Choosing a preset or variant resets these keys to its value in PRESET_TRAIN, PRESET_DATA or VARIANTS, if there is one,
+# or else to the default.
 RESET_KEYS: dict[str, tuple[str, ...]] = {
     "data": ("vocab_size",),
     "train": (

@@ -76,19 +76,19 @@ class LineFile:
 
     def _write(self) -> None:
         with disk_errors(str(self.path)):
-            if os.fstat(self._file.fileno()).st_nlink > 1:  # for example in a backup by `cp -al` since the last line
+            if os.fstat(self._file.fileno()).st_nlink > 1:  # a backup by `cp -al` must not change
                 self._reopen()
             while self._pending:
                 self._pending = self._pending[self._file.write(self._pending) or 0 :]
 
 
-# A file that copies metrics.jsonl, and a function that adds an entry to it.
+# A copy of metrics.jsonl in another format, and a function that adds an entry to it.
 MetricCopy = tuple[LineFile, Callable[[Entry], object]]
 
 
 @contextmanager
 def csv_copy(path: Path, entries: Iterable[Entry]) -> Iterator[MetricCopy]:
-    """Write a CSV file with one row per entry."""
+    """Write a CSV file with one row per entry, and keep it open for more during this block."""
 
     def line(cells: Iterable[Any]) -> str:
         text = io.StringIO()
@@ -106,7 +106,7 @@ def csv_copy(path: Path, entries: Iterable[Entry]) -> Iterator[MetricCopy]:
 
 @contextmanager
 def tensorboard_copy(folder: Path, entries: Iterable[Entry]) -> Iterator[MetricCopy]:
-    """Empty the folder and write a TensorBoard event file into it.
+    """Empty the folder, write a TensorBoard event file into it, and keep that file open during this block.
 
     The numbers of an entry become scalars named "train/loss", "valid/bleu", ...
     """

@@ -1,8 +1,7 @@
-"""Writing, replacement and removal of folders: if the process is killed at any moment, a complete folder remains and
-can be found.
+"""Write, replace and remove folders. If the process is killed at any moment, a complete folder can still be found.
 
-Another user who may write to a run may replace the folder `checkpoints` with a link at any time. The folder is checked
-just before a folder is created or removed in it, so only a replacement within these microseconds is missed.
+Another user with access to a run can replace the folder `checkpoints` with a link at any time. It is checked just
+before a folder in it is created or removed, so a replacement is missed only if it happens in the microseconds between.
 
 There is no portable call that exchanges two folders, so `replace_folder` renames the old folder to a hidden name, then
 renames the new one to the target, and removes the old one last. In between, `existing_folder` finds the old one under
@@ -23,9 +22,9 @@ CHECKPOINT = r"(step|best)-[0-9]+|best|averaged"  # names of the folders in `che
 
 
 def hidden_name(path: Path, suffix: str) -> str:
-    """Return the path of a hidden sibling.
+    """Return the path of a hidden folder next to `path`.
 
-    The path is a string, because Path interns its parts: with Path objects the table of interned strings grew by 1.7
+    The path is a string, because Path interns its parts: with Path objects, the table of interned strings grew by 1.7
     MiB in 2,500 checkpoints.
     """
     return f"{path.parent}/.{path.name}.{suffix}"
@@ -88,7 +87,7 @@ def remove_folder(path: Path) -> None:
 
 
 def remove_partial(path: str) -> None:
-    """Remove a partial folder, or a link or file in its place, if possible."""
+    """Remove a partial folder, or a link or file in its place; ignore errors."""
     with suppress(OSError):
         _remove(path)
 

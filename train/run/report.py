@@ -1,4 +1,4 @@
-"""The output of a training run: metrics.jsonl for programs, log.txt for people, progress on standard error."""
+"""The output of a training run: metrics.jsonl for programs, log.txt for people, and progress on standard error."""
 
 import json
 import sys
@@ -15,7 +15,7 @@ from train.run.metric_files import LineFile, MetricCopy, csv_copy, tensorboard_c
 from train.run.state import RunState
 from train.tasks.protocols import TextTokenizer
 
-# A loss has diverged if it exceeds that of uniform probabilities by this factor; an untrained model stays below 2.
+# Training has diverged if the loss is this many times that of uniform probabilities; an untrained model is below 2.
 DIVERGENCE_FACTOR = 5
 
 
@@ -105,7 +105,7 @@ class RunReport:
         self._steps.details = f"loss {state.loss:.3f}  {state.speed:,.0f} tokens/s"
 
     def sync(self) -> None:
-        """Force the metrics to disk, so no checkpoint is newer than the metrics. Report a file that was removed.
+        """Force the metrics to disk, so that no checkpoint is newer than the metrics. Report a file that was removed.
 
         Raises WriteError if the disk is full.
         """
@@ -142,24 +142,23 @@ class RunReport:
     def log_update(
         self, state: RunState, lr: float, gradient_norm: float, loss_scale: float | None, ranks: int
     ) -> None:
-        """Report the means since the last log line."""
-        s = state
-        entry = {"kind": "train", "step": s.step, "epoch": s.logged_epoch, "loss": s.loss, "lr": lr}
-        entry |= {"gradient_norm": gradient_norm, "tokens": s.tokens, "tokens_per_second": round(s.speed, 1)}
+        """Report an update, with the mean loss and the speed since the last log line."""
+        entry = {"kind": "train", "step": state.step, "epoch": state.logged_epoch, "loss": state.loss, "lr": lr}
+        entry |= {"gradient_norm": gradient_norm, "tokens": state.tokens, "tokens_per_second": round(state.speed, 1)}
         if loss_scale is not None:
             entry["loss_scale"] = loss_scale
         if ranks > 1:
-            entry["network"] = round(s.window_network, 3)
-        self.write_metrics(entry | {"seconds": round(s.seconds, 3)})
-        network = network_percentage(s.window_network, s.window_seconds) if ranks > 1 else ""
+            entry["network"] = round(state.window_network, 3)
+        self.write_metrics(entry | {"seconds": round(state.seconds, 3)})
+        network = network_percentage(state.window_network, state.window_seconds) if ranks > 1 else ""
         self.write_line(
-            f"step {s.step:,}/{self.max_steps:,}  epoch {s.logged_epoch}  loss {s.loss:.4f}  lr {lr:.3g}  "
-            f"{s.speed:,.0f} tokens/s{network}  {self._steps.time_left()}",
+            f"step {state.step:,}/{self.max_steps:,}  epoch {state.logged_epoch}  loss {state.loss:.4f}  lr {lr:.3g}  "
+            f"{state.speed:,.0f} tokens/s{network}  {self._steps.time_left()}",
             shown=2,
         )
 
     def warn_of_divergence(self, loss: float, uniform_loss: float, remedies: str) -> None:
-        """Warn once of a loss that is many times that of uniform probabilities; `remedies` says what to try."""
+        """Warn, only once, if the loss is many times that of uniform probabilities; `remedies` says what to try."""
         if self._has_diverged or loss <= DIVERGENCE_FACTOR * uniform_loss:
             return
         self._has_diverged = True
@@ -171,11 +170,12 @@ class RunReport:
 
     def log_validation(self, state: RunState, result: Mapping[str, float], names: Mapping[str, str]) -> None:
         """Report a validation; `names` maps the keys of its scores to the names in the log."""
-        s = state
-        self.write_metrics({"kind": "valid", "step": s.step, "epoch": s.logged_epoch, "tokens": s.tokens, **result})
+        self.write_metrics(
+            {"kind": "valid", "step": state.step, "epoch": state.logged_epoch, "tokens": state.tokens, **result}
+        )
         scores = "".join(f"  {name} {result[key]:.2f}" for key, name in names.items() if key in result)
         self.write_line(
-            f"validation after step {s.step:,}: loss {result['loss']:.4f}  "
+            f"validation after step {state.step:,}: loss {result['loss']:.4f}  "
             f"perplexity {format_figure(result['perplexity'])}{scores}  ({result['seconds']:.1f} s)"
         )
 
@@ -249,7 +249,7 @@ class SilentReport(RunReport):
 
 
 def nonfinite_origin(examples: str, operation: str) -> str:
-    """Return text on the origin of a NaN or infinity: the examples and the first operation, if they are known."""
+    """Describe where a NaN or infinity came from: the examples and the first operation, if they are known."""
     origin = f"; it comes from {examples}" if examples else ""
     return f"{origin}; first operation: {operation}" if operation else origin
 

@@ -41,7 +41,7 @@ class RunState:
     logged_epoch: int = checked_field(COUNT, key="in_epoch")  # epoch of the last micro-batch, from 1
     tokens: int = checked_field(COUNT)  # tokens trained on, without padding
     seconds: float = checked_field(NONNEGATIVE, 0.0)  # seconds in updates, without validation and writing
-    network: float = checked_field(NONNEGATIVE, 0.0)  # the part of `seconds` in which all ranks waited for the network
+    network: float = checked_field(NONNEGATIVE, 0.0)  # those seconds in which all ranks waited for the network
     valid_step: int = checked_field(COUNT, key="validated")  # step of the last validation
     # the lowest validation loss, or the loss of the validation with the best score
     best_loss: float | None = checked_field((NUMBER, None), None)
@@ -55,7 +55,7 @@ class RunState:
     window_tokens: int = checked_field(COUNT)  # tokens trained on
     window_seconds: float = checked_field(NONNEGATIVE, 0.0)
     window_network: float = checked_field(NONNEGATIVE, 0.0)
-    # Consecutive updates up to now that were skipped because of a non-finite loss or gradient.
+    # The number of updates, up to the present one, that were skipped in a row because of a non-finite loss or gradient.
     skipped: int = checked_field(COUNT)
     all_skipped: int = checked_field(COUNT)  # number of skipped updates in the complete run
 
@@ -135,9 +135,7 @@ class RunState:
         self.window_seconds, self.window_network = 0.0, 0.0
 
     def add_validation(self, loss: float, score: float | None = None) -> bool:
-        """Record a validation's loss and, for a task with a selection metric, its score; return whether it is the
-        best.
-        """
+        """Record a validation and return whether it is the best; `score` is None for a task without a metric."""
         self.valid_step = self.step
         best_score = None if score is None else self.best_score
         better = self.best_loss is None or quality(loss, score) > quality(self.best_loss, best_score)
@@ -166,9 +164,9 @@ class RunState:
 
 
 def quality(loss: float, score: float | None) -> tuple[float, float]:
-    """Return the key by which validations are compared: the highest score or, without scores, the lowest loss is best.
+    """Return the quality of a validation, for comparisons: its score or, if it has none, its negative loss.
 
-    Of two scores of 0, as at the start of training, the one with the lower loss is better.
+    Of two validations with a score of 0, as at the start of training, the one with the lower loss is better.
     """
     if score is None:
         return -loss, 0.0

@@ -1,9 +1,9 @@
 """A folder of arrays with a state.json, written atomically and verified when read.
 
-For each .safetensors file, state.json holds the size in bytes and the SHA-256 of every array (with name, dtype and
-shape). It also holds its own SHA-256. Each .safetensors file repeats the identity of its checkpoint, so files that were
-swapped between checkpoints are detected. Format 1 (version 0.2.0 and earlier), which can still be read, has SHA-256
-hashes of complete files, but not of state.json.
+For each .safetensors file, state.json contains its size in bytes and the SHA-256 of every array with its name, dtype
+and shape. It also contains its own SHA-256. Each .safetensors file repeats the identity of its checkpoint, so files
+that were swapped between checkpoints are detected. Version 0.2.0 and earlier wrote format 1, which can still be read.
+It has SHA-256 hashes of complete files, but not of state.json.
 """
 
 import hashlib
@@ -83,7 +83,7 @@ def model_config(state: Mapping[str, Any]) -> TransformerConfig:
 
 
 def read_arrays(file: Path, state: Mapping[str, Any]) -> Iterator[tuple[str, npx.Array]]:
-    """Yield the (name, array) pairs of a .safetensors file, each verified. Raises DamagedCheckpoint."""
+    """Verify the arrays of a .safetensors file and yield (name, array) pairs. Raises DamagedCheckpoint."""
     try:
         listed = state["files"].get(file.name)
         if listed is None or schema_error(listed, FILE):
@@ -124,7 +124,7 @@ def write_folder(target: Path, files: Mapping[str, Mapping[str, npx.Array]], sta
 
     Raises UserError for NaN or infinity in an array, and WriteError if the disk is full.
     """
-    # One entry, because safetensors writes several entries in random order, and equal runs must produce equal bytes.
+    # A single entry: safetensors writes several entries in random order, but equal runs must produce equal bytes.
     metadata = {"npx_transformer": json.dumps({key: state[key] for key in IDENTITY})}
     with disk_errors(str(target)), new_folder(target) as partial:
         listed = {}
@@ -164,7 +164,7 @@ def damaged_error(file: Path, problem: str) -> DamagedCheckpoint:
 def check_shapes(model: Any, weights: Mapping[str, npx.Array], file: Path) -> None:
     """Raise DamagedCheckpoint unless `weights`, read from `file`, have the names and shapes of the model's parameters.
 
-    An outline of the model is enough, so checking a wrong configuration takes no memory.
+    `model` can be an outline, which takes no memory even if its configuration is wrong.
     """
     shapes = {name: p.shape for name, p in model.named_parameters()}
     if problems := mismatches(shapes, weights):

@@ -4,7 +4,7 @@ from collections.abc import Iterable
 
 from train.run.key_names import misspelled, plain_name
 
-# For each key or option, its values and their names in other programs; "": names of values without a counterpart.
+# For each key or option, the names of its values in other programs. Under "": names without a counterpart here.
 OTHER_VALUES = {
     "bool": {"true": "yes on 1", "false": "no off 0"},
     "device": {"cuda": "gpu nvidia", "": "tpu npu"},

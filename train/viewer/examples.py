@@ -45,7 +45,7 @@ def short_sentences(run: Path, part: str, tokenizer: Any, config: Any) -> list[s
         sentences = [text_of(example, config.data.task) for example in examples]
         sizes = [len(sentence.split()) for sentence in sentences]
     else:
-        corpus = Corpus.open(RunFolder(run).data(part, config.data.prepared), tokenizer.special)
+        corpus = Corpus.open(RunFolder(run).data_path(part, config.data.prepared), tokenizer.special)
         source = getattr(tokenizer, "source", tokenizer)
         pairs = [corpus.pair(i)[0] for i in range(min(MAX_SEARCHED, len(corpus)))]
         sentences = [source.decode(ids) for ids in pairs]

@@ -1,1 +1,1 @@
-"""Training with several processes: dividing an update, reducing gradients, synchronizing ranks."""
+"""Training with several processes: divide the work of an update, sum the gradients and synchronize the ranks."""

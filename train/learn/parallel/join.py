@@ -1,4 +1,4 @@
-"""Joining the ranks that were started together, without importing the trainer."""
+"""Connect the ranks that were started together and check that they run the same job, without importing the trainer."""
 
 from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
@@ -11,8 +11,8 @@ from train.run.config import RunConfig, format_value
 
 
 def join_ranks(command: str) -> npx.distributed.World:
-    """Return the world of all ranks started with this process. Raises UserError if they do not connect, or run
-    different commands."""
+    """Connect this process to the ranks that were started with it, and return their world. Raises UserError if that
+    fails or if they run different commands."""
     try:
         world = npx.distributed.join()
     except RuntimeError as error:
@@ -24,7 +24,7 @@ def join_ranks(command: str) -> npx.distributed.World:
 def check_equal_inputs(config: RunConfig, texts: Iterable[str], **options: Any) -> None:
     """Raise UserError on every rank, naming a rank and a difference, unless all ranks have equal inputs.
 
-    The inputs are the configuration and `options`, with the content of the files `texts` instead of their paths.
+    The inputs are the configuration, `options` and the content of the files `texts`, whose paths may differ.
     """
 
     def collect() -> dict[str, Any]:

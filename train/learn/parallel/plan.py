@@ -1,9 +1,9 @@
-"""The division of an update's micro-batches among the ranks. Every rank computes the same plan.
+"""Divide the micro-batches of an update among the ranks. Every rank computes the same plan.
 
 The micro-batches of an update depend on (seed, epoch) and their index, not on the rank that computes them. Therefore,
-k ranks with train.accumulate = a make the same updates as one rank with train.accumulate = k a, and a run may resume
-with a different number of ranks. If there are more ranks than micro-batches, the micro-batches are split: the sum is
-the same, but each part has its own dropout masks.
+k ranks with train.accumulate = a make the same updates as one rank with train.accumulate = k * a, and a run can resume
+with a different number of ranks. If there are more ranks than micro-batches, the micro-batches are split. Their
+gradients have the same sum, but each part has its own dropout masks.
 """
 
 from collections.abc import Sequence
@@ -22,9 +22,9 @@ class WorkShare(NamedTuple):
     n_targets: int  # target tokens of the complete update
 
     def split(self, parts: Sequence[int]) -> "WorkShare":
-        """Return the share with each of its micro-batches split into parts; `parts` holds the number of parts of each.
+        """Return the share after each of its micro-batches is split; `parts` contains the number of parts of each one.
 
-        The parts of micro-batch i have the indices i, i + n_micro_batches, i + 2 n_micro_batches, ...
+        The parts of micro-batch i have the indices i, i + n_micro_batches, i + 2 * n_micro_batches, ...
         """
         pairs = zip(self.indices, parts, strict=True)
         return self._replace(indices=[i + part * self.n_micro_batches for i, n in pairs for part in range(n)])
@@ -35,10 +35,10 @@ class WorkShare(NamedTuple):
 
 
 def balance(tokens: Sequence[int], ranks: int) -> list[list[int]]:
-    """Return the indices of the micro-batches for each rank, in order, so that all ranks have similar token counts.
+    """Return the indices of each rank's micro-batches, in ascending order. All ranks get similar numbers of tokens.
 
-    Assigns the micro-batches in descending order of size, each to the rank with the fewest tokens (then the fewest
-    micro-batches) so far. The largest load is at most 4/3 of the optimum (Graham, 1969).
+    The micro-batches are assigned in descending order of size. Each goes to the rank that has the fewest tokens so far
+    or, if several have, the fewest micro-batches. The largest load is at most 4/3 of the optimum (Graham, 1969).
     """
     loads = [0] * ranks
     shares = [list[int]() for _ in range(ranks)]
@@ -50,9 +50,9 @@ def balance(tokens: Sequence[int], ranks: int) -> list[list[int]]:
 
 
 def plan_update(stream: Stream, start: Position, count: int, world: World) -> tuple[list[Position], int, WorkShare]:
-    """Plan the update of `count` micro-batches from `start` on.
+    """Plan an update that consists of the next `count` micro-batches from position `start`.
 
-    Returns the positions of its micro-batches or their parts, its number of tokens, and this rank's share.
+    Returns the positions of these micro-batches (or of their parts), their number of tokens, and this rank's share.
     """
     positions = split_positions(stream, stream.positions(start, count), world.size)
     targets, tokens = zip(*map(stream.sizes, positions), strict=True)
@@ -60,7 +60,7 @@ def plan_update(stream: Stream, start: Position, count: int, world: World) -> tu
 
 
 def split_positions(stream: Stream, positions: list[Position], ranks: int) -> list[Position]:
-    """Split micro-batches into the fewest parts that give every rank one, but at most one part per example."""
+    """Split micro-batches into as few parts as possible such that every rank gets one. An example is not split."""
     sizes = [len(stream.examples(position)) for position in positions]
     parts = 1
     while sum(min(parts, size) for size in sizes) < ranks and parts < max(sizes):

@@ -1,4 +1,4 @@
-"""The gradient of a model, for one process or several ranks: summation over ranks, its norm, and sharding.
+"""The gradient of a model that one process or several ranks train: its sum over ranks, its norm and its shards.
 
 Ranks sum their gradients in buckets, from the end of the flat buffer to its start, roughly in the order in which
 backward finishes them. In the last micro-batch, a bucket is sent as soon as all its gradients are complete, while
@@ -14,15 +14,15 @@ from models import FlatParameters
 from npx.distributed.world import Wait, World
 from train.learn.optimizer import squared_norm, sum_of_squares
 
-BUCKET = 16 << 20  # bytes; small enough to start early, large enough that latency does not matter
+BUCKET = 16 << 20  # bytes; small enough for an early start, and large enough that latency does not matter
 
 
 class LocalGradients:
-    """The gradient of a single process. The base class of `GradientReducer`."""
+    """The gradient of a model that a single process trains. `GradientReducer` inherits from this class."""
 
     is_sharded = False  # whether each rank updates only its own shard
-    has_sent = False  # whether a part has been sent; the gradient can then no longer be recomputed
-    # Backward calls it with each leaf whose gradient is complete.
+    has_sent = False  # whether a part has been sent, after which the gradient cannot be recomputed
+    # The backward pass calls this function with each leaf whose gradient is complete.
     on_leaf_done: Callable[[Tensor], object] | None = None
 
     def __init__(self, flat: FlatParameters) -> None:
@@ -32,14 +32,14 @@ class LocalGradients:
         """Prepare for the last backward of an update."""
 
     def squared_norm(self) -> npx.Array:
-        """Complete the sum over ranks and return sum g^2 () of this process's shard."""
+        """Wait for the sum over ranks, and return the sum of g^2 over this process's shard, a scalar on the device."""
         return squared_norm(self.flat)
 
     def all_gather_weights(self) -> None:
         """Send the updated weights of every shard to all ranks."""
 
     def gather_full(self, shard: npx.Array) -> npx.Array:
-        """Return the full array, on the host of rank 0, from the shards (on the host) of all ranks."""
+        """Combine the shards of all ranks, which are on the host, and return the full array on the host of rank 0."""
         return shard
 
     def local_shard(self, full: npx.Array) -> npx.Array:
@@ -54,7 +54,7 @@ class GradientReducer(LocalGradients):
         flat: the parameters of the model.
         world: the ranks.
         shard: whether each rank receives and updates only the sum of its own shard.
-        wire_dtype: a narrower dtype for sending gradients; sums keep the gradients' dtype.
+        wire_dtype: a narrower dtype in which gradients are sent; they are added in their original dtype.
         bucket: number of bytes that are sent at once.
     """
 
@@ -146,5 +146,5 @@ class GradientReducer(LocalGradients):
 
 
 def gradients_of(flat: FlatParameters, world: World, shard: bool, wire_dtype: Any = None) -> LocalGradients:
-    """Return the gradient of a flat buffer for the ranks of `world`."""
+    """Return the object that handles the gradient of a flat buffer, for the ranks of `world`."""
     return GradientReducer(flat, world, shard, wire_dtype) if world.size > 1 else LocalGradients(flat)

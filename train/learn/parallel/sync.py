@@ -1,7 +1,7 @@
-"""Synchronization of the ranks after each update: timing, log lines and stop requests.
+"""Synchronize the ranks after each update: exchange times, log lines and requests to stop.
 
-A rank waits for slower ranks and for the network, but the slowest rank waits only for the network. The smallest waiting
-time of all ranks is therefore the time in which no rank computed.
+A rank waits for slower ranks and for the network, but the slowest rank waits only for the network. The shortest waiting
+time of any rank is therefore the time that is lost to the network.
 """
 
 import time
