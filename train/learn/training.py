@@ -256,10 +256,8 @@ def check_shared_arrays(
         original = advice = ""
         if different == "text" and run.step_paths():
             original = "the original text, which a resumed run needs, or "
-        elif different == "text" and part == "train" and data.tokenizer not in (kinds := TASKS[data.task].tokenizers):
-            advice = (
-                f"; data.tokenizer = {data.tokenizer} stays, and --set data.tokenizer={kinds[0]} trains a new tokenizer"
-            )
+        elif different == "text" and part == "train" and data.tokenizer not in TASKS[data.task].tokenizers:
+            advice = f"; data.tokenizer = {data.tokenizer} stays, and --set data.tokenizer=bpe trains a new tokenizer"
         raise UserError(
             f"data.prepared: expected token arrays made with this run's text, tokenizer and max_length; got arrays in "
             f"{folder} made with a different {different}; try {original}--set data.prepared=, "
