@@ -144,7 +144,7 @@ def _checked_lines(lines: Iterable[str | None], n_prefixes: int) -> Iterator[str
 def _encode_prefixes(
     tokenizer: Tokenizer, prefixes: Sequence[str], batch: Sequence[Line], max_length: int | None
 ) -> list[list[int]]:
-    """Return the token ids of the prefix of each line; `tokenizer` is the target's."""
+    """Return the token ids of each line's prefix; `tokenizer` is the tokenizer of the target."""
     encoded: list[list[int]] = tokenizer.encode_batch([prefixes[line.number - 1] for line in batch])
     for line, ids in zip(batch, encoded, strict=True):
         if max_length and len(ids) >= max_length:

@@ -112,7 +112,7 @@ class Task(Generic[T, C, B]):
         raise NotImplementedError
 
     def warnings(self, corpus: C, files: Sequence[str]) -> list[str]:
-        """Return warnings about the text `files` that was prepared as `corpus`, each a line for the log."""
+        """Return warnings about the text in `files` and the prepared `corpus`; each warning is a line of the log."""
         return []
 
     def training_batches(self, corpus: C, config: Configuration, tokenizer: T, order_version: int) -> BatchSource:
@@ -156,7 +156,7 @@ def task(cls: type[Task[T, C, B]]) -> type[Task[T, C, B]]:
 
 
 def list_lines(corpus: Any, examples: Any) -> str:
-    """Return the line numbers of the examples of a batch, from a corpus of pairs, as text."""
+    """Describe, for a message, which lines of the text contain the examples of a batch of pairs."""
     numbers = corpus.line_numbers(getattr(examples, "indices", examples))
     n_more = len(numbers) - MAX_LISTED
     listed = ", ".join(map(str, numbers[:MAX_LISTED])) + (f" and {n_more} more" if n_more > 0 else "")
@@ -172,7 +172,7 @@ def missing_texts_error(files: Mapping[str, str], prepared: str) -> UserError:
         base = base.replace("this path is", "these paths are")
         attempt = f"{' '.join(f'{option(name)} F' for name in files)} with other paths{base}"
     if prepared and {os.path.dirname(os.path.abspath(file)) for file in files.values()} == {os.path.dirname(prepared)}:
-        attempt = f"--data with the new path of {os.path.dirname(prepared)}"  # the texts are in a folder of `data`
+        attempt = f"--data with the new path of {os.path.dirname(prepared)}"  # the texts were written by `data`
     elif all(os.path.basename(file) == name.replace("_", ".") for name, file in files.items()):
         attempt += f", or --data with the new path of {os.path.dirname(next(iter(files.values())))}"
     expected = "text files; got paths that do not exist" if others else f"a text file; got {MISSING}"
@@ -180,7 +180,7 @@ def missing_texts_error(files: Mapping[str, str], prepared: str) -> UserError:
 
 
 class TaskError(UserError):
-    """The model `path` is of the task `task`, but one of the tasks `expected` is required."""
+    """Raised if the model at `path` was trained for `task` instead of one of the tasks `expected`."""
 
     def __init__(self, path: object, expected: Sequence[str], task: Task[Any, Any, Any], attempt: str = "") -> None:
         self.path, self.expected, self.task = path, expected, task

@@ -39,8 +39,7 @@ class MaskedText(PreparedText):
         return describe_texts(self.pairs)
 
     def n_masked(self, indices: Any, rate: float) -> NDArray[np.int64]:
-        """Return the number of predicted tokens of each text: a fraction `rate` of the tokens without BOS and EOS, but
-        at least 1."""
+        """Return the number of predicted tokens per text: `rate` times its tokens without BOS and EOS, at least 1."""
         tokens = self.pairs.src_lengths[indices].astype(np.int64) - 2
         return np.maximum(1, (rate * tokens + 0.5).astype(np.int64))
 

@@ -30,7 +30,7 @@ class Rules:
     """The rules by which pairs are removed; 0 disables a limit."""
 
     max_words: int = 250  # words per side, separated by whitespace
-    max_ratio: float = 3.0  # (longer + 20) / (shorter + 20) in characters; 20 tolerates short names of unequal lengths
+    max_ratio: float = 3.0  # (longer + 20) / (shorter + 20) in characters; the 20 allows for short names
     scripts: bool = True  # whether to remove pairs with a side whose letters are mostly not Latin
     duplicates: bool = True  # whether to remove repeated pairs
 
