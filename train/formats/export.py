@@ -26,7 +26,7 @@ from train.tasks.task import describe_model
 # folder and the dtype of the weights.
 Writer = Callable[[Any, Any, RunConfig, Path, str], None]
 TARGETS: Registry[Writer] = Registry("target")
-TARGET_TASKS = {  # the tasks whose models a target can represent; a target that is missing accepts all tasks
+TARGET_TASKS = {  # the tasks whose models a target can represent; other targets represent models of all tasks
     "huggingface": ("translation", "language"), **dict.fromkeys(("ctranslate2", "onnx"), ("translation",)),
 }  # fmt: skip
 DTYPES = ("float32", "float16", "int8")

@@ -37,8 +37,8 @@ def check_vocab_size(folder: Path, key: str, size: Any, n_subwords: int) -> None
     """Raise UserError unless the tokenizer of a folder has `size` subwords, the value of `key` in the settings."""
     if size != n_subwords:
         raise UserError(
-            f"{folder}: expected a tokenizer with {size} subwords, the value of {key}; got {n_subwords}; try the files of "
-            "one model"
+            f"{folder}: expected a tokenizer with {size} subwords, the value of {key}; got {n_subwords}; "
+            "try the files of one model"
         )
 
 

@@ -50,7 +50,7 @@ class Tensors:
     def check_empty(self, architecture: str, ignored: Callable[[str], bool]) -> None:
         """Raise UserError for a tensor that was not taken, unless it is `ignored`."""
         if others := [key for key in sorted(self.remaining) if not ignored(key)]:
-            raise UserError(f"{self.name}: expected the tensors of {architecture}; got {others[0]} too; {UNSUPPORTED}")
+            raise UserError(f"{self.name}: expected only tensors of {architecture}; got {others[0]}; {UNSUPPORTED}")
 
 
 def read_weights(folder: Path) -> dict[str, Any]:

@@ -1,7 +1,7 @@
 """Translate text with log-probabilities and alignments, and compute the log-probabilities of given pairs.
 
 `decode_stream` translates text of any size as it arrives, by search or sampling, and `score_pairs` scores the pairs of
-two texts. `format_fields` and `to_json` format the results of both.
+two texts. `format_fields` and `to_json` format the results of these functions.
 """
 
 import warnings

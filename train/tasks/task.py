@@ -84,7 +84,7 @@ class Task(Generic[T, C, B]):
         return cast(T, Tokenizer.train(files, data.tokenizer, data.vocab_size, data.pretokenizer, is_parallel))
 
     def fit_tokenizer(self, tokenizer: T, data: Any, files: Sequence[str]) -> T:
-        """Adapt the existing tokenizer that a new run's configuration names to the training text."""
+        """Adapt an existing tokenizer, named in the configuration of a new run, to the training text."""
         return tokenizer
 
     def has_separate_vocabularies(self, data: Any) -> bool:
@@ -127,7 +127,7 @@ class Task(Generic[T, C, B]):
         raise NotImplementedError
 
     def sequences(self, batch: B) -> tuple[npx.Array, ...]:
-        """Return the ids (B, length) that the model's loss takes; the last of these arrays is predicted."""
+        """Return the arrays of ids (B, length) that the model's loss takes; the model predicts the last array."""
         raise NotImplementedError
 
     def describe_examples(self, corpus: C, examples: Any) -> str:
@@ -164,7 +164,7 @@ def list_lines(corpus: Any, examples: Any) -> str:
 
 
 def missing_texts_error(files: Mapping[str, str], prepared: str) -> UserError:
-    """Return the error for missing text `files`, a dict of paths by key; `prepared` is data.prepared."""
+    """Return the error for text files that do not exist: `files` maps keys to paths, `prepared` is data.prepared."""
     first, *others = files
     base = describe_base(files[first])
     attempt = f"{option(first)} with another path{base}"

@@ -219,7 +219,7 @@ class Corpus:
         return int(self.tgt_lengths.sum())
 
     def line_numbers(self, indices: IntArray) -> IntArray:
-        """Return the ascending line numbers (from 1) of pairs in the original text, which also has skipped pairs."""
+        """Return the ascending line numbers (from 1) of pairs in the original text, counting skipped pairs."""
         kept_before = self._skipped - np.arange(len(self._skipped))  # number of kept pairs before each skipped one
         ordered = np.sort(np.asarray(indices).astype(np.int64))
         return ordered + 1 + np.searchsorted(kept_before, ordered, side="right")

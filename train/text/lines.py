@@ -121,7 +121,7 @@ def decoded_chunks(
     on_bytes: Callable[[bytes], object] | None = None,
     allow_pipe: bool = False,
 ) -> Generator[list[str], None, None]:
-    """Yield lists of what `divide` yields (lines, or pieces of lines), decoded, with their line endings."""
+    """Yield lists of the lines (or pieces of lines) that `divide` yields, decoded and with their line endings."""
     path = Path(path)
     with open_for_reading(path, "a text file", allow_pipe) as file:
         is_first = True

@@ -25,7 +25,7 @@ def head_inputs(trace: Trace, operation: Operation, attention: Any, head: int) -
 
 
 def attention_head(q: Any, k: Any, v: Any, rotary_base: float | None, mask: Any, g: Any) -> dict[str, tuple[Any, Any]]:
-    """Return the value and the gradient of each step of one head, for the gradient g of its output.
+    """Return the value and the gradient of each step of one head, given the gradient g of the head's output.
 
     Args:
         mask: (T, S), true where a key is visible, or None.

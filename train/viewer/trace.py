@@ -221,7 +221,7 @@ class Trace:
         return self.operations[self.members[block][-1]]
 
     def output(self, block: str) -> tuple[Any, Any]:
-        """Return the output (T, D) of a block and its gradient; for the output block, return its input."""
+        """Return the output (T, D) of a block, or the input of the output block, and the gradient of this array."""
         if block == OUTPUT:
             return next(iter(self.inputs(block).values())), next(iter(self.outgoing_gradients(block).values()))
         operation = self.last_operation(block)

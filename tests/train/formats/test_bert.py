@@ -153,4 +153,4 @@ def test_a_model_with_other_outputs_gives_a_one_line_error(tmp_path, capsys):
     folder, weights = write_folder(tmp_path, head=False)
     save_file(weights | {"classifier.weight": np.ones((2, D), np.float32)}, folder / "model.safetensors")
     assert run("import", folder, "--out", tmp_path / "run") == 2
-    assert "got classifier.weight too; try a model that docs/formats.md describes" in capsys.readouterr().err
+    assert "got classifier.weight; try a model that docs/formats.md describes" in capsys.readouterr().err

@@ -20,7 +20,7 @@ from train.tasks.parsing.linearize import TAGS_OF_PUNCTUATION
 from train.tasks.parsing.tokenizer import TreeTokenizer
 from train.tasks.parsing.trees import punctuation
 
-MAX_OPEN_RUN = 8  # the 3,200 trees in the treebank's public sample have at most 6 in a row
+MAX_OPEN_RUN = 8  # the 3,200 trees in the treebank's public sample open at most 6 brackets in a row
 
 
 class ConstrainedParser:

@@ -176,7 +176,7 @@ class _Brackets:
             later[1] += 1
 
     def scored(self, parameters: Parameters) -> list[tuple[int, int, str]]:
-        """Return the brackets that count, without function tags."""
+        """Return the brackets that count in the scores, without their function tags."""
         brackets = []
         for start, end, label in self.spans[1:]:  # spans[0] is the artificial root
             label = label.split("-", 1)[0].split("=", 1)[0]
@@ -316,7 +316,7 @@ def score_files(gold: Path, predicted: Path, parameters: Parameters | None = Non
 
 
 def roots(parts: Parts) -> set[str]:
-    """Return the labels of treebank roots among the top-level parts."""
+    """Return the labels of the top-level constituents that are roots of a treebank."""
     return {part.label for part in parts if isinstance(part, Tree)} & {*ROOT_LABELS}
 
 

@@ -195,8 +195,8 @@ def check_max_length(folder: Path, max_length: object) -> None:
     meta = read_sealed(folder / "prepared" / "train" / "meta.json") or {}
     if (prepared := meta.get("max_length", max_length)) != max_length:
         raise UserError(
-            f"{folder / 'manifest.json'}: expected settings.max_length = {prepared}, with which {folder / 'prepared'} "
-            f"was written; got {max_length}; try changing it back to {prepared}, or the `data` command with a new --out"
+            f"{folder / 'manifest.json'}: expected settings.max_length = {prepared}, as in {folder / 'prepared'}; "
+            f"got {max_length}; try changing it back to {prepared}, or the `data` command with a new --out"
         )
 
 
