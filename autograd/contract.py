@@ -86,7 +86,7 @@ def reject_changed_weights(name: str) -> NoReturn:
 def reject_consumed_graph(name: str) -> NoReturn:
     """Raise RuntimeError because an earlier backward pass consumed the operation `name`."""
     raise RuntimeError(
-        f"backward: expected a fresh graph; got a graph whose operation {name!r} an earlier backward has consumed; "
+        f"backward: expected a fresh graph; got a graph in which an earlier backward has consumed {name!r}; "
         "try recomputing the result, or summing the losses and calling backward once"
     )
 

@@ -90,8 +90,8 @@ class Step:
     parents: list[int]  # numbers of nodes; leaves have negative numbers
     saved_bytes: int = 0  # bytes of the arrays that its vjp closes over
     visit: int | None = None  # position in the backward pass; None if not reached
-    g: Array | None = None  # the gradient it received
-    gradients: list[Array | None] = field(default_factory=list)  # one for each parent that requires a gradient
+    g: Array | None = None  # the gradient that its vjp received
+    gradients: list[Array | None] = field(default_factory=list)  # from the vjp, for parents that require a gradient
     handling: list[str] = field(default_factory=list)  # how the engine handles each of these gradients
 
 
