@@ -15,7 +15,7 @@ def checked_values(data: Any) -> Any:
 
 
 def reject_operands(name: str, dtypes: Collection[Any], hidden: list[Any]) -> NoReturn:
-    """Raise TypeError for Tensors that no gradient would reach (`hidden`), or for mixed floating dtypes."""
+    """Raise TypeError for Tensors in lists or options (`hidden`), which get no gradient, or mixed floating dtypes."""
     if hidden:
         raise TypeError(
             f"{name}: expected each Tensor as a separate positional argument; got a Tensor in a list, a tuple or an "

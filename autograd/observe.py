@@ -50,7 +50,7 @@ def calling_modules() -> list[Any]:
         if frame.f_code.co_varnames[:1] == ("self",):
             values = frame.f_locals
             module = values.get("self")
-            if sys.version_info < (3, 13):  # f_locals is a copy that the frame caches; it would keep its arrays alive
+            if sys.version_info < (3, 13):  # f_locals is a copy that the frame caches and that would keep arrays alive
                 values.clear()
             if hasattr(module, "named_children") and (not modules or modules[-1] is not module):
                 modules.append(module)

@@ -51,9 +51,9 @@ class KeyValueCache(DecodingState):
     """Keys (R, capacity, H, d_k) and values (R, capacity, H, d_v) of the `length` positions so far.
 
     Hypotheses with a common prefix have equal keys and values at the positions of this prefix. On the host, `select`
-    therefore copies only the positions after the common prefix, which are few if the hypotheses are long. `stamps` (R,
-    length) identifies prefixes: two rows with equal stamps at a position are equal up to and including that position.
-    On a GPU `stamps` is None, because copying everything is faster than finding the prefixes.
+    therefore copies only the positions after the common prefix; in long hypotheses, these are few. `stamps` (R, length)
+    identifies prefixes: two rows with equal stamps at a position are equal up to and including that position. On a GPU
+    `stamps` is None, because copying everything is faster than finding the prefixes.
     """
 
     def __init__(self, keys: npx.Array, values: npx.Array, length: int) -> None:

@@ -89,8 +89,8 @@ class FlatParameters:
 
     def __reduce_ex__(self, protocol: Any) -> Any:
         raise TypeError(
-            "FlatParameters: cannot be copied or pickled without its module, and neither can an Adam, which contains "
-            "a FlatParameters; try copying the module, then Adam(copy) and load_state_dict"
+            "FlatParameters and Adam, which contains one, cannot be copied or pickled without the module; "
+            "try copying the module, then Adam(copy) and load_state_dict"
         )
 
     def shard_to(self, spans: Sequence[slice]) -> None:

@@ -47,8 +47,9 @@ TOLERANCE = {"float16": 2e-3, "bfloat16": 2e-2, "float32": 2e-5, "float64": 1e-1
 Output = tuple[Array, Any]  # the result of a version with a gradient: y and the saved values
 KERNELS: Registry["Kernel"] = Registry("kernel")
 _mode: Scoped[str] = Scoped(read_setting("NPX_KERNELS"))
-# Larger arrays are recomputed in the backward pass. Saving arrays of up to 2 MiB makes a training step 8% faster for
-# d_model = 128 or 256, and such a model is so small that the saved arrays need little memory.
+# Arrays with more bytes are recomputed in the backward pass instead of saved. Saving arrays of up to 2 MiB makes a
+# training step 8% faster for d_model = 128 or 256, and such a model is so small that the saved arrays need little
+# memory.
 REMATERIALIZED_BYTES = 2 << 20
 _rematerialized_bytes: Scoped[float] = Scoped(REMATERIALIZED_BYTES)
 
@@ -216,12 +217,10 @@ def compare(name: str, expected: Any, result: Any, computed_in: str = "float64")
     """
     if (expected is None) != (result is None):
         kinds = type(expected).__name__, type(result).__name__
-        raise KernelMismatch(f"{name}: the reference returns {kinds[0]}, but the fast version returns {kinds[1]}")
+        raise KernelMismatch(f"{name}: expected {kinds[0]}, as from the reference; got {kinds[1]}")
     if isinstance(expected, tuple):
         if len(expected) != len(result):
-            raise KernelMismatch(
-                f"{name}: the reference returns {len(expected)} results, but the fast version returns {len(result)}"
-            )
+            raise KernelMismatch(f"{name}: expected {len(expected)} results, as from the reference; got {len(result)}")
         for i, (e, r) in enumerate(zip(expected, result, strict=True)):
             compare(f"{name}[{i}]", e, r, computed_in)
     elif isinstance(expected, dict):
@@ -234,8 +233,8 @@ def compare(name: str, expected: Any, result: Any, computed_in: str = "float64")
 def _compare_arrays(name: str, expected: Array, result: Array, computed_in: str) -> None:
     if expected.shape != result.shape or expected.dtype != result.dtype:
         raise KernelMismatch(
-            f"{name}: the reference returns {expected.shape} {expected.dtype}, "
-            f"but the fast version returns {result.shape} {result.dtype}"
+            f"{name}: expected {expected.shape} {expected.dtype}, as from the reference; "
+            f"got {result.shape} {result.dtype}"
         )
     e = to_host(expected).astype(np.float64)
     r = to_host(result).astype(np.float64)
@@ -254,8 +253,8 @@ def _compare_arrays(name: str, expected: Array, result: Array, computed_in: str)
         distance = np.where(close, -1, np.nan_to_num(distance, nan=np.inf))
         worst = np.unravel_index(np.argmax(distance), e.shape)
         raise KernelMismatch(
-            f"{name}: the reference returns {e[worst]!r} at index {tuple(map(int, worst))}, but the fast version returns "
-            f"{r[worst]!r} (shape {e.shape}, {expected.dtype}, {array_module(expected).__name__})"
+            f"{name}: expected {e[worst]}, as from the reference, at index {tuple(map(int, worst))}; "
+            f"got {r[worst]} (shape {e.shape}, {expected.dtype}, {array_module(expected).__name__})"
         )
 
 

@@ -116,7 +116,7 @@ def multiply_pairs(x: Array, factors: Array, out: Array | None = None) -> Array:
 
 
 def rotation_factors(x: Array, positions: Any, base: float) -> Array:
-    """Return e^(i angle), complex (T, H, d/2), for the positions of x (..., T, H, d): the same for all heads."""
+    """Return e^(i angle), complex (T, H, d/2), for the positions of x (..., T, H, d). All heads have equal factors."""
     xp = array_module(x)
     length, heads, size = x.shape[-3:]
     if size % 2:

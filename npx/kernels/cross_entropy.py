@@ -317,7 +317,7 @@ def cross_entropy_cuda(
 
 
 def losses_and_gradient(z: Array, targets: Array, gz: Array | None, losses: Array, smoothing: LabelSmoothing) -> None:
-    """Write the losses (n,), float32, of logits z (n, V) and, unless gz is None, their gradient gz, which may be z.
+    """Write the float32 losses (n,) of logits z (n, V) and, unless gz is None, the gradient to gz, which may be z.
 
     z and gz have the same strides; their rows must be contiguous.
     """

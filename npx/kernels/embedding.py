@@ -111,7 +111,7 @@ def embedding_grad_numpy(
 
 
 def sums_by_id(g: Array, ids: Array) -> tuple[Array, Array]:
-    """Return the unique ids (U,), ascending, and for each the sum (U, D) of its rows of g (R, D), added in row order."""
+    """Return the unique ids (U,), ascending, and for each the sum (U, D) of its rows of g (R, D), in row order."""
     order = np.argsort(ids, kind="stable")
     sorted_ids = ids[order]
     starts = np.flatnonzero(np.concatenate((sorted_ids[:1] == sorted_ids[:1], sorted_ids[1:] != sorted_ids[:-1])))
