@@ -151,7 +151,7 @@ def reject_unknown(option: str, value: str, options: Container[str]) -> None:
         key_option = f"--{key.partition('.')[2].replace('_', '-')}" if key else ""
         attempt = own_option(option, options) or (key_option if key_option in options else "")
         if key and not attempt:
-            is_preset = key == "model.preset"  # --set can only replace the preset that the first argument names
+            is_preset = key == "model.preset"  # the first argument, which is required, sets this key
             attempt = "" if "--set" in options else "`train` with "
             attempt += PRESET_ARGUMENT if is_preset else suggest_setting(option[2:], value, key)
             raise UserError(f"{option}: this is a configuration key, not an option of this command; try {attempt}")
