@@ -57,7 +57,7 @@ OTHER_OPTIONS = {  # maps our options to those of fairseq, sacreBLEU, OpenNMT, M
     "--baseline": "--paired-bs",
     "--beam": "--beam-size --beams --num-beams -b",
     "--alignments": "--print-alignment --alignment --report-align",
-    "--alpha": "--lenpen --length-penalty --normalize",
+    "--penalty length --alpha": "--lenpen --length-penalty --normalize",
     "--n-best": "--nbest --num-return-sequences",
     "--samples": "--sampling --sample --do-sample",
     "--top-k": "--sampling-topk --topk --random-sampling-topk",
@@ -73,6 +73,7 @@ OTHER_OPTIONS = {  # maps our options to those of fairseq, sacreBLEU, OpenNMT, M
     "--out": "--save-dir --destdir --output-dir --model-dir --save-model -o",
     "--resume, or --init RUN to copy only weights": "--restore-file --resume-from-checkpoint --continue",
 }
+PRESET_ARGUMENT = "a preset, such as tiny, as the first argument"
 
 
 class Commands(TyperGroup):
@@ -145,11 +146,14 @@ def reject_unknown(option: str, value: str, options: Container[str]) -> None:
         key_option = f"--{name.replace('_', '-')}"
         attempt = f"{key_option} {text}" if key_option in options else ""
     else:
-        key = resolve_name(option[2:]) if option.startswith("--") and "--set" in options else None
+        has_keys = "--set" in options or "--train-src" in options
+        key = resolve_name(option[2:]) if option.startswith("--") and has_keys else None
         key_option = f"--{key.partition('.')[2].replace('_', '-')}" if key else ""
         attempt = own_option(option, options) or (key_option if key_option in options else "")
         if key and not attempt:
-            attempt = suggest_setting(option[2:], value, key)
+            is_preset = key == "model.preset"  # the first argument, which is required, sets this key
+            attempt = "" if "--set" in options else "`train` with "
+            attempt += PRESET_ARGUMENT if is_preset else suggest_setting(option[2:], value, key)
             raise UserError(f"{option}: this is a configuration key, not an option of this command; try {attempt}")
     if attempt:
         raise UserError(f"{option}: unknown option; try {attempt}")
@@ -227,7 +231,7 @@ def open_input(path: Path | None) -> Iterator[Iterator[str | None]]:
             print("reading lines from the terminal; Ctrl-D on an empty line ends the input", file=sys.stderr)
         yield stream_lines(sys.stdin.buffer, "stdin", MAX_LINE_BYTES)
         return
-    with open_for_reading(path, "a text file", pipes=True) as file:
+    with open_for_reading(path, "a text file (a sentence goes to standard input)", pipes=True) as file:
         yield stream_lines(file, str(path), MAX_LINE_BYTES)
 
 

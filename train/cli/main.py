@@ -130,6 +130,8 @@ def suggest_usage(error: Any, words: Sequence[str]) -> str:
         is_run = os.path.isfile(f"{extra}/config.toml")
         if not is_run and "--data" not in words and any("--data" in param.opts for param in params):
             return f"--data {quote(extra)}"
+    elif not files and any("--input" in p.opts and p.metavar == "F" for p in params) and "--input" not in words:
+        return f"`echo {shlex.quote(match[1])} | {without_extra(words, match[1])}`, or --input F for a file"
     elif "=" not in extra and (options := name_options(files or [extra], words, params)):
         first = {"data": "own ", "train": "tiny "}.get(words[0], "") if files == positional else ""
         return first + options
@@ -139,6 +141,17 @@ def suggest_usage(error: Any, words: Sequence[str]) -> str:
         is_multiple = any(option in param.opts and param.multiple for param in params)
         return f"{option} {quoted}" if is_multiple else f"{option} with one value, or {usage}"
     return next((f"a single {p.metavar}, or {usage}" for p in params if p.param_type_name == "argument"), usage)
+
+
+def without_extra(words: Sequence[str], extra: str) -> str:
+    """Return the command without the words in `extra`, the text of the extra arguments in click's message."""
+    command = ["npx-transformer", *words[:1]]
+    for word in words[1:]:
+        if f"{extra} ".startswith(f"{word} "):
+            extra = extra[len(word) + 1 :]
+        else:
+            command.append(word)
+    return shlex.join(command)
 
 
 def name_options(files: Sequence[str], words: Sequence[str], params: Sequence[Any]) -> str:

@@ -13,6 +13,7 @@ import npx
 from models import ARCHITECTURES, Module
 from models.architectures.base import SequenceModel
 from models.config import TransformerConfig
+from models.fields import keys_of, value_type
 from models.layers.positions import resolve_rates
 from train.errors import UserError, nearest
 from train.run.checkpoint import MODEL, check_peer, load_weights, run_files, task_of, warn_of_old_average
@@ -97,11 +98,13 @@ def initialize(
     expected = {name: parameters[name].shape for name in names}
     problems = mismatches(expected, weights if not patterns else {n: weights[n] for n in names if n in weights})
     if problems:
+        if not patterns:
+            problems = size_differences(model.config, model_config(checkpoint.state)) or problems
         more = f" and {len(problems) - MAX_LISTED} more" if len(problems) > MAX_LISTED else ""
         raise UserError(
             f"train.init: expected the parameters of this model in {folder / MODEL}; got "
-            f"{'; '.join(problems[:MAX_LISTED])}{more}; try the [model] and tokenizer of that run, or train.init_only "
-            "with patterns of the parameters that fit"
+            f"{'; '.join(problems[:MAX_LISTED])}{more}; try the [model] and tokenizer of that run, which apply if you "
+            "omit CONFIG, or train.init_only with patterns of the parameters that fit"
         )
     if not patterns:
         check_same_computation(model.config, model_config(checkpoint.state), folder)
@@ -115,6 +118,13 @@ def initialize(
         parameters[name].assign(npx.from_host(weights[name]))
     warn_of_old_average(source, folder, checkpoint.state, on_warning)
     return f"starting from {len(names)} of {len(parameters)} parameters of {folder}"
+
+
+def size_differences(config: TransformerConfig, source: TransformerConfig) -> list[str]:
+    """Return a description of each key of [model] that differs and that may change the shapes of the weights."""
+    names = [f.name for f in keys_of(type(config)) if value_type(f) is not float and f.name not in COMPUTATION_KEYS]
+    values = ((name, getattr(config, name), getattr(source, name)) for name in names)
+    return [f"{name} = {to_toml(theirs)} instead of {to_toml(ours)}" for name, ours, theirs in values if ours != theirs]
 
 
 def has_same_text_tokenizer(model: SequenceModel, folder: Path, state: Mapping[str, Any], tokenizer: Any) -> bool:

@@ -332,7 +332,9 @@ class SearchSection:
     """[search]: Defaults of `translate` and `parse`, which their options override. Validations search greedily."""
 
     beam: int = key(4, "Beam size: hypotheses per sentence; 1 is greedy search.", within="[1, 512]", may_change=True)
-    alpha: float = key(0.6, "Exponent of the length penalty; 0 disables it.", within="[0, 10]", may_change=True)
+    alpha: float = key(
+        0.6, "Exponent of the length penalty (search.penalty); 0 disables it.", within="[0, 10]", may_change=True
+    )
     penalty: str = key(
         "paper",
         "Score = log-probability / penalty: ((5 + |Y|) / 6)^alpha (paper), or |Y|^alpha (length: fairseq, Marian,"
