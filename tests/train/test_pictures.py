@@ -166,7 +166,7 @@ def test_a_users_file_is_not_overwritten_by_alternative_text(tmp_path, uninterru
         (["heads", "--input", "one", "--kind", "corss", "--out", "a.svg"], "got 'corss'; try cross"),
         (
             ["memory", "--input", "one", "--out", "a.svg"],
-            "--input applies only to heads and beam; got memory; omit --input",
+            "--input applies only to heads and beam; got memory; try without --input",
         ),
         (["beam", "--input", "\u200b\ud800", "--out", "a.svg"], "expected UTF-8"),
     ],

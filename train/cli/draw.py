@@ -82,7 +82,7 @@ def draw(
     }.items():  # fmt: skip
         if value not in (None, "") and what not in pictures:
             raise UserError(
-                f"draw: --{name} applies only to {' and '.join(pictures)}; got {what}; omit --{name}"
+                f"draw: --{name} applies only to {' and '.join(pictures)}; got {what}; try without --{name}"
             )
     use_device(device)
     if what not in ("heads", "beam"):
