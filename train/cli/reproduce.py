@@ -158,7 +158,7 @@ def table2(
             runs[pair] = TrainedRun(run, src, ref, devices, sustained)
         elif run or src or ref:
             options = f"--{pair}, --{pair}-src and --{pair}-ref"
-            raise UserError(f"table2: expected a run and both sides of its test set; got only part of these; try {options}")
+            raise UserError(f"table2: expected a run and both sides of its test set; got only a part; try {options}")
     use_device(device)
     run_table2(out, runs)
     print((out / "table2.md").read_text("utf-8"), end="")
