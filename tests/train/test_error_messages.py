@@ -322,7 +322,7 @@ def test_suggested_paths_are_quoted_for_the_shell(uninterrupted, tmp_path, capfd
         ),
         (
             ["translate", "--model", run, "--model", other],
-            f"try training the model with --set data.tokenizer='{run}/tok",
+            f"try training one of them with --set data.tokenizer='{run}/tok",
         ),
     ):
         assert attempt in error_line(capfd, *arguments)
@@ -352,7 +352,7 @@ def test_a_picture_of_the_validation_text_needs_one(copy, tmp_path, capfd):
     config = (copy / "config.toml").read_text(encoding="utf-8")
     (copy / "config.toml").write_text(re.sub(r"(valid_(src|tgt)) = .*", r'\1 = ""', config), encoding="utf-8")
     err = error_line(capfd, "draw", copy, "roles", "--out", tmp_path / "roles.svg")
-    assert err.endswith(": expected a run with a text data.valid_src; got a run without this text; try another run\n")
+    assert err.endswith(": expected a run with data.valid_src; got a run in which it is empty; try another run\n")
     assert not (tmp_path / "roles.svg").exists()
 
 

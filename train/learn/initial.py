@@ -32,7 +32,7 @@ COMPUTATION_KEYS = (
 def select(key: str, patterns: str, names: Iterable[str]) -> list[str]:
     """Return the names that match a pattern of the configuration key `key`, in their original order.
 
-    Raises UserError for a pattern that matches none.
+    Raises UserError for a pattern that matches no name.
     """
     names = list(names)
     parts = [part.strip() for part in patterns.split(",") if part.strip()] or [patterns] * bool(patterns)
@@ -47,7 +47,7 @@ def select(key: str, patterns: str, names: Iterable[str]) -> list[str]:
 
 
 def select_frozen(patterns: str, names: Collection[str]) -> list[str]:
-    """Return the names that match `patterns` of train.freeze. Raises UserError if none would remain."""
+    """Return the names that match `patterns` of train.freeze. Raises UserError if all names match."""
     frozen = select("train.freeze", patterns, names)
     if len(frozen) == len(names):
         raise UserError(
@@ -58,7 +58,7 @@ def select_frozen(patterns: str, names: Collection[str]) -> list[str]:
 
 
 def freeze(model: Module, patterns: str) -> None:
-    """Exclude the parameters that match `patterns` from training. Raises UserError if none would remain."""
+    """Exclude the parameters that match `patterns` from training. Raises UserError if all of them match."""
     parameters = dict(model.named_parameters())
     for name in select_frozen(patterns, parameters):
         parameters[name].requires_grad = False
@@ -71,7 +71,7 @@ def initialize(
     tokenizer: TextTokenizer,
     on_warning: Callable[[str], object] = warnings.warn,
 ) -> str:
-    """Copy weights of another run into a model, and return a line that describes them.
+    """Copy weights of another run into a model, and return a line that says which ones.
 
     Args:
         model: the model, whose parameters are not yet in a flat buffer.
@@ -128,7 +128,7 @@ def size_differences(config: TransformerConfig, source: TransformerConfig) -> li
 
 
 def has_same_text_tokenizer(model: SequenceModel, folder: Path, state: Mapping[str, Any], tokenizer: Any) -> bool:
-    """Return whether two models predict labels and tokenize text in the same way: this one and that of a checkpoint."""
+    """Return whether `model` and the model of a checkpoint predict labels and have the same tokenizer for text."""
     if model.data_kind != "labels" or ARCHITECTURES[model_config(state).architecture].data_kind != "labels":
         return False
     source: Any = task_of(state).load_tokenizer(run_files(folder)[0])
@@ -136,7 +136,10 @@ def has_same_text_tokenizer(model: SequenceModel, folder: Path, state: Mapping[s
 
 
 def check_same_computation(config: TransformerConfig, source: TransformerConfig, folder: Path) -> None:
-    """Raise UserError unless equal weights give the same function with `config` and `source`, read from `folder`."""
+    """Raise UserError if models with the same weights compute different functions with `config` and with `source`.
+
+    `source` is the configuration of the checkpoint `folder`.
+    """
 
     def computation(c: TransformerConfig) -> dict[str, Any]:
         rates = resolve_rates(c.positions == "sinusoidal_halves", c.position_rates)

@@ -15,7 +15,7 @@ from train.run.metric_files import LineFile, MetricCopy, csv_copy, tensorboard_c
 from train.run.state import RunState
 from train.tasks.protocols import TextTokenizer
 
-# Training has diverged if the loss is this many times that of uniform probabilities; an untrained model is below 2.
+# Training has diverged if the loss exceeds that of uniform probabilities by this factor; it is below 2 before training.
 DIVERGENCE_FACTOR = 5
 
 
@@ -204,7 +204,7 @@ class RunReport:
     def log_start(
         self, state: RunState, checkpoint: Path | None, corpora: Mapping[str, Any], warnings: Iterable[str], setup: str
     ) -> None:
-        """Report the start of a run: skipped checkpoints, texts, and `setup`, the sizes of model and batches."""
+        """Report the start of a run: the warnings, the texts, and `setup`, which describes model and batches."""
         for text in warnings:
             self.write_line(text, always=True)
         for name, part in (("training", "train"), ("validation", "valid")):
@@ -260,9 +260,9 @@ def network_percentage(network: float, seconds: float) -> str:
 
 
 def vocabulary_sizes(tokenizer: TextTokenizer, data: Any, trained_kinds: Collection[str]) -> str:
-    """Return the sizes of the vocabularies as text, with data.vocab_size if a trained tokenizer is smaller.
+    """Describe the sizes of the vocabularies; name data.vocab_size if the training text has yielded fewer subwords.
 
-    `data` is the [data] table. data.tokenizer is one of `trained_kinds` if the run has trained the tokenizer.
+    `data` is the [data] table. `trained_kinds` are the values of data.tokenizer for which a run trains a tokenizer.
     """
     n_sources = tokenizer.src_vocab_size
     sizes = f"{n_sources:,} + {tokenizer.vocab_size:,}" if n_sources else f"{tokenizer.vocab_size:,}"
