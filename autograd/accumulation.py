@@ -29,7 +29,7 @@ class GradientSum:
 
 
 def add_to_leaf(leaf: Any, gradient: Array, is_unshared: bool = False) -> None:
-    """Add a gradient to the `grad` of a leaf Tensor. If `is_unshared`, `grad` may become the array itself."""
+    """Add a gradient to the `grad` of a leaf Tensor. Unless `is_unshared`, `grad` is a copy."""
     if leaf.grad is not None:
         leaf.grad += gradient
     elif is_unshared:

@@ -72,7 +72,7 @@ def checkpoint(function: Callable[..., Tensor], *args: Any, **kwargs: Any) -> Te
 
 
 def gradient_collector(gradients: dict[int, Array], i: int, data: Array) -> Tensor:
-    """Return a Tensor of `data` whose complete gradient the backward pass stores in gradients[i]."""
+    """Return a Tensor with this data; the backward pass stores its complete gradient in gradients[i]."""
 
     def collect(g: Array) -> tuple[Array | None, ...]:
         gradients[i] = npx.asarray(g)

@@ -15,7 +15,7 @@ def checked_values(data: Any) -> Any:
 
 
 def reject_operands(name: str, dtypes: Collection[Any], hidden: list[Any]) -> NoReturn:
-    """Raise TypeError for Tensors that no gradient would reach (`hidden`), or for mixed floating dtypes."""
+    """Raise TypeError for Tensors in lists or options (`hidden`), which get no gradient, or mixed floating dtypes."""
     if hidden:
         raise TypeError(
             f"{name}: expected each Tensor as a separate positional argument; got a Tensor in a list, a tuple or an "
@@ -86,7 +86,7 @@ def reject_changed_weights(name: str) -> NoReturn:
 def reject_consumed_graph(name: str) -> NoReturn:
     """Raise RuntimeError because an earlier backward pass consumed the operation `name`."""
     raise RuntimeError(
-        f"backward: expected a fresh graph; got a graph whose operation {name!r} an earlier backward has consumed; "
+        f"backward: expected a fresh graph; got a graph in which an earlier backward has consumed {name!r}; "
         "try recomputing the result, or summing the losses and calling backward once"
     )
 

@@ -13,10 +13,10 @@ gradients that arrive at each parent. The closure of a vjp holds the arrays that
 engine drops a vjp as soon as it has run.
 
 Five rules keep the engine simple and fast:
-- Nodes are numbered in order of creation. Inputs are created before outputs, so backward begins with the last number.
-- A vjp never writes to the gradient it receives, so one array can serve several parents without a copy.
-- The engine sums the gradients that arrive at a node. It borrows the first one, adds the second one to it in a new
-  array, and adds later ones in place. If a leaf already has a `grad`, the engine adds to this array directly.
+- Nodes are numbered in order of creation. Inputs are created before outputs, so backward begins at the highest number.
+- A vjp never writes to the gradient it receives, so several parents can receive the same array without a copy.
+- The engine sums the gradients that arrive at a node. It borrows the first one, writes the sum of the first two to a
+  new array, and adds later ones to this array. If a leaf already has a `grad`, the engine adds to this array directly.
 - A vjp marked with `adds_in_place` also receives the arrays in which the gradients of its parents are summed. For each
   parent it either adds to that array and returns it, or returns a new array that the engine may keep.
 - A vjp may have an attribute `recompute_fn`: a function that recomputes the operation's output, bit for bit, for later
@@ -43,7 +43,7 @@ VJP = Callable[..., tuple[Array | None, ...]]  # its arguments are g and, with `
 Result = tuple[Array, VJP]  # result of an operation on arrays
 
 FLOATS = ("float16", "bfloat16", "float32", "float64")
-_clock = count()  # advances with each new node and each change of weights, so that backward can compare the two
+_clock = count()  # numbers nodes and changes of weights in one sequence, so that backward knows which came first
 _grad_enabled = Scoped(True)
 _observer: Scoped[Any] = Scoped(None)  # an Observer (observe.py), or None
 
@@ -144,7 +144,7 @@ def differentiable(function: Callable[..., Result]) -> Callable[..., Tensor]:
         arrays, dtypes = [], []
         items = [*kwargs.values()]
         wants_gradient = False
-        for a in args:  # one loop: an operation on small arrays spends most of its time here
+        for a in args:  # a single loop, because it takes most of the time of an operation on small arrays
             if isinstance(a, Tensor):
                 wants_gradient = wants_gradient or a.requires_grad
                 a = a.data
@@ -182,17 +182,18 @@ def record_node(name: str, output: Any, vjp: VJP, args: tuple[Any, ...], wants_g
 
 
 def next_version() -> int:
-    """Return a version for values that have just changed; all nodes computed from the old values have lower numbers."""
+    """Return a version number for changed values, above the numbers of all nodes computed from the old values."""
     return next(_clock)
 
 
 def adds_in_place(vjp: VJP) -> VJP:
     """Mark vjp(g, accumulate_into=NO_TARGETS) as one that can add gradients to existing sums.
 
-    `accumulate_into` has an entry for each argument: None if there is no sum yet, or else a contiguous array with the
-    sum so far, in the argument's shape and in its dtype or a wider one. A vjp that adds to `accumulate_into[i]` returns
-    this array at position i. It may also ignore the array and return the gradient in a new one. Every other array that
-    it returns must be new, not g or an array in use, but several arguments may share one.
+    `accumulate_into` has an entry for each argument: None if there is no sum yet, otherwise a contiguous array with the
+    sum so far. The array has the argument's shape, and its dtype or a wider one. A vjp that adds to
+    `accumulate_into[i]` returns this array at position i. It may also ignore the array and return the gradient in a new
+    one. Every other array that it returns must be new: neither g nor an array that is used elsewhere. It may return the
+    same new array for several arguments.
     """
     vjp.adds_in_place = True  # type: ignore[attr-defined]
     return vjp
@@ -266,7 +267,7 @@ def backward(tensor: Tensor, g: Any = None, on_leaf_done: Callable[[Tensor], obj
     sums = {tensor.node: GradientSum(g, is_owned=False)}
     while nodes:
         node = nodes.pop()
-        if node not in sums:  # a vjp returned None on every path to it
+        if node not in sums:  # no gradient arrived: a vjp returned None on every path to the node
             continue
         g = sums.pop(node).array
         vjp, parents = node.vjp, node.parents

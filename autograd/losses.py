@@ -12,8 +12,8 @@ from npx import NO_TARGETS, Array, GradientTargets, LabelSmoothing
 def cross_entropy(logits: Array, targets: Array, smoothing: LabelSmoothing = LabelSmoothing()) -> Result:
     """Label-smoothed cross entropy, summed over the targets that are not padding.
 
-    logits (..., V); targets (...) integers. The loss of float16 and bfloat16 logits is float32, because a sum over a
-    batch exceeds their precision.
+    logits (..., V); targets (...) integers. For float16 and bfloat16 logits, the loss is float32, because 16 bits are
+    not precise enough for a sum over a batch.
 
     Args:
         smoothing: see npx/kernels/cross_entropy.py. Its pad_id (default 0) is the padding class; with -1, every

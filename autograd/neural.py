@@ -327,7 +327,7 @@ def merged_attention(
     `npx.should_rematerialize(y)`, neither the attention weights nor the output is saved: backward recomputes both.
 
     Args:
-        merged: one array of queries, keys and values, or an array of queries and one of keys and values.
+        merged: one array with queries, keys and values, or two arrays: one with queries, and one with keys and values.
         shapes: for each array, the number of heads and the head size of each part.
         recompute_inputs: for each array, a function that recomputes it in backward, or None.
 

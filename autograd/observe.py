@@ -50,7 +50,7 @@ def calling_modules() -> list[Any]:
         if frame.f_code.co_varnames[:1] == ("self",):
             values = frame.f_locals
             module = values.get("self")
-            if sys.version_info < (3, 13):  # f_locals is a copy that the frame caches; it would keep its arrays alive
+            if sys.version_info < (3, 13):  # f_locals is a copy that the frame caches and that would keep arrays alive
                 values.clear()
             if hasattr(module, "named_children") and (not modules or modules[-1] is not module):
                 modules.append(module)
@@ -90,8 +90,8 @@ class Step:
     parents: list[int]  # numbers of nodes; leaves have negative numbers
     saved_bytes: int = 0  # bytes of the arrays that its vjp closes over
     visit: int | None = None  # position in the backward pass; None if not reached
-    g: Array | None = None  # the gradient it received
-    gradients: list[Array | None] = field(default_factory=list)  # one for each parent that requires a gradient
+    g: Array | None = None  # the gradient that its vjp received
+    gradients: list[Array | None] = field(default_factory=list)  # from the vjp, for parents that require a gradient
     handling: list[str] = field(default_factory=list)  # how the engine handles each of these gradients
 
 

@@ -168,7 +168,8 @@ def minimum(a: Operand, b: Operand) -> Result:
 def _choice_grad(g: Array, a: Operand, b: Operand, a_wins: Array) -> tuple[Array | None, ...]:
     """Return the gradients (ga, gb) of a choice between a and b.
 
-    Where a == b, both are g / 2. Elsewhere, the chosen one gets g and the other one 0; `a_wins` is True where it is a.
+    Where a == b, both gradients are g / 2. Elsewhere, the chosen operand gets g and the other one 0. `a_wins` is True
+    where a is chosen.
     """
     ga = g * npx.where(a == b, 0.5, a_wins).astype(g.dtype)
     return unbroadcast(ga, a), unbroadcast(g - ga, b)

@@ -12,7 +12,7 @@ from npx import Array
 
 
 class SavedArrays(NamedTuple):
-    """The arrays with the same shape and dtype that one operation saves: their number and total size in bytes."""
+    """A group of saved arrays: those of one operation with the same shape and dtype. `nbytes` is their total size."""
 
     operation: str
     n_arrays: int

@@ -1,7 +1,7 @@
 """The operators and methods of a Tensor: each applies the operation of the same name.
 
-`TensorMethods` is the base class of `autograd.engine.Tensor`. It finds operations by name in `OPERATIONS`, where
-`differentiable` registers them, so neither this module nor the engine imports an operation.
+`TensorMethods` is the base class of `autograd.engine.Tensor`. Its methods look up operations by name in `OPERATIONS`,
+where `differentiable` registers them, so neither this module nor the engine imports an operation.
 """
 
 from collections.abc import Callable, Iterator, Sequence

@@ -29,7 +29,7 @@ class Slip(NamedTuple):
     text: str
     code: CodeType
     inserted: frozenset[str]
-    rank: int  # of several slips with the same results, the one with the lowest rank is reported
+    rank: int  # if several slips have the same results, the one with the lowest rank is reported
 
     def module(self) -> ModuleType:
         module = ModuleType("slip")

@@ -16,8 +16,8 @@ class DecodingState:
     A state may contain other states, as attributes or in lists with one state per layer.
 
     Attributes:
-        projection: the output projection (D, V), copied once for all steps, because a matmul with few rows reads the
-            columns of a transposed matrix slowly; None before the first step.
+        projection: the output projection (D, V), or None before the first step. It is a copy made once for all steps,
+            because a matmul with few rows is slow if it reads the columns of a transposed matrix.
     """
 
     projection: npx.Array | None = None
@@ -51,9 +51,9 @@ class KeyValueCache(DecodingState):
     """Keys (R, capacity, H, d_k) and values (R, capacity, H, d_v) of the `length` positions so far.
 
     Hypotheses with a common prefix have equal keys and values at the positions of this prefix. On the host, `select`
-    therefore copies only the positions after the common prefix, which are few if the hypotheses are long. `stamps` (R,
-    length) identifies prefixes: two rows with equal stamps at a position are equal up to and including that position.
-    On a GPU `stamps` is None, because copying everything is faster than finding the prefixes.
+    therefore copies only the positions after the common prefix; in long hypotheses, these are few. `stamps` (R, length)
+    identifies prefixes: two rows with equal stamps at a position are equal up to and including that position. On a GPU
+    `stamps` is None, because copying everything is faster than finding the prefixes.
     """
 
     def __init__(self, keys: npx.Array, values: npx.Array, length: int) -> None:
@@ -97,7 +97,7 @@ class KeyValueCache(DecodingState):
             self.stamps = old_stamps[rows]
         if old_stamps is not None and len(rows) <= len(old_stamps):
             differs = self.stamps != old_stamps[: len(rows)]  # (R, T)
-            end = host.ones((len(rows), 1), bool)  # makes every row differ after its last position
+            end = host.ones((len(rows), 1), bool)  # so that argmax finds a difference in every row
             prefix = host.concatenate([differs, end], axis=1).argmax(axis=1)  # (R,) length of the common prefix
             row, position = host.nonzero(host.arange(self.length) >= prefix[:, None])
             for x in (self.keys, self.values):
@@ -112,7 +112,7 @@ class KeyValueCache(DecodingState):
 
 
 def equal_runs(values: npx.Array) -> tuple[npx.Array, int]:
-    """Return the value of each run of equal values, and the length that all runs have.
+    """Return the value of each run of equal values, and the common length of the runs.
 
     If the lengths differ, each value counts as a run: the result is (values, 1).
     """

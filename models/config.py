@@ -15,7 +15,7 @@ from npx.messages import suggest_arguments
 
 
 def add_former_defaults(values: Mapping[str, Any]) -> dict[str, Any]:
-    """Return a model's stored keys, with the values that older versions used for keys they did not have yet.
+    """Return a model's stored keys plus missing newer ones, with the values that versions without these keys used.
 
     Versions without `position_rates` used the paper's rates for both layouts of the sinusoids.
     """

@@ -115,7 +115,7 @@ def check_architecture(c: Any) -> None:
 
 
 def check_buckets(c: Any) -> None:
-    """Raise ValueError unless position_buckets is even and position_distance is above half of it."""
+    """Raise ValueError unless position_buckets is even and position_distance is greater than half of it."""
     n, distance = c.position_buckets, c.longest_distance
     if n % 2:
         raise ValueError(f"position_buckets: expected an even number; got {n}; try {n + 1}")
@@ -126,10 +126,10 @@ def check_buckets(c: Any) -> None:
 
 
 def check_source_vocabulary(c: Any) -> None:
-    """Raise ValueError for a separate source vocabulary that is too small, or whose embedding `tying` would share."""
+    """Raise ValueError if a separate source vocabulary is too small or cannot be combined with the value of `tying`."""
     if not VOCABULARY.fits(c.src_vocab_size) or c.src_vocab_size <= max(special_ids(c).values()):
         raise ValueError(
-            f"src_vocab_size: expected {VOCABULARY.describe()}, above the special ids; got {c.src_vocab_size!r}"
+            f"src_vocab_size: expected {VOCABULARY.describe()}, greater than all special ids; got {c.src_vocab_size!r}"
         )
     if c.tying == "all":
         raise ValueError(

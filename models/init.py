@@ -52,8 +52,8 @@ def uniform(n_in: int, *n_out: int, gain: float | tuple[float, ...] = 1.0) -> np
 
     "xavier": a = gain sqrt(6 / (n_in + n_out)) (Glorot and Bengio, 2010). "uniform_unit_scaling": a = gain
     sqrt(3 / n_in), which gives x W the variance of x (Sussillo and Abbott, 2014; TensorFlow's name). Returns
-    (n_in, sum(n_out)). With several n_out, one matrix is sampled for each, with its own a, and the matrices are
-    concatenated. `gain` is one number, or one for each matrix.
+    (n_in, sum(n_out)). With several n_out, one matrix is sampled for each, with a separate value of a, and the matrices
+    are concatenated. `gain` is one number, or one for each matrix.
     """
     if _shapes_only.get():
         return full(0, n_in, sum(n_out))

@@ -15,7 +15,7 @@ import npx
 from autograd.engine import next_version
 from models.module import Module
 
-CHUNK_SIZE = 1 << 17  # number of elements up to which neighboring gradients are concatenated
+CHUNK_SIZE = 1 << 17  # neighboring gradients are concatenated up to this total number of elements
 
 
 class FlatParameters:
@@ -75,7 +75,7 @@ class FlatParameters:
             p.buffer = reference
             self.spans[name] = span
             start = span.stop
-        if self.low_precision is not None:  # untrained parameters need the compute dtype too
+        if self.low_precision is not None:  # parameters that are not trained need the compute dtype too
             for p in module.parameters():
                 if not p.requires_grad:
                     p.master = p.weights
@@ -89,8 +89,8 @@ class FlatParameters:
 
     def __reduce_ex__(self, protocol: Any) -> Any:
         raise TypeError(
-            "FlatParameters: cannot be copied or pickled without its module, and neither can an Adam, which contains "
-            "a FlatParameters; try copying the module, then Adam(copy) and load_state_dict"
+            "FlatParameters and Adam, which contains one, cannot be copied or pickled without the module; "
+            "try copying the module, then Adam(copy) and load_state_dict"
         )
 
     def shard_to(self, spans: Sequence[slice]) -> None:
@@ -124,7 +124,7 @@ class FlatParameters:
         return self.grad
 
     def gradient_chunks(self) -> Iterator[tuple[slice, npx.Array]]:
-        """Yield (span of the flat arrays, gradient) for one chunk after the other. Missing gradients are zeros."""
+        """Yield (span of the flat arrays, gradient) for each chunk in order. Missing gradients are zeros."""
         if self.grad is not None:
             yield slice(0, self.size), self.flatten_grad()
             return

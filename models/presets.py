@@ -27,8 +27,8 @@ PRESETS: dict[str, dict[str, Any]] = {
     "D-ls0.0": {},
     "D-ls0.2": {},
     "E-learned": {"positions": "learned"},
-    # Section 6.3, constituency parsing: 4 layers of width 1024, otherwise as base (WSJ only) and big (semi-supervised).
-    # The paper tuned dropout on section 22 without reporting it; these rates are from the authors' code.
+    # Section 6.3, constituency parsing: base (trained on WSJ only) and big (semi-supervised), with 4 layers of width
+    # 1024. The paper tuned dropout on section 22 without reporting it; these rates are from the authors' code.
     "parsing-wsj": {"d_model": 1024, "n_layers": 4, "dropout": 0.2, "attention_dropout": 0.2},
     "parsing-semi": {**BIG, "n_layers": 4, "dropout": 0.1},
     # Not in the paper: a small parser for a few thousand trees, and the Multi30k model of Wu et al. (ACL 2021).

@@ -40,15 +40,16 @@ from npx.registry import Registry
 from npx.scoped import Scoped
 from npx.settings import KERNEL_MODES, read_setting
 
-# Allowed error relative to the largest magnitude, or to 1 if that is larger. The largest magnitude is taken over the
-# array or, in float64, where the tolerance is far above the rounding error, over each row.
+# Allowed error, relative to the largest magnitude in the array, or to 1 if that is larger. In float64, whose tolerance
+# is far above the rounding error, each row uses its own largest magnitude instead.
 TOLERANCE = {"float16": 2e-3, "bfloat16": 2e-2, "float32": 2e-5, "float64": 1e-11}
 
 Output = tuple[Array, Any]  # the result of a version with a gradient: y and the saved values
 KERNELS: Registry["Kernel"] = Registry("kernel")
 _mode: Scoped[str] = Scoped(read_setting("NPX_KERNELS"))
-# Larger arrays are recomputed in the backward pass. Saving arrays of up to 2 MiB makes a training step 8% faster for
-# d_model = 128 or 256, and such a model is so small that the saved arrays need little memory.
+# Arrays with more bytes are recomputed in the backward pass instead of saved. Saving arrays of up to 2 MiB makes a
+# training step 8% faster for d_model = 128 or 256, and such a model is so small that the saved arrays need little
+# memory.
 REMATERIALIZED_BYTES = 2 << 20
 _rematerialized_bytes: Scoped[float] = Scoped(REMATERIALIZED_BYTES)
 
@@ -187,7 +188,7 @@ class Gradient(Versions):
 
 
 def map_arrays(function: Callable[[Any], Any], value: Any) -> Any:
-    """Return a value with `function` applied to each array in it, including those in dicts and (named) tuples.
+    """Apply `function` to every array in a value, including arrays in dicts and (named) tuples; return the result.
 
     A tuple in which nothing changes is returned as is, because rebuilding it would lose the attributes of a subclass
     such as `DeviceKey`.
@@ -203,7 +204,7 @@ def map_arrays(function: Callable[[Any], Any], value: Any) -> Any:
 
 
 def copy_arrays(value: Any) -> Any:
-    """Return a value with copies of the arrays in it."""
+    """Return a value in which every array is replaced by a copy."""
     return map_arrays(lambda x: x.copy(), value)
 
 
@@ -211,17 +212,15 @@ def compare(name: str, expected: Any, result: Any, computed_in: str = "float64")
     """Raise KernelMismatch unless two results (arrays, numbers, None, or tuples or dicts of these) agree.
 
     Args:
-        computed_in: the dtype of the computation. Its tolerance applies if it exceeds the tolerance of the compared
-            arrays, for example if low-precision gradients are added to float32 arrays.
+        computed_in: the dtype of the computation. If it is less precise than the dtype of the compared arrays, its
+            tolerance applies, for example if 16-bit gradients are added to float32 arrays.
     """
     if (expected is None) != (result is None):
         kinds = type(expected).__name__, type(result).__name__
-        raise KernelMismatch(f"{name}: the reference returns {kinds[0]}, the fast version {kinds[1]}")
+        raise KernelMismatch(f"{name}: expected {kinds[0]}, as from the reference; got {kinds[1]}")
     if isinstance(expected, tuple):
         if len(expected) != len(result):
-            raise KernelMismatch(
-                f"{name}: the reference returns {len(expected)} results, the fast version {len(result)}"
-            )
+            raise KernelMismatch(f"{name}: expected {len(expected)} results, as from the reference; got {len(result)}")
         for i, (e, r) in enumerate(zip(expected, result, strict=True)):
             compare(f"{name}[{i}]", e, r, computed_in)
     elif isinstance(expected, dict):
@@ -234,8 +233,8 @@ def compare(name: str, expected: Any, result: Any, computed_in: str = "float64")
 def _compare_arrays(name: str, expected: Array, result: Array, computed_in: str) -> None:
     if expected.shape != result.shape or expected.dtype != result.dtype:
         raise KernelMismatch(
-            f"{name}: the reference returns {expected.shape} {expected.dtype}, "
-            f"the fast version {result.shape} {result.dtype}"
+            f"{name}: expected {expected.shape} {expected.dtype}, as from the reference; "
+            f"got {result.shape} {result.dtype}"
         )
     e = to_host(expected).astype(np.float64)
     r = to_host(result).astype(np.float64)
@@ -254,8 +253,8 @@ def _compare_arrays(name: str, expected: Array, result: Array, computed_in: str)
         distance = np.where(close, -1, np.nan_to_num(distance, nan=np.inf))
         worst = np.unravel_index(np.argmax(distance), e.shape)
         raise KernelMismatch(
-            f"{name}: reference {e[worst]!r}, fast version {r[worst]!r} at {tuple(map(int, worst))} "
-            f"of {e.shape}, {expected.dtype}, {array_module(expected).__name__}"
+            f"{name}: expected {e[worst]}, as from the reference, at index {tuple(map(int, worst))}; "
+            f"got {r[worst]} (shape {e.shape}, {expected.dtype}, {array_module(expected).__name__})"
         )
 
 

@@ -51,7 +51,7 @@ class Range:
         return text
 
     def normalize_number(self, value: Any) -> str:
-        """Return the number that a user may have meant, as plain digits, or "" if there is none in the range.
+        """Return the number that a user may have meant, as plain digits, or "" if no such number is in the range.
 
         "5,000" and "5k" become "5000" and, for a float, "0,5" becomes "0.5".
         """

@@ -20,7 +20,7 @@ THREAD_ORDERS = ("forward", "reverse", "random")
 
 
 class Setting(NamedTuple):
-    """The valid values of a variable, its default, and the value that an error message advises to try."""
+    """The valid values of a variable, its default, and the value that error messages suggest."""
 
     range: Range
     default: str

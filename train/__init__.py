@@ -1,7 +1,7 @@
 """Training: tokenization, batches, Adam, the training loop, checkpoints, metrics and the command line.
 
 Each package imports only packages to its left in this list: text, metrics, tasks, run, learn, formats, viewer,
-experiments, cli. All may import the modules next to these packages. The names below are loaded on first use.
+experiments, cli. Every package may import the modules directly in `train/`. The names below are loaded on first use.
 """
 
 from __future__ import annotations

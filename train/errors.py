@@ -9,7 +9,7 @@ from npx.messages import one_line as one_line
 from npx.messages import pip_install as pip_install
 from npx.messages import plural as plural
 
-OTHER_CHOICES = {  # for each option, names of values in other programs
+OTHER_CHOICES = {  # maps an option to names that other programs use, each with the value to suggest
     "--tokenizer": dict.fromkeys(("sentencepiece", "spm", "unigram"), "bpe"),
     "--metric": dict.fromkeys(("comet", "bleurt", "bertscore"), "chrf, because neural metrics are out of scope")
     | {"bleu_lc": "bleu_13a_lc"},
@@ -37,7 +37,7 @@ def quote(path: object) -> str:
 def check_choice(name: str, value: str, choices: Collection[str], otherwise: str = "") -> None:
     """Raise UserError unless `value` is one of the choices of `name`.
 
-    The message suggests a similar choice, or else `otherwise`.
+    The message suggests a similar choice or, if there is none, `otherwise`.
     """
     if value not in choices:
         similar = difflib.get_close_matches(value, choices, n=1)

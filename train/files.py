@@ -46,7 +46,7 @@ REMEDIES = {stat.S_IFDIR: "the path of a file inside it", stat.S_IFIFO: "writing
 PathLike = str | os.PathLike[str]
 SETTLING_NANOSECONDS = 2 * 10**9  # see `text_digest`
 files_read: set[tuple[int, ...]] = set()  # the `identity` of each file that the command has read, up to a limit
-MAX_FILES_READ = 4096  # a long training run reads more files, but writes none that the user names
+MAX_FILES_READ = 4096  # only training runs read more, and they write no file that the user names
 MISSING = "a path that does not exist"
 WOULD_REPLACE_A_FILE = "this output would replace an input or another output; try another path"
 THEN_RETRY, THEN_RESUME = "then the same command again", "then --resume"  # the end of the message of a WriteError
@@ -223,7 +223,7 @@ def atomic_write(path: PathLike, mode: str = "b", write_through: bool = False) -
             with open(descriptor, f"w{mode}", **options) as file:
                 file.truncate(0)
                 if os.path.isfile(target) and not os.path.islink(target):
-                    os.fchmod(descriptor, target.stat().st_mode & 0o777)  # not setuid, because the owner may differ
+                    os.fchmod(descriptor, target.stat().st_mode & 0o777)  # no setuid bit, because the owner may differ
                 yield file
                 file.flush()
                 os.fsync(descriptor)
@@ -341,8 +341,8 @@ def make_folder(path: Path) -> None:
 def disk_errors(target: str, next_step: str = "") -> Iterator[None]:
     """Convert errors of system calls to WriteError, except for a closed pipe.
 
-    `next_step` (default THEN_RETRY) is the end of the message. It also replaces the end of a WriteError from a nested
-    block.
+    `next_step` (default THEN_RETRY) is the end of the message. If it is given, it also replaces the end of a WriteError
+    that a nested block raises.
     """
     try:
         yield
@@ -394,6 +394,6 @@ def open_for_appending(path: PathLike) -> IO[Any]:
 
 
 def error_number(error: Exception) -> int:
-    """Return the errno of an error, or 0 without one. safetensors states it only in the text of its exceptions."""
+    """Return the errno of an error, or 0 if it has none. Errors of safetensors contain it only in their text."""
     match = re.search(r"os error (\d+)", str(error))
     return getattr(error, "errno", None) or (int(match[1]) if match else 0)

@@ -1,6 +1,6 @@
 """JSON files that are checked when they are read: their structure by a schema, their content by a seal.
 
-The seal is the SHA-256 of the content. It is needed because a flipped bit in a number often gives another valid number.
+The seal is the SHA-256 of the content. It is needed because a number with a flipped bit is often still valid.
 """
 
 import hashlib
@@ -71,12 +71,11 @@ def read_sealed(path: PathLike) -> Any:
 
 
 def open_own_folder(out: Path, *marks: str, ignored: Collection[str] = ()) -> Any:
-    """Check that a command may write to the folder `out`; return its first valid mark's content, or None if it is new.
+    """Return the content of the first valid mark in the output folder `out`, or None if the folder is new.
 
     The `marks` are the sealed files that the command writes. A new folder contains nothing except the names in
-    `ignored` and perhaps an unfinished first mark, which is the first file that the command writes. Raises UserError
-    for any other folder, because it belongs to the user, for a folder that contains a link to another folder, and for a
-    new folder inside a run.
+    `ignored` and perhaps an unfinished first mark, which is the first file that the command writes. Any other folder
+    belongs to the user and raises UserError. So does a folder with a link to another folder, or a new folder in a run.
     """
     reject_links(*(path for path in (out.iterdir() if out.is_dir() else ()) if path.is_dir()))
     for mark in marks:

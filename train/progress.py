@@ -21,7 +21,7 @@ from typing import Any
 
 FIRST_LINE = 10.0  # seconds
 GROWTH = 0.1
-MIN_WIDTH_FOR_BARS = 90  # characters; a narrower terminal shows only text
+MIN_WIDTH_FOR_BARS = 90  # in characters; a narrower terminal shows no progress bars
 BAR_WIDTH = 24
 INDENT = "  "  # begins the continuation lines of a wrapped line
 
@@ -51,7 +51,7 @@ class Work:
 
     @property
     def done(self) -> int:
-        """The number of completed items. `time_left` depends on the time at which it last changed."""
+        """The number of completed items. Setting it also records the time, for `time_left`."""
         return self._done
 
     @done.setter

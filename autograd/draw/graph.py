@@ -62,7 +62,7 @@ def boxes(recorder: Recorder, names: dict[int, str] | None = None, max_boxes: in
 
 
 def module_boxes(recorder: Recorder) -> list[Box]:
-    """Return one box for each module, even if it is called several times, and the arrows along the flow of data."""
+    """Return one box for each module, however often it is called, and arrows that show how data flows."""
     modules: dict[str, Box] = {}
     counts: dict[str, int] = {}
     keys: dict[int, str] = {}

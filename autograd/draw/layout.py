@@ -71,7 +71,7 @@ class Layout:
         self.y = {key: pitch * (len(self.rows) - 0.5 - i) for i, row in enumerate(self.rows) for key in row}
 
     def _place(self, row: list[str], ideal: dict[str, float]) -> None:
-        """Place keys from left to right, each as near its ideal x as its left neighbor allows; then center the row."""
+        """Place keys from left to right, each as close to its ideal x as its left neighbor allows; then center them."""
         end = -1e9 if ideal else 0.0
         for key in row:
             half = self.width[key] / 2

@@ -17,7 +17,7 @@ from models.layers.positions import Positions, Sinusoids, Start
 from models.module import Module, Parameter
 from models.registry import POSITIONS
 
-DIVERGENCE_CHUNK = 1 << 22  # maximum number of logits in memory at a time, in each array of R-Drop's divergence
+DIVERGENCE_CHUNK = 1 << 22  # maximum number of logits in each array that R-Drop's divergence uses
 
 
 def checked_normalizer(given: float | None, targets: npx.Array, pad_id: int) -> float:
@@ -100,7 +100,7 @@ class SequenceModel(Module):
 
     @property
     def output_embedding(self) -> Tensor:
-        """The rows (V, D) of the output projection, one for each token or for each of the first `config.n_outputs`."""
+        """The output projection (V, D), with one row per token; only the first `config.n_outputs` rows, if set."""
         rows = self.embedding.weight if self.projection is None else self.projection
         n_outputs = self.config.n_outputs
         return rows if n_outputs is None else rows[:n_outputs]
@@ -165,7 +165,7 @@ class SequenceModel(Module):
     ) -> Tensor:
         """Return the label-smoothed cross entropy (), summed over the targets and divided by `loss_normalizer`.
 
-        This includes the output projection, so the logits of a complete batch are never in memory.
+        The output projection is fused with the loss, so the logits of a complete batch are never in memory.
 
         Args:
             hidden: the last layer's output (B, T, D), or packed (R, D).
@@ -197,7 +197,7 @@ class SequenceModel(Module):
         one). Like CE, the divergence is summed over targets, without padding, and divided by `loss_normalizer`.
 
         In training mode, the balance losses of the experts are added. They are multiplied by `config.balance_loss` and
-        by the fraction of the update's targets that are in this call: their number divided by `loss_normalizer`.
+        by this call's fraction of the update's targets, which is its number of targets divided by `loss_normalizer`.
         """
         options = tgt_ids, label_smoothing, smoothing_classes, loss_normalizer
         with collect_balance_losses() as balance_losses:
@@ -243,7 +243,7 @@ class SequenceModel(Module):
         return (terms.sum(axis=-1) * is_target.astype(dtype)).sum()
 
     def checked_ids(self, name: str, ids: Any, vocab_size: int | None = None) -> npx.Array:
-        """Return ids (B, T) on the host. Raises ValueError unless they are a matrix of ids of the vocabulary."""
+        """Return `ids` (B, T) on the host. Raises ValueError unless `ids` is a matrix of valid token ids."""
         ids = npx.to_host(ids)
         check_ids(name, ids, vocab_size or self.config.vocab_size, ndim=2)
         return ids

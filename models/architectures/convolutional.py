@@ -149,7 +149,7 @@ class ResidualConvolution(Layer):
             spec: the packing of x, or, for an encoder layer, the lengths of the sentences of padded x.
             cache: earlier positions.
         """
-        lengths = None if self.convolution.causal else spec.kv_lengths  # a decoder's kv_lengths are those of the memory
+        lengths = None if self.convolution.causal else spec.kv_lengths  # in a decoder, kv_lengths refers to the memory
         y = self.lower(ops.relu(self.norms[0](x)))
         y = self.convolution(ops.relu(self.norms[1](y)), spec.q_packing, lengths, cache)
         return x + self.dropout(self.upper(ops.relu(self.norms[2](y))))

@@ -19,7 +19,7 @@ class LanguageModel(SequenceModel):
     """Causal self-attention and feed-forward layers (Radford et al., 2018). `model(ids)`: (B, T) -> (B, T, V)."""
 
     data_kind = "text"
-    causal_kinds: tuple[str, ...] = ("text",)  # the keys of `attentions` whose layers are causal
+    causal_kinds: tuple[str, ...] = ("text",)  # the kinds (keys of `attentions`) that are causal
 
     def build(self, c: TransformerConfig) -> None:
         self.text_positions = self.make_positions()
@@ -38,10 +38,10 @@ class LanguageModel(SequenceModel):
         loss_normalizer: float | None = None,
         rdrop: float = 0.0,
     ) -> Tensor:
-        """Return the label-smoothed cross entropy () of each token after the first, given the tokens before it.
+        """Return the label-smoothed cross entropy () of the tokens, each predicted from the tokens before it.
 
         Args:
-            ids: (B, T+1).
+            ids: (B, T+1). The first token of each row is not predicted.
 
         Other arguments: see `Transformer.loss`.
         """
@@ -55,7 +55,7 @@ class LanguageModel(SequenceModel):
         )
 
     def checked_loss_inputs(self, ids: Any) -> tuple[npx.Array, ...]:
-        """Check ids and return the arrays for `loss_on_device`, on the host: the ids."""
+        """Check ids and return the host arrays that `loss_on_device` takes: only the ids."""
         return (self.checked_ids("text ids", ids),)
 
     def loss_on_device(self, ids: npx.Array, **options: Any) -> Tensor:
@@ -91,7 +91,7 @@ class LanguageModel(SequenceModel):
     # Decoding (models/search/protocol.py)
 
     def start(self, prompts: Any) -> tuple[npx.Array, "TextState"]:
-        """Return the last token of each of the prompts (B, T), T >= 1, and the state after the tokens before it."""
+        """Read all tokens but the last of the prompts (B, T), T >= 1; return the last tokens (B,) and the state."""
         ids = self.checked_ids("text ids", prompts)
         if not ids.shape[1]:
             raise ValueError(
@@ -107,7 +107,7 @@ class LanguageModel(SequenceModel):
     def limits(self, prompts: npx.Array, max_extra: int) -> npx.Array:
         """Return the maximum number of tokens (B,) that may follow prompts (B, T).
 
-        The number is `max_extra`, or less if positions are limited. Raises ValueError if no position is left.
+        This is `max_extra` or the number of positions left, whichever is smaller. Raises ValueError if none is left.
         """
         positions_left = max_extra if self.max_length is None else self.max_length - prompts.shape[1] + 1
         if positions_left < 1:

@@ -131,7 +131,7 @@ class Encoder(SequenceModel):
         return (hidden * weights[..., None]).sum(axis=1)
 
     def label_logits(self, ids: Any, labels: Any) -> tuple[npx.Array, npx.Array]:
-        """Return the labels (n,) that are not padding, row by row, and the logits (n, V) for each.
+        """Return the labels (n,) that are not padding, in row order, and the logits (n, V) that predict them.
 
         Both are on the host. No graph is recorded.
 
@@ -172,7 +172,7 @@ class Encoder(SequenceModel):
         )
 
     def checked_loss_inputs(self, ids: Any, labels: Any) -> tuple[npx.Array, ...]:
-        """Check ids and return the arrays for `loss_on_device`, on the host: ids, lengths, token types, labels."""
+        """Check ids and return the host arrays that `loss_on_device` takes: ids, lengths, token types, labels."""
         labels = npx.to_host(labels)
         check_ids("labels", labels, self.config.vocab_size, ndim=2)
         ids, lengths, types = self.checked_text(ids)
@@ -232,7 +232,8 @@ class Encoder(SequenceModel):
     def _packed_label_states(self, texts: PackedTexts) -> Tensor:
         """Return the vectors (n, D) from which the targets are predicted.
 
-        Other rows do not reach the output projection: a masked language model predicts only about one token in seven.
+        The other vectors do not reach the output projection, which saves time: a masked language model predicts only
+        about one token in seven.
         """
         spec = npx.AttentionSpec(q_packing=texts.packing, kv_packing=texts.packing)
         hidden = self._embed_and_encode(texts.ids, texts.token_types, spec)  # (R, D)

@@ -57,8 +57,8 @@ class EncoderDecoder(SequenceModel):
     """
 
     data_kind = "pairs"
-    causal_kinds: tuple[str, ...] = ("decoder",)  # the keys of `attentions` whose layers are causal
-    expansion = 1.0  # encoder positions per source token (ByteNet: 1.2), for ByteNet's source lengths and for FLOPs
+    causal_kinds: tuple[str, ...] = ("decoder",)  # the kinds (keys of `attentions`) that are causal
+    expansion = 1.0  # encoder positions per source token; above 1 only for ByteNet
     make_encoder: Callable[[TransformerConfig], list[Any]]
     make_decoder: Callable[[TransformerConfig], list[Any]]
 
@@ -73,7 +73,7 @@ class EncoderDecoder(SequenceModel):
         self.target_space = TargetSpace(c.d_model) if c.target_space else None
 
     def make_final_norm(self, c: TransformerConfig) -> Norm | None:
-        """Build the norm after the last layer of a stack; None, the default, if the stack has no such norm."""
+        """Build the norm after the last layer of a stack, or return None (the default) if there is no such norm."""
         return None
 
     def forward(self, src_ids: Any, tgt_ids: Any) -> Tensor:
@@ -118,7 +118,7 @@ class EncoderDecoder(SequenceModel):
         )
 
     def checked_loss_inputs(self, src_ids: Any, tgt_ids: Any) -> tuple[npx.Array, ...]:
-        """Check ids and return the arrays for `loss_on_device`, on the host: source ids, lengths, inputs, targets."""
+        """Check ids and return the host arrays that `loss_on_device` takes: source ids, lengths, inputs, targets."""
         tgt_ids = self.checked_ids("target ids", tgt_ids)
         return *self._checked_source(src_ids), tgt_ids[:, :-1], tgt_ids[:, 1:]
 
@@ -163,13 +163,13 @@ class EncoderDecoder(SequenceModel):
         return ids, checked_lengths("source ids", ids, self.config.pad_id)
 
     def _embed_and_encode(self, src_ids: npx.Array, spec: npx.AttentionSpec) -> tuple[Tensor, npx.AttentionSpec]:
-        """Return the memory of checked ids on the device, (B, S) or packed (R,), and the spec of cross-attention."""
+        """Return the memory for checked ids on the device, (B, S) or packed (R,), and the spec for cross-attention."""
         embedding = self.source_embedding or self.embedding
         x = self.embed(self.source_positions, embedding, src_ids, spec.q_packing or 0, self.target_space)
         return self.apply_encoder_layers(x, spec), spec
 
     def apply_encoder_layers(self, x: Tensor, spec: npx.AttentionSpec) -> Tensor:
-        """Return the memory for embedded sources, (B, S, D) or packed (R, D), of the same shape."""
+        """Return the memory for embedded sources x, (B, S, D) or packed (R, D). It has the shape of x."""
         for layer in self.encoder:
             x = layer(x, spec)
         return self.encoder_norm(x) if self.encoder_norm else x
@@ -214,7 +214,7 @@ class EncoderDecoder(SequenceModel):
     def apply_decoder_layers(
         self, x: Tensor, memory: Tensor | None, memory_spec: npx.AttentionSpec, state: "DecoderState | None"
     ) -> Tensor:
-        """Return the decoder's output for embedded targets x, of the same shape.
+        """Return the decoder's output for embedded targets x. It has the shape of x.
 
         Other arguments: see `_embed_and_decode`.
         """
@@ -320,7 +320,7 @@ def checked_lengths(name: str, ids: npx.Array, pad_id: int) -> npx.Array:
 
 
 def row_lengths(mask: npx.Array) -> npx.Array:
-    """Return how many positions (B,) each row of mask (B, T) has up to its last True."""
+    """Return, for each row of mask (B, T), the number of positions (B,) up to and including its last True."""
     return (mask * host.arange(1, mask.shape[1] + 1)).max(axis=1, initial=0)
 
 
@@ -347,7 +347,7 @@ class Transformer(EncoderDecoder):
         return make_final_norm(c)
 
     def new_caches(self, memory: Tensor) -> list[Any]:
-        """Return a single cache for all layers if `decode_step` (fast_decoder.py) supports them, else one for each."""
+        """Return one cache for all layers if `decode_step` (fast_decoder.py) supports them, otherwise one per layer."""
         if is_supported(self.decoder, memory.data):
             return [PrefixCaches(self.decoder, len(memory), memory.dtype)]
         return super().new_caches(memory)

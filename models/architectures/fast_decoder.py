@@ -2,8 +2,8 @@
 
 With a cache, the layers in `layers.py` give the same results, but they are slower: they create Tensors, and each
 hypothesis has its own cache. Here the hypotheses of a sentence form a group that shares one cache. Each step adds one
-column per hypothesis, so all queries of a sentence read the same keys in one matmul. A mask says which columns belong
-to the prefix of which hypothesis, so reordering the hypotheses copies nothing.
+column per hypothesis, so all queries of a sentence read the same keys in one matmul. A mask marks the columns that
+belong to each hypothesis, so reordering the hypotheses copies no keys or values.
 """
 
 from collections.abc import Callable
@@ -20,11 +20,11 @@ from models.layers.feed_forward import FeedForward
 from models.layers.norm import LayerNorm, Norm, Residual
 from npx import host
 
-MAX_SHARED_ROWS = 16  # maximum rows per group: a row reads the columns of its whole group
+MAX_SHARED_ROWS = 16  # maximum rows per group, because each row reads the columns of all rows in its group
 
 
 def is_supported(layers: list[Any], memory: npx.Array) -> bool:
-    """Return whether `decode_step` gives the results of these decoder layers for a memory (B, S, D).
+    """Return whether `decode_step` supports these decoder layers with a memory (B, S, D).
 
     Layers with relative positions, normalized queries and keys, grouped heads, windows or hooks must be run as ordinary
     layers.
@@ -78,7 +78,7 @@ class PrefixCaches(DecodingState):
     def drop_hidden_columns(self) -> None:
         """Remove columns that no row of their group sees.
 
-        All groups keep the same number of columns: the number that the group with most visible columns needs.
+        All groups keep the same number of columns: the largest number of visible columns in any group.
         """
         is_used = self.is_visible.any(axis=1)  # (n, n_columns)
         if is_used.all():
@@ -118,7 +118,7 @@ class PrefixCaches(DecodingState):
 
 
 def decode_step(layers: list[DecoderLayer], x: npx.Array, caches: PrefixCaches, source: Any) -> npx.Array:
-    """Return the output (R, D) of the layers for a new position x (R, D) of each row.
+    """Run the layers on x (R, D), one new position for each row, and return their output (R, D).
 
     The keys and values of the new position are appended to the caches.
 

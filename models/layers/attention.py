@@ -193,7 +193,8 @@ class CrossAttention(Attention):
         Args:
             spec: the mask of the memory, and the packing of x and of the memory.
             cache: the keys and values of the memory, if they are already computed; `memory` may then be None. If x has
-                k times as many rows as the cache, each of one position, k adjacent rows share a row of the cache.
+                k times as many rows as the cache, with one position each, every k adjacent rows of x share one row of
+                the cache.
         """
         q = self.query(x)
         options = self.draw_options(spec)
@@ -201,7 +202,7 @@ class CrossAttention(Attention):
             y = self.attend(self.split_queries(q), *self.split_keys_values(self.key_value(memory)), **options)
         elif cache is None:
             kv = self.key_value(memory)  # (B, S, n_kv_heads (d_k + d_v))
-            # Keys and values are recomputed: those of N layers would take 2 N times as much space as `memory`.
+            # Keys and values are recomputed: saving them in all N layers would take 2 N times the space of `memory`.
             recompute = q.recompute_fn, kv.recompute_fn
             sizes = self.n_heads, self.d_k
             y = neural.cross_attention(q, kv, *sizes, **options, recompute_inputs=recompute, n_kv_heads=self.n_kv_heads)

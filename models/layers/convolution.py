@@ -33,7 +33,7 @@ def has_neighbor(x: npx.Array, offset: int, packing: npx.Packing | None, lengths
 
 @differentiable
 def unfold(x, width, dilation=1, causal=False, packing=None, lengths=None):
-    """Concatenate, for each position, the inputs at `tap_offsets`. (..., D) -> (..., width D).
+    """Concatenate, for each position, the inputs at the offsets of `tap_offsets`. (..., D) -> (..., width D).
 
     x (B, T, D), of which sentence b has `lengths[b]` positions (default: T), or packed (R, D). Positions outside the
     sentence are zeros.
@@ -42,8 +42,8 @@ def unfold(x, width, dilation=1, causal=False, packing=None, lengths=None):
     n_rows = npx.host.prod(leading, dtype=int)
     offsets = tap_offsets(width, dilation, causal)
     exists = [has_neighbor(x, offset, packing, lengths)[:, None] for offset in offsets]
-    # The positions of a sentence are consecutive rows, so row r reads row r + offset: a slice of target rows reads a
-    # slice of source rows.
+    # The positions of a sentence are consecutive rows, so row r reads row r + offset, and a slice of rows reads a slice
+    # of the same length.
     slices = [
         (
             slice(max(0, -offset), max(0, n_rows - max(0, offset))),
@@ -87,8 +87,8 @@ class Convolution(Module):
         width: number of positions that an output reads.
         dilation: distance between neighboring positions that an output reads. Default 1.
         causal: whether an output reads only its own and earlier positions. Default False: it also reads later ones.
-        separable: whether to compute a weighted sum over the positions for each feature, and then a matmul over the
-            features, instead of one matmul over both. Default False.
+        separable: whether to replace the matmul over positions and features by a weighted sum over the positions for
+            each feature, followed by a matmul over the features. Default False.
         gain: factor on the Xavier uniform initialization of the matrix. Default 1.
     """
 
@@ -122,7 +122,7 @@ class Convolution(Module):
         Args:
             packing: the packing of x, if x is packed.
             lengths: the number of positions (B,) of each sentence of padded x. Default: T for each.
-            cache: the earlier positions, to which those of x are added. With a cache, no graph is recorded.
+            cache: the earlier positions; the positions of x are appended. With a cache, no graph is recorded.
         """
         n_earlier = 0
         if cache is not None:

@@ -28,7 +28,7 @@ def collect_balance_losses() -> Iterator[list[Tensor]]:
 
 
 class Experts(Module):
-    """A router and E experts, of which each token uses the k that the router selects.
+    """E experts, and a router that selects k of them for each token.
 
     The balance loss is E sum_i P_i c_i, where P_i is the mean of p_i over tokens and c_i the fraction of tokens whose
     first choice is expert i (Fedus et al., equation 4). It is 1 if the tokens are spread evenly over the experts.
@@ -58,7 +58,7 @@ class Experts(Module):
         rows = x.reshape((n, d_model))
         p = neural.softmax(self.router(rows).astype(npx.accumulation_dtype(x.dtype)))  # (R, E)
         selected = host.argsort(-npx.to_host(p.data), axis=1, kind="stable")[:, :k]  # (R, k)
-        order = host.argsort(selected.reshape(-1), kind="stable")  # sorts the pairs of token and expert by expert
+        order = host.argsort(selected.reshape(-1), kind="stable")  # sorts the (token, expert) pairs by expert
         ends = host.cumsum(host.bincount(selected.reshape(-1), minlength=n_experts)).tolist()
         dispatched = rows[npx.from_host(order // k)]  # (R k, D)
         outputs = [

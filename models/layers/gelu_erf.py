@@ -8,8 +8,8 @@ from autograd import Tensor, differentiable
 from models.layers.basic import Linear
 from models.registry import ACTIVATIONS
 
-# Chebyshev series of log(erfc(z) e^(z^2) / t) over t = 2 / (2 + z) in (0, 1], in the variable 2 t - 1. With all terms,
-# erfc has a relative error of about 1e-15.
+# Chebyshev series in the variable 2 t - 1 of log(erfc(z) e^(z^2) / t), where t = 2 / (2 + z) is in (0, 1]. With all
+# terms, erfc has a relative error of about 1e-15.
 SERIES = (
     -0.651326859890854717, 0.64196979235649026, 0.0194764732041858363, -0.00956151478680863164,
     -0.000946595344482036866, 0.000366839497852761452, 4.25233248069077716e-5, -2.02785781125342432e-5,

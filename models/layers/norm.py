@@ -14,7 +14,7 @@ class Norm(Module):
     """Base class of norms. Subclasses define `forward`, which maps x (..., D) to (..., D)."""
 
     def residual_norm(self, x: Tensor, y: Tensor, dropout: Dropout) -> Tensor:
-        """Return the norm of x + dropout(y). Norms with a fused operation override it."""
+        """Return the norm of x + dropout(y). Norms with a fused operation override this method."""
         return self(x + dropout(y))
 
 
@@ -110,7 +110,7 @@ class Residual(Module):
         return x + self.dropout(self.apply_drop_path(self.output_norm(y) if self.output_norm else y))
 
     def apply_drop_path(self, y: Tensor) -> Tensor:
-        """Multiply the output of f by 0 or 1 / (1 - rate), at random, in training mode."""
+        """In training mode, multiply the sub-layer's output y by 0 or 1 / (1 - rate), chosen at random."""
         drop = self.drop_path.draw()
         # a factor instead of a branch, so that a CUDA graph makes a new decision in each step
         return y * npx.dropout(npx.ones(1, y.dtype), drop)[0] if drop else y

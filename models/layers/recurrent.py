@@ -19,7 +19,7 @@ from npx.kernels.recurrent import split_columns
 
 
 class TimeMajor:
-    """The layout of a recurrence over x (B, T, ...), or packed (R, ...): arrays (T, B, ...), padded with zeros.
+    """Converts x (B, T, ...), or packed x (R, ...), to time-major steps (T, B, ...), padded with zeros, and back.
 
     Args:
         reverse: whether to reverse the order of the positions of each sentence; padding stays last.
@@ -42,7 +42,7 @@ class TimeMajor:
         self.is_transposed = not reverse and (packing is None or packing.is_rectangular)
 
     def scatter(self, x: npx.Array) -> npx.Array:
-        """Return x (..., G) as steps (T, B, G) in the accumulation dtype of x. The result may share memory with x."""
+        """Convert x (..., G) to steps (T, B, G) in the accumulation dtype of x. The result may share memory with x."""
         dtype = npx.accumulation_dtype(x.dtype)
         if self.is_transposed:
             return x.reshape(self.batch, self.length, x.shape[-1]).swapaxes(0, 1).astype(dtype, copy=False)
@@ -51,12 +51,12 @@ class TimeMajor:
         return steps.reshape(self.length, self.batch, x.shape[-1])
 
     def prepare(self, z: npx.Array, *parameters: npx.Array) -> list[npx.Array]:
-        """Return the steps of z, and the parameters in the same dtype."""
+        """Return z converted to steps, and the parameters in the dtype of these steps."""
         steps = self.scatter(z)
         return [steps, *(p.astype(steps.dtype, copy=False) for p in parameters)]
 
     def gather(self, steps: npx.Array) -> npx.Array:
-        """Return steps (T, B, G) as (..., G) in the layout and dtype of x. The result may share memory with `steps`."""
+        """Convert steps (T, B, G) to the layout and dtype of x: (..., G). The result may share memory with `steps`."""
         rows = steps.swapaxes(0, 1) if self.is_transposed else steps.reshape(-1, steps.shape[-1])[self.rows]
         return rows.reshape(*self.leading, steps.shape[-1]).astype(self.dtype, copy=False)
 

@@ -34,8 +34,8 @@ class Blocks:
         self.block_size = window
         self.n_blocks = -(-self.length // self.block_size)
         self.width = self.block_size + self.before + self.after  # positions of a block with its margins
-        # A sequence is padded with the margin in front of it, so block b with its margins begins where block b of the
-        # padded sequence begins. It consists of the first part_sizes[i] positions of block b + i, for each i.
+        # The front margin is added to a sequence as padding, so block b with its margins begins where block b of the
+        # padded sequence begins. For each i, it contains the first part_sizes[i] positions of block b + i.
         self.part_sizes = [min(self.block_size, self.width - start) for start in range(0, self.width, self.block_size)]
         self.n_padded_blocks = self.n_blocks + len(self.part_sizes) - 1
 
@@ -85,14 +85,14 @@ class Blocks:
 
 
 def require_no_bias(spec: npx.AttentionSpec) -> None:
-    """Raise ValueError for a bias, which would take the place of the window."""
+    """Raise ValueError for a spec with a bias, because the window itself is implemented as a bias."""
     if spec.bias is not None:
         raise ValueError("restricted attention: a bias is not supported; try self_attention with npx.mask_bias")
 
 
 @differentiable
 def restricted_self_attention(qkv, heads, d_k, window, spec=npx.AttentionSpec(), drop=None):
-    """Return `self_attention` over the `window` positions around each position or, if `causal`, up to and including it.
+    """Return `self_attention` in which a position attends to the `window` positions around it or, if causal, up to it.
 
     qkv (B, T, H * (2 d_k + d_v)) begins with the queries of all heads; result (B, T, H * d_v). Packed arrays are (R,
     ...). The spec must have no bias.
@@ -140,7 +140,7 @@ class RestrictedSelfAttention(SelfAttention):
         if not self.can_run_merged or self.n_kv_heads != self.n_heads:
             raise ValueError(
                 f"attention_window = {window} cannot be combined with n_kv_heads, qk_norm or relative positions; "
-                "try without attention_window, or without those"
+                "try without attention_window, or without the other options"
             )
         self.window = window
 

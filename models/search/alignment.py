@@ -8,7 +8,7 @@ from npx import host
 
 
 def align(model: Any, src_ids: Any, outputs: Sequence[Sequence[int]]) -> list[list[int]]:
-    """Return the position of the aligned source token for each token of each output.
+    """Return, for each token of each output, the position of the source token to which it is aligned.
 
     A token is aligned to the source token, other than EOS, that has the greatest cross-attention weight in the step
     that predicts the token. Weights are averaged over the heads of the last layer.

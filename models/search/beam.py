@@ -8,11 +8,11 @@ from models.search.protocol import Hypothesis, SearchModel, length_penalty, prep
 from npx import host
 
 ROOT = -1  # in `SearchStep.parent`: the node of the empty prefix
-ENDED, BEAM_FULL = -1, -2  # in `SearchStep.node`, where ROOT does not occur: candidates that do not stay live
+ENDED, BEAM_FULL = -1, -2  # in `SearchStep.node`, which never contains ROOT: candidates that do not stay live
 
 
 class SearchStep(NamedTuple):
-    """One step of a beam search, for observers: n sentences that are still active, C candidates of each, best first.
+    """One step of a beam search, for observers: C candidates, best first, for each of the n active sentences.
 
     The first K candidates (2 K unless the rule is "plain") compete. Those ending in EOS are finished. The others, at
     most K, are the new nodes of the prefix tree. All arrays are on the host.
@@ -68,7 +68,7 @@ class _BestHypotheses:
     def add(
         self, sentences: Any, selected: Any, valid: Any, finished: bool, log_p: Any, divisor: float, **new: Any
     ) -> None:
-        """Add hypotheses (n, C) to those of the `sentences` (n,) that the mask `selected` (n,) selects.
+        """Add the rows of hypotheses (n, C) that the mask `selected` (n,) selects to their `sentences` (n,).
 
         Finished hypotheses compete by score, log_p / divisor; unfinished ones only fill empty entries.
 
@@ -103,7 +103,7 @@ class _Candidates(NamedTuple):
 
 
 class _Continuations:
-    """The most probable continuations of each row, ranked over all rows of each of n sentences.
+    """The most probable continuations of n sentences; those of all rows of a sentence are ranked together.
 
     Args:
         log_p: log-probabilities (R,) of the rows.
@@ -181,15 +181,15 @@ def beam_search(
     keeps_beam = rule != "plain"
     finishes_in_beam = rule in ("transformers", "fairseq")
     n_candidates = 2 * beam if keeps_beam else beam
-    # If EOS counts only among the best `beam`, beam + 1 continuations of a row suffice: at most `beam` that stay live,
-    # and EOS.
+    # If EOS counts only among the `beam` best candidates, beam + 1 continuations per row suffice: EOS, and at most
+    # `beam` others that stay live.
     per_row = min(n_candidates, beam + 1) if finishes_in_beam else n_candidates
     best = _BestHypotheses(len(src_ids), n_best)
     tree = _PrefixTree()
     n_finished = host.zeros(len(src_ids), host.int64)
     active = host.arange(len(src_ids))  # (n,) sentences whose search has not ended
-    # Each active sentence has the same number of adjacent rows, best first, so a state can share its source among them:
-    # R = n * rows_per_source. A row with log-probability -inf is unused.
+    # All active sentences have the same number of adjacent rows, best first, so that the rows of a sentence can share
+    # its encoded source: R = n * rows_per_source. A row with log-probability -inf is unused.
     node = host.full(len(src_ids), ROOT)  # (R,)
     log_p = host.zeros(len(src_ids))  # (R,)
     with evaluation_mode(model):
@@ -238,7 +238,7 @@ def beam_search(
 
 
 def _decide(candidates: _Candidates, eos_id: int, beam: int, finishes_in_beam: bool) -> tuple[Any, Any, Any]:
-    """Return which candidates end (n, C), which stay live (n, C), and an array (n, C) for the nodes of the latter.
+    """Return masks (n, C) of candidates that end and that stay live, and an array (n, C) for the nodes of the latter.
 
     The array contains ENDED or BEAM_FULL for the others.
     """
@@ -252,10 +252,10 @@ def _decide(candidates: _Candidates, eos_id: int, beam: int, finishes_in_beam: b
 
 
 def _best_reachable_score(log_p: Any, length: int, limit: Any, alpha: float, penalty: str) -> Any:
-    """Return the best score (n,) that live hypotheses of this length, of log-probability at most `log_p`, can reach.
+    """Return the best score (n,) that live hypotheses can reach if their log-probability is at most `log_p`.
 
     The log-probability of a live hypothesis can only fall. The penalty is monotonic in the length, so its score at any
-    later length, up to the limit, is at most the greater of the scores at these two lengths.
+    later length is at most the greater of its scores at `length` + 1 and at `limit`.
     """
     score_at_next = log_p / length_penalty(length + 1, alpha, penalty)
     score_at_limit = log_p / length_penalty(limit, alpha, penalty)
@@ -265,7 +265,7 @@ def _best_reachable_score(log_p: Any, length: int, limit: Any, alpha: float, pen
 def _next_rows(
     candidates: _Candidates, live: Any, new_node: Any, kept: Any, width: int | None
 ) -> tuple[Any, Any, Any, Any]:
-    """Return the rows (R,) of the next step: the row that each continues, its token, node and log-probability.
+    """Return, for each row (R,) of the next step, the row that it continues, its token, node and log-probability.
 
     Each sentence gets the same number of rows. If it has fewer live candidates, the other rows are copies of a live one
     with log-probability -inf.

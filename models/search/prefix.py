@@ -56,7 +56,7 @@ class ForcedPrefix:
         values[rows] = -host.inf
         values[rows, token] = forced
         with host.errstate(divide="ignore"):
-            # Padding, which a search never chooses, receives the probability of all other tokens.
+            # The probability of all other tokens goes to padding, which a search never chooses.
             values[rows, self.config.pad_id] = host.log(host.maximum(others, 0))
         return from_host(values)
 

@@ -68,7 +68,7 @@ def sample(
             logits[:, [*excluded_ids(model.config), model.config.eos_id]] = -host.inf
             if not host.isfinite(logits.max(axis=1)).all():
                 raise FloatingPointError(f"sample: expected finite logits; got NaN or infinity at position {end}")
-            n_generated = end - lengths  # (B,) below 0 within the prompt; more than `tokens` are cut off below
+            n_generated = end - lengths  # (B,) negative within the prompt; may exceed `tokens`, cut off at the end
             uniform = uniforms[rows, host.clip(n_generated, 0, tokens - 1)]
             chosen = draw_tokens(logits, uniform, temperature, top_k, top_p)
             texts[:, end] = host.where(n_generated >= 0, chosen, texts[:, end])
@@ -94,8 +94,8 @@ def sample_outputs(
         samples: number of outputs for each source. Default 1.
         temperature, top_k, top_p: as for `sample`.
         seed: sample j of the source with the number i uses the random keys (seed, i, j). Default 0.
-        source_numbers: the nonnegative numbers of the B sources, so that the samples of a source do not depend on its
-            batch. Default: 0 to B - 1.
+        source_numbers: a nonnegative number i for each of the B sources. A source with the same number gets the same
+            samples in any batch. Default: 0 to B - 1.
         max_extra: as for `greedy_search`.
 
     The log-probabilities are the model's own, independent of temperature, top_k and top_p. Padding and BOS are never
@@ -148,12 +148,12 @@ def sampling_probabilities(
     z = host.take_along_axis(logits, order, axis=1)[:, : top_k or None]
     p = host.exp((z - z[:, :1]) / temperature)
     p /= p.sum(axis=1, keepdims=True)
-    p *= host.cumsum(p, axis=1) - p < top_p  # keep a token if the more probable ones do not reach top_p
+    p *= host.cumsum(p, axis=1) - p < top_p  # keep a token if the sum of all more probable ones is below top_p
     return order, p
 
 
 def check_sampling(*, temperature: float = 1.0, top_k: int = 0, top_p: float = 1.0, **counts: int | None) -> None:
-    """Raise ValueError, naming the option, for invalid options of sampling; `counts` must be at least 1, or None."""
+    """Raise ValueError, naming the option, for invalid options of sampling; `counts` must be None or at least 1."""
     check_integer("top_k", top_k, 0)
     for name, value in counts.items():
         if value is not None:

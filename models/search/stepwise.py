@@ -15,10 +15,10 @@ ChooseTokens = Callable[[npx.Array, Any, int], tuple[Any, Any]]
 def decode_stepwise(
     model: SearchModel, src_ids: Any, limits: Any, choose: ChooseTokens, rows_per_source: int = 1
 ) -> list[Hypothesis]:
-    """Return `rows_per_source` hypotheses for each source (B, S), of tokens that `choose` selects.
+    """Return `rows_per_source` hypotheses for each source (B, S), choosing each token with `choose`.
 
-    A row ends with EOS or at the limit (B,) of its source. Row r belongs to source r // rows_per_source. The score of a
-    hypothesis is its log-probability.
+    A row ends with EOS or at the length limit (B,) of its source. Row r belongs to source r // rows_per_source. The
+    score of a hypothesis is its log-probability.
     """
     limits = host.repeat(limits, rows_per_source)
     rows = host.arange(len(limits))

@@ -32,7 +32,7 @@ class SearchTree:
 
     Attributes:
         candidates: in order of creation.
-        bounds: for each step the score to beat and the best score that a live hypothesis could reach.
+        bounds: for each step, the n_best-th best finished score and the best score that a live hypothesis could reach.
         stop_reason: why the search ended.
     """
 

@@ -37,7 +37,7 @@ from npx.settings import read_setting
 BLOCK_BYTES = 1 << 19
 INLINE_BYTES = 1 << 19  # below this size, waking a thread costs more time than it saves
 INLINE_FLOPS = 4_000_000  # a matmul with fewer operations runs on one thread, for the same reason
-SMALL_FLOPS = 256_000_000  # smaller matmuls (1 to 3 ms on one thread) run faster in halves than in quarters
+SMALL_FLOPS = 256_000_000  # below this size (1 to 3 ms on one thread), a matmul runs faster in two parts than in four
 PANEL_FLOPS = 16_000_000  # minimum operations per panel, except in a matmul split into two panels
 PANEL_ROWS = 64, 2048  # minimum and maximum rows (or columns) of a matmul that one thread computes at a time
 
@@ -91,7 +91,7 @@ def block_rows(rows: int, row_bytes: int) -> int:
     """Return the number of rows in a block of at most about BLOCK_BYTES.
 
     Work that is large enough for several threads is split into an even number of equal blocks, if it has enough rows.
-    Otherwise two threads might share three blocks, and one of them would compute two.
+    With three blocks, for example, one of two threads would compute two.
     """
     total = rows * row_bytes
     pairs = -(-total // (2 * BLOCK_BYTES)) if total >= INLINE_BYTES else 0
@@ -135,7 +135,7 @@ def elementwise(formula: Callable[..., Any], *arrays: Any, outputs: int = 1, in_
                 if y is not value:
                     y[...] = value
 
-        # In place, a block needs less memory and may be larger; fewer, longer NumPy calls wait less for the GIL.
+        # In-place formulas need less memory, so blocks may be larger: fewer, longer NumPy calls wait less for the GIL.
         map_blocks(body, shape[0], results[0][:1].nbytes // (2 if in_place else 1))
         results = [y.reshape(x.shape) for y in results]
     return tuple(results) if outputs > 1 else results[0]
@@ -199,8 +199,8 @@ def panel_size(n: int, panels: int = 4) -> int:
 def panel_count(flops: int) -> int:
     """Return the number of panels of a matmul: one if it is small enough for one thread, otherwise two to four.
 
-    There are no more, because BLAS repacks the unsplit operand for each panel. The number depends only on the size of
-    the matmul, not on the number of threads.
+    More panels would cost time, because BLAS repacks the unsplit operand for each panel. The number depends only on the
+    size of the matmul, not on the number of threads.
     """
     return 1 if flops < INLINE_FLOPS else min(max(2, flops // PANEL_FLOPS), 4)
 

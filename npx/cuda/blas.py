@@ -82,7 +82,7 @@ def _gemm(cupy: Any, a: Any, b: Any, out: Any, add: bool, bias: Any, relu: bool)
     zero = scalars.ctypes.data
     one = zero + scalars.itemsize
     if fuses_epilogues():
-        use_graph_handle(cupy)  # for all matmuls, so that a resumed run gives the same bits
+        use_graph_handle(cupy)  # used for all matmuls, so that a resumed run is bitwise identical
     multiply = _cupy_gemm_ex(cupy) if _graph_handle is None else _graph_handle.gemm_ex
     if bias is not None or relu:
         if _graph_handle is None:

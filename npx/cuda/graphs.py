@@ -62,7 +62,7 @@ def capture_stream(cupy: Any) -> Any:
 
 
 class Graph:
-    """The kernels of a function as a CUDA graph.
+    """A CUDA graph of the kernels that a function launches.
 
     Every call returns the arrays that the function returned during the capture. Their values are valid until another
     graph runs. Creating the first graph switches all matmuls to a cuBLAS handle that can be captured.
@@ -105,7 +105,7 @@ class Graph:
 
 
 def _views(buffer: Array, starts: Any, inputs: Sequence[np.ndarray]) -> list[Array]:
-    """Return views of the buffer, from each start on, with the shapes and dtypes of the inputs."""
+    """Return one view of the buffer for each input: it begins at the input's start and has its shape and dtype."""
     parts = [buffer[start : start + x.nbytes] for start, x in zip(starts, inputs, strict=False)]
     return [part.view(x.dtype).reshape(x.shape) for part, x in zip(parts, inputs, strict=True)]
 

@@ -72,7 +72,7 @@ def launch(
 
 @functools.cache
 def shared_memory(xp: Any) -> int:
-    """Return the bytes of shared memory of a multiprocessor, which its blocks divide; 64 KiB in the emulator.
+    """Return how many bytes of shared memory all blocks of a multiprocessor have together (emulator: 64 KiB).
 
     CUDA reserves 1 KiB of it for each block.
     """
@@ -117,6 +117,6 @@ def _function(source: str, kernel: str, defines: tuple[tuple[str, Any], ...], sh
 
     function = cupy.RawModule(code=source_text(source, _c_values(defines)), options=OPTIONS).get_function(kernel)
     if shared + function.shared_size_bytes > 48 << 10:  # the limit counts static shared memory too
-        # All sizes share the compiled function, so a smaller one must not lower the limit of a larger one.
+        # All values of `shared` use the same compiled function, so a smaller value must not lower the limit.
         function.max_dynamic_shared_size_bytes = max(shared, function.max_dynamic_shared_size_bytes)
     return function

@@ -18,7 +18,7 @@ from npx.distributed.launcher_cleanup import end_launcher
 from npx.distributed.world import Wait, World
 from npx.settings import read_setting
 
-FAILURE_WINDOW = 3.0  # seconds within which ranks that fail with the same error must all call `all_ranks_failed`
+FAILURE_WINDOW = 3.0  # seconds that `all_ranks_failed` waits for the other ranks
 PACKET = 1024  # bytes in the first message of a value; a value that fits needs no second message
 
 
@@ -103,7 +103,7 @@ class MpiWorld(World):
     def _reduce_scatter(self, flat: array.Array, wire_dtype: Any) -> Steps:
         sent = flat if wire_dtype is None else flat.astype(wire_dtype)
         shard = flat[self.shard_slice(flat.size)]
-        received = np.empty((self.size, shard.size), sent.dtype)  # this rank's shard, one copy from each rank
+        received = np.empty((self.size, shard.size), sent.dtype)  # each rank's values for this rank's shard
         shard_bytes = shard.size * sent.itemsize
         receive_layout = [shard_bytes] * self.size, [r * shard_bytes for r in range(self.size)]
         byte = self.mpi.BYTE  # MPI only transfers bytes and never adds, so any dtype works

@@ -23,7 +23,7 @@ class NcclWorld(MpiWorld):
         local_ranks = (int(os.environ[name]) for name in LOCAL_RANK if os.environ.get(name, "").isdigit())
         device = cupy.cuda.Device(next(local_ranks, self.rank) % cupy.cuda.runtime.getDeviceCount())
         device.use()
-        array.limit_memory(cupy)  # the limit applies to the current GPU, which was the first one until now
+        array.limit_memory(cupy)  # applies only to the current GPU, which has just changed
         has_nccl = self.gather(nccl.available)
         gpus = self.gather((socket.gethostname(), device.pci_bus_id))
         if not all(has_nccl):

@@ -36,7 +36,7 @@ class World:
     # collectives in the same order. `wire_dtype`: a narrower dtype for the transfer; sums are computed in flat's dtype.
 
     def reduce_scatter(self, flat: array.Array, wire_dtype: Any = None) -> Wait:
-        """Replace this rank's shard of `flat` (n,) with its sum over all ranks, computed in rank order."""
+        """Replace this rank's shard of `flat` (n,) with the sum of this shard over all ranks, added in rank order."""
         return lambda: None
 
     def all_gather(self, flat: array.Array, wire_dtype: Any = None) -> Wait:

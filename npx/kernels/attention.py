@@ -34,8 +34,9 @@ def attention(
     """Return y = dropout(p) v with p = softmax(q k^T / sqrt(d_k)) for each sentence and head.
 
     q (B, T, H, d_k); k (B, S, H, d_k); v (B, S, H, d_v); y (B, T, H, d_v). `spec` defines masks, biases and rotary
-    positions (npx/kernels/attention_spec.py). Packed inputs have one axis in place of B and T, or of B and S. A query
-    that may attend to no key gets zeros. Saved: the rotated q and k, v, p (B, H, T, S), the dropout, spec.
+    positions (npx/kernels/attention_spec.py). Packed inputs have one axis in place of B and T, or of B and S. The
+    output is zero for a query that may attend to no key. Saved: the rotated q and k, v, p (B, H, T, S), what dropout
+    saves, spec.
     """
     q, k = rotate_inputs(q, k, spec)
     p = probabilities(q, k, spec)
@@ -263,7 +264,7 @@ def attention_grad_cuda(g: Array, *saved: Any, out: Arrays | None = None, bias: 
     )
     batch, n_queries, n_keys = spec.sizes(*inputs[:2])
     gz_shape = batch, y.shape[-2], n_queries, n_keys
-    gz = xp.zeros(gz_shape, np.float32) if bias else None  # the kernel writes no masked scores
+    gz = xp.zeros(gz_shape, np.float32) if bias else None  # zeros, because the kernel skips masked scores
     launch_attention("attention_backward", inputs, grads, (g, y), (lse, gz), spec, drop)
     rotate_gradients_back(grads[0], grads[1], spec)
     return write_out(out, grads) if gz is None else (*write_out(out, grads), gz)
@@ -335,15 +336,15 @@ def tile_size(length: int, row_bytes: int) -> int:
     It is at most 64 and at most `length` rounded up to a multiple of 16.
 
     Args:
-        row_bytes: bytes of shared memory that one position takes in the gradient's four tiles, not counting 16 bytes
-            of padding in each tile and 18 bytes for dropout and sums.
+        row_bytes: bytes of shared memory per position in the gradient's four tiles, excluding padding (16 bytes per
+            position and tile) and data for dropout and sums (18 bytes per position).
     """
     fitting = SHARED_BYTES // (row_bytes + 4 * 16 + 18) // 16 * 16
     return max(16, min(64, fitting, -(-length // 16) * 16))
 
 
 def access_bytes(*arrays: Array) -> int:
-    """Return how many bytes a thread can access at once: the largest power of two, up to 16, that aligns every row."""
+    """Return how many bytes a thread can access at once: the largest power of two up to 16 to which all rows align."""
     bits = 16
     for x in arrays:
         bits |= x.ctypes.data if isinstance(x, np.ndarray) else x.data.ptr

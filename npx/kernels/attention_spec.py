@@ -64,7 +64,7 @@ def score_bias(spec: AttentionSpec, q: Array, k: Array) -> Array | None:
             n_earlier: Any = lengths if spec.kv_packing else n_keys
             n_earlier = n_earlier - (spec.q_packing.counts if spec.q_packing else n_queries)  # (B,)
             last_key = xp.arange(n_queries)[:, None] + n_earlier[:, None, None]  # (B, T, 1)
-        elif spec.kv_packing:  # already masked: keys after a sentence's end come after all its queries
+        elif spec.kv_packing:  # keys after a sentence's end follow all its queries, so they are masked already
             lengths = None
         allowed = (position <= last_key)[:, None]  # (B or 1, 1, T, S)
     if lengths is not None:
@@ -116,7 +116,7 @@ def multiply_pairs(x: Array, factors: Array, out: Array | None = None) -> Array:
 
 
 def rotation_factors(x: Array, positions: Any, base: float) -> Array:
-    """Return e^(i angle), complex (T, H, d/2), for the positions of x (..., T, H, d): the same for all heads."""
+    """Return e^(i angle), complex (T, H, d/2), for the positions of x (..., T, H, d). All heads have equal factors."""
     xp = array_module(x)
     length, heads, size = x.shape[-3:]
     if size % 2:

@@ -32,8 +32,8 @@ SMOOTHING_CLASSES = ("all", "others", "others_without_pad")
 PANEL = 1024  # maximum number of classes whose logits one thread computes at a time in `linear_cross_entropy`
 CHUNK = 3 << 22  # logits in memory at a time in `linear_cross_entropy`: 48 MiB of float32
 CUDA_CHUNK = 1 << 28  # the same on a GPU, which needs matmuls of thousands of rows: 512 MiB of bfloat16
-RESERVED = 1152  # bytes of a block's shared memory besides its row of logits: 1,024 for CUDA, 128 for sums
-CUDA_ROWS = 64  # on a GPU the rows of a chunk and the allocated columns are multiples of this
+RESERVED = 1152  # bytes of shared memory that a block needs besides its row of logits: 1,024 for CUDA, 128 for sums
+CUDA_ROWS = 64  # on a GPU, the numbers of rows in a chunk and of allocated columns are multiples of this
 
 
 class LabelSmoothing(NamedTuple):
@@ -63,7 +63,7 @@ class LabelSmoothing(NamedTuple):
 
     @property
     def excludes_padding(self) -> bool:
-        """True if the padding class gets none of the smoothed probability."""
+        """True if label smoothing gives no probability to the padding class."""
         return self.classes == "others_without_pad"
 
 
@@ -74,7 +74,7 @@ NO_SMOOTHING = LabelSmoothing()
 def cross_entropy(logits: Array, targets: Array, smoothing: LabelSmoothing = NO_SMOOTHING, grad: bool = True) -> Output:
     """Return the summed loss () of logits (R, V) and targets (R,) in [0, V). Saved, if `grad`: its gradient (R, V).
 
-    The loss of float16 and bfloat16 logits is float32, because a sum over a batch exceeds their range or resolution.
+    For float16 and bfloat16 logits, the loss is float32, because 16 bits are not enough for a sum over a batch.
     """
     xp = array_module(logits)
     n, classes = logits.shape
@@ -211,11 +211,11 @@ def linear_cross_entropy_numpy(
     on, off = smoothing.target_weights(len(w))
     token_rows = np.flatnonzero(targets != smoothing.pad_id)
     has_padding = len(token_rows) < len(x)
-    x_tokens = x  # x, and below gx, without the rows of padding
+    x_tokens = x  # `_tokens`: without the rows of padding
     if has_padding:
         x_tokens = x[token_rows]
         targets = targets[token_rows]
-    smoothed = np.full(len(w), off, x.dtype)  # off, or 0 for classes without smoothing
+    smoothed = np.full(len(w), off, x.dtype)  # `off` for each class, but 0 for a class without smoothing
     if smoothing.excludes_padding:
         smoothed[smoothing.pad_id] = 0
     off_w = smoothed @ w  # (D,)
@@ -282,8 +282,8 @@ def gradients_in_panels(
     Each panel's result overwrites its exponentials in the buffer.
 
     Args:
-        initial: None, or two vectors (V,) and (D,). With these, gw is overwritten instead of added to, and their outer
-            product is subtracted.
+        initial: two vectors (V,) and (D,), or None. If given, gw is overwritten with softmax(z)^T x minus the outer
+            product of the vectors.
     """
 
     def body(i: int, j: int) -> Array:
@@ -317,7 +317,7 @@ def cross_entropy_cuda(
 
 
 def losses_and_gradient(z: Array, targets: Array, gz: Array | None, losses: Array, smoothing: LabelSmoothing) -> None:
-    """Write the losses (n,), float32, of logits z (n, V) and, unless gz is None, their gradient gz, which may be z.
+    """Write the float32 losses (n,) of logits z (n, V) and, unless gz is None, the gradient to gz, which may be z.
 
     z and gz have the same strides; their rows must be contiguous.
     """
@@ -325,7 +325,7 @@ def losses_and_gradient(z: Array, targets: Array, gz: Array | None, losses: Arra
     on, off = smoothing.target_weights(classes)
     sizes = np.int32(classes), np.int64(z.strides[0] // z.itemsize), np.float32(on), np.float32(off)
     row_bytes = classes * z.itemsize
-    two_blocks = 2 * (row_bytes + RESERVED)  # a row is kept only if a multiprocessor has room for two blocks
+    two_blocks = 2 * (row_bytes + RESERVED)  # keep a row only if a multiprocessor has room for two blocks
     keep_row = gz is not None and two_blocks <= block_size(shared_memory(array_module(z)))
     flags = np.int64(smoothing.pad_id), np.int32(smoothing.excludes_padding), np.int32(keep_row)
     args = z, targets, gz, losses, *sizes, *flags

@@ -72,7 +72,7 @@ def embedding_numpy(
     if not y.size:
         return y, saved
     length = 1 if positions is None or ids.ndim == 1 else ids.shape[-1]
-    ids2 = ids.reshape(-1, length)  # a row per sentence or, without positions or for 1-d ids, per id
+    ids2 = ids.reshape(-1, length)  # one row per sentence; one per id without positions or for 1-d ids
     y3 = y.reshape(-1, length, table.shape[1])
     keep3 = None if keep is None else keep.reshape(y3.shape)
 
@@ -101,7 +101,7 @@ def embedding_grad_numpy(
     keep: Array | None,
     accumulate_into: Array | None = None,
 ) -> Array:
-    """Sum rows only for ids that occur, without scattered writes."""
+    """Sum the rows of g for each id that occurs, and add these sums to gtable."""
     g = dropout_grad_numpy(g, drop, keep)
     g = g if scale == 1.0 else (g * scale).astype(g.dtype, copy=False)
     gtable = np.zeros((rows, g.shape[-1]), g.dtype) if accumulate_into is None else accumulate_into
@@ -111,7 +111,7 @@ def embedding_grad_numpy(
 
 
 def sums_by_id(g: Array, ids: Array) -> tuple[Array, Array]:
-    """Return the unique ids (U,), ascending, and the sums (U, D) of their rows of g (R, D), added in row order."""
+    """Return the unique ids (U,), ascending, and for each the sum (U, D) of its rows of g (R, D), in row order."""
     order = np.argsort(ids, kind="stable")
     sorted_ids = ids[order]
     starts = np.flatnonzero(np.concatenate((sorted_ids[:1] == sorted_ids[:1], sorted_ids[1:] != sorted_ids[:-1])))

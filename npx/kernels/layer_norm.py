@@ -55,7 +55,7 @@ def check_norm_inputs(name: str, x: Array, residual: Array | None = None) -> Non
 
 
 def norm_rows(x: Array, gamma: Array, beta: Array, eps: float, xhat: Array, y: Array, rstd: Array) -> None:
-    """Normalize the rows x (n, D), and write xhat (n, D), which may be x itself, y (n, D) and rstd (n, 1)."""
+    """Normalize the rows x (n, D), and write xhat (n, D), y (n, D) and rstd (n, 1); xhat may be x itself."""
     np.subtract(x, row_means(x), out=xhat)
     np.vecdot(xhat, xhat, out=rstd[:, 0])  # rstd is also scratch memory: first for the variance, then for its root
     rstd /= xhat.shape[-1]
@@ -106,8 +106,8 @@ def residual_norm_numpy(
 ) -> Output:
     """Compute layer_norm(residual + dropout(x)) one block of rows at a time; a `residual` of None counts as 0.
 
-    Saves y, which the next operation saves anyway, instead of xhat = (y - beta) / gamma. For columns from which xhat
-    cannot be recovered accurately, xhat is saved. The dropout mask takes one bit per value.
+    Saves y, which the next operation saves anyway, instead of xhat = (y - beta) / gamma. Columns of xhat that cannot be
+    recovered accurately from y are saved too. The dropout mask takes one bit per value.
     """
     check_norm_inputs("layer_norm" if residual is None else "dropout_residual_norm", x, residual)
     y = np.empty(x.shape, x.dtype)
@@ -187,7 +187,7 @@ def residual_norm_grad_numpy(
 
 
 def as_rows(x: Array | None) -> Any:
-    """Return x (..., D) as rows (R, D); x must not be empty, and None stays None. The result has a name such as x2."""
+    """Return x (..., D), which must not be empty, as rows (R, D); return None if x is None."""
     return None if x is None else x.reshape(-1, x.shape[-1])
 
 

@@ -102,7 +102,7 @@ def linear_cuda(x: Array, w: Array, b: Array | None = None, activation: str = ""
 def linear_grad_cuda(
     g: Array, x: Array, w: Array, y: Array | None, bias: bool, accumulate_into: GradientTargets = NO_TARGETS
 ) -> Gradients:
-    """Apply the ReLU's mask and sum slices of rows in one pass, then run the two matmuls."""
+    """Set g to 0 where the ReLU is 0 and sum slices of its rows in one pass, then run the two matmuls."""
     masked, gb = mask_and_sum(g, y, bias, accumulate_into[2:3])
     return (
         blas.matmul(masked, w.T, accumulate_into[0], add=True),

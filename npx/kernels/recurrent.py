@@ -31,7 +31,7 @@ def lstm(z: Array, w: Array, state: Array) -> Output:
         c_t = f c_(t-1) + i u,  h_t = o tanh(c_t)
 
     z (T, B, 4 H); w (H, 4 H); state (2, B, H): h and c before the first step, overwritten with those after the last; y
-    (T, B, H). Saved: w, the gates i, f, o, u (T, B, 4 H), and h and c from step 0 on (T + 1, B, H).
+    (T, B, H). Saved: w, the gates i, f, o, u (T, B, 4 H), and all h and c, the initial ones first (T + 1, B, H).
     """
     xp = array_module(z)
     gates = xp.empty(z.shape, z.dtype)
@@ -83,7 +83,7 @@ def gru(z: Array, w: Array, b: Array, state: Array) -> Output:
         h_t = s h_(t-1) + (1 - s) u
 
     z (T, B, 3 H); w (H, 3 H); b (H,); state (1, B, H): h before the first step, overwritten with h after the last; y
-    (T, B, H). Saved: w, the gates r, s, u (T, B, 3 H), q (T, B, H), and h from step 0 on (T + 1, B, H).
+    (T, B, H). Saved: w, the gates r, s, u (T, B, 3 H), q (T, B, H), and all h, the initial one first (T + 1, B, H).
     """
     xp = array_module(z)
     size = len(w)

@@ -1,4 +1,4 @@
-"""Blocks of sentences: the NumPy version of attention computes one at a time, so that its scores stay in cache."""
+"""Blocks of sentences, which the NumPy version of attention computes one by one, so that their scores stay in cache."""
 
 from collections.abc import Callable
 from typing import NamedTuple
@@ -22,7 +22,7 @@ class SentenceRows(NamedTuple):
         return pad_packed(x[self.rows], self.packing)
 
     def buffer(self, x: Array) -> Array:
-        """Return an array (b, t, H, d) for results: these rows of x itself, unless they need padding."""
+        """Return an array (b, t, H, d) for results: a view of these rows of x or, if they need padding, a new array."""
         if self.packing and not self.packing.is_rectangular:
             return np.empty((*self.packing.shape, *x.shape[1:]), x.dtype)
         return self.pad(x)

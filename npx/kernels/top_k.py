@@ -26,7 +26,7 @@ def top_k(logits: Array, k: int, excluded: tuple[int, ...] = ()) -> tuple[Array,
 
 
 GROUP_COLUMNS = 16  # columns of a group in `top_k_numpy`
-LARGEST_EXPONENT = 50.0  # rows whose maximum has at most this magnitude are exponentiated without subtracting it
+LARGEST_EXPONENT = 50.0  # row maxima are subtracted before exp only if the magnitude of one of them exceeds this
 
 
 @top_k.fast("numpy", "float32", "float64")
@@ -34,8 +34,8 @@ def top_k_numpy(logits: Array, k: int, excluded: tuple[int, ...] = ()) -> tuple[
     """Read the logits twice: for the exponentials, and for the maxima of groups of columns.
 
     Group g of G has the columns g, g + G, g + 2 G, ... The k largest logits are in the k groups with the largest
-    maxima, or in the last columns, which belong to no group. If several groups of a row tie for place k, the lowest
-    column need not be in the first of these groups; `top_k_of_rows` then computes the row.
+    maxima, or in the last columns, which belong to no group. If several groups of a row tie for place k, the first of
+    them need not contain the lowest column, so `top_k_of_rows` computes the row instead.
     """
     n, n_columns = logits.shape
     size = block_size(GROUP_COLUMNS)

@@ -14,7 +14,7 @@ from typing import Any
 
 # A thread yields its turn before each of these bytecode instructions.
 HANDOVERS = {code for name, code in dis.opmap.items() if name.startswith(("CALL", "BINARY_OP"))}
-TIMEOUT = 1.0  # seconds after which a thread continues without its turn, because another one waits for a lock
+TIMEOUT = 1.0  # seconds to wait for a turn before interleaving ends: the thread with the turn may be waiting for a lock
 
 
 class Turns:
@@ -72,7 +72,7 @@ class Turns:
                 self.wait(i)
 
     def wait(self, i: int) -> None:
-        """Wait for the turn of range i, or until turns have ended; after TIMEOUT seconds, end them."""
+        """Wait until it is the turn of range i or interleaving has ended; after TIMEOUT seconds, end interleaving."""
         if not self.changed.wait_for(lambda: not self.order or not self.n_missing and self.order[0] == i, TIMEOUT):
             self.order = []
             self.n_missing = 0

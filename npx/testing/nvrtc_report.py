@@ -148,7 +148,7 @@ def kernel_resources(
 
 
 def table(rows: list[KernelResources]) -> str:
-    """Format one row per kernel and definitions, with registers and spilled bytes for each GPU."""
+    """Format one row per kernel and set of definitions, with registers and spilled bytes for each GPU."""
     by_kernel: dict[tuple[str, str, str], dict[str, KernelResources]] = {}
     for row in rows:
         by_kernel.setdefault((row.source, row.kernel, row.defines), {})[row.architecture] = row

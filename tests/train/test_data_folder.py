@@ -252,8 +252,8 @@ def test_an_edited_maximum_length_is_answered_with_the_original_one(data_folder,
     for arguments in (command, data):
         capfd.readouterr()
         assert main(arguments) == 2
-        error = f"{folder / 'manifest.json'}: expected settings.max_length = 256, with which {folder / 'prepared'} was"
-        assert f"{error} written; got 6; try changing it back to 256, or" in capfd.readouterr().err
+        error = f"{folder / 'manifest.json'}: expected settings.max_length = 256, as in {folder / 'prepared'};"
+        assert f"{error} got 6; try changing it back to 256, or" in capfd.readouterr().err
         assert contents(folder) == before and not out.exists()
     (folder / "manifest.json").write_text(manifest)
     assert main(data) == 0 and main(command) == 0

@@ -84,6 +84,12 @@ def copy(uninterrupted, tmp_path):
         (["draw", "curves", "runs/a", "--out", "a.svg"], "got 'runs/a'; try `draw runs/a curves`"),
         (["prepare", "own"], "prepare: unknown command; did you mean `npx-transformer data`?"),
         (["train", "tiny", "--lr", "0.1", "--out", "D"], "--lr: this is a configuration key, not an option"),
+        (["train", "--arch", "x", "--out", "D"], "; try a preset, such as tiny, as the first argument\n"),
+        (
+            ["train", "tiny", "--lenpen", "1", "--out", "D"],
+            "; try --set search.alpha=VALUE (Exponent of the length penalty (search.penalty); 0 disables it)\n",
+        ),
+        (["data", "own", "--bpe-dropout", "0.1"], "; try `train` with --set train.bpe_dropout=0.1\n"),
         (["train", "tiny", "--fp16", "--out", "D"], "try --set train.precision=fp16\n"),
         (["train", "tiny", "--epochs", "5", "--out", "D"], "try --set train.max_steps=VALUE"),
         (["train", "tiny", "--max-steps=5"], "try --set train.max_steps=5"),
@@ -135,8 +141,22 @@ def copy(uninterrupted, tmp_path):
             ["train", "--resume", "--out", "TEXT"],
             "expected a run folder to resume; got a folder that is not empty; try",
         ),
-        (["translate", "--model", "RUN", "x.en"], "extra argument(s) (x.en); try --input x.en\n"),
-        (["translate", "--model", "RUN", "x.en", "y.en"], "try --input x.en\n"),
+        (["translate", "--model", "RUN", "FILE"], "extra argument(s) (<FILE>); try --input <FILE>\n"),
+        (["translate", "--model", "RUN", "FILE", "y.en"], "try --input <FILE>\n"),
+        *(
+            ([command, *words, "--model", "r"], f"; try `echo 'A dog.' | npx-transformer {command} --model r`, or")
+            for command in ("translate", "parse", "classify", "embed")
+            for words in (["A dog."], ["A", "dog."])
+        ),
+        (
+            ["translate", "--model", "RUN", "--scores", "It's"],
+            """ try `echo 'It'"'"'s' | npx-transformer translate --model <RUN> --scores`, or --input F for a file\n""",
+        ),
+        (["draw", "RUN", "heads", "--out", "a.svg", "A dog"], "(A dog); try --input 'A dog'\n"),
+        (
+            ["translate", "--model", "RUN", "--input", "A dog"],
+            "A dog: expected a text file (a sentence goes to standard input); got a path that does not exist; try",
+        ),
         (["train", "base", "TEXT", "--out", "D"], "; try --data /"),
         (["train", "RUN", "--out", "D"], "config.toml, or, instead of CONFIG, --init /"),
         (["train", "TEXT", "--out", "D"], "got a folder; try the path of a file inside it\n"),
@@ -302,7 +322,7 @@ def test_suggested_paths_are_quoted_for_the_shell(uninterrupted, tmp_path, capfd
         ),
         (
             ["translate", "--model", run, "--model", other],
-            f"try training the model with --set data.tokenizer='{run}/tok",
+            f"try training one of them with --set data.tokenizer='{run}/tok",
         ),
     ):
         assert attempt in error_line(capfd, *arguments)
@@ -332,7 +352,7 @@ def test_a_picture_of_the_validation_text_needs_one(copy, tmp_path, capfd):
     config = (copy / "config.toml").read_text(encoding="utf-8")
     (copy / "config.toml").write_text(re.sub(r"(valid_(src|tgt)) = .*", r'\1 = ""', config), encoding="utf-8")
     err = error_line(capfd, "draw", copy, "roles", "--out", tmp_path / "roles.svg")
-    assert err.endswith(": expected a run with a text data.valid_src; got a run without this text; try another run\n")
+    assert err.endswith(": expected a run with data.valid_src; got a run in which it is empty; try another run\n")
     assert not (tmp_path / "roles.svg").exists()
 
 

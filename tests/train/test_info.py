@@ -66,6 +66,7 @@ def test_info_counts_the_updates_after_the_last_log_line(run, tmp_path, capfd):
         speed = f"{totals['tokens'] / 4:,.0f} tokens/s"  # the mean speed, not that of the window
         line = f"trained      6 updates, {totals['tokens']:,} tokens, loss 2.4000, {speed}"
         assert line in capfd.readouterr().out
+        assert main(["plan", str(out)]) == 0 and f", {speed};" in capfd.readouterr().out
 
 
 def test_the_output_of_info_config_is_a_valid_configuration(texts, tmp_path, capsys):

@@ -117,13 +117,20 @@ def test_unusable_weights_and_patterns_raise_one_line(text, source, tmp_path):
     (tmp_path / "other.txt").write_text("drei vier\n" * 9)
     Tokenizer.train(tmp_path / "other.txt", vocab_size=262).save(tmp_path / "tokenizer.json")
     cases = [
-        ({"model": {"d_ff": 12}}, r"feed_forward\S+ of shape \(8, 16\) instead of \(8, 12\).* and \d+ more; try "),
-        ({"model": {"n_layers": 2}}, "got no encoder.1.attention.*; try the .model. and tokenizer"),
+        (
+            {"model": {"d_ff": 12}},
+            "; got d_ff = 16 instead of 12; try the .model. and tokenizer of that run, which apply if",
+        ),
+        ({"model": {"n_layers": 2, "dropout": 0.5}}, "; got n_layers = 1 instead of 2; try "),
         ({"model": {"norm": "pre"}}, "got no "),
+        ({"model": {"n_layers": 2}, "init_only": "encoder.*"}, "got no encoder.1.attention"),
         ({"model": {"n_heads": 4}}, r"expected model.n_heads = 2, .*; got 4; try n_heads = 2, or train.init_only = "),
         ({"model": {"layer_norm_eps": 1e-5}}, "expected model.layer_norm_eps = 1e-06, .*; got 1e-05; try "),
         ({"model": {"position_rates": "tensor2tensor"}}, 'expected model.position_rates = "paper", .*"tensor2tensor"'),
-        ({"data": {"tokenizer": str(tmp_path / "tokenizer.json")}}, "embedding.weight of shape"),
+        (
+            {"data": {"tokenizer": str(tmp_path / "tokenizer.json")}},
+            r"got embedding.weight of shape \(\d+, 8\) instead of ",
+        ),
         ({"init_only": "encoder.*, coder.*"}, "train.init_only: .* got 'coder..', which matches no .*; try encoder"),
         ({"init_only": ","}, "train.init_only: .* got ',', which matches no parameter; try "),
         ({"freeze": "Encoder.*"}, "train.freeze: expected patterns .*; got 'Encoder.*'.*; try encoder"),

@@ -133,7 +133,7 @@ def test_another_name_of_an_option_leads_to_the_option(capsys):
 @pytest.mark.parametrize(
     ("command", "options"),
     [
-        ("translate", {"lenpen": "alpha", "length-penalty": "alpha", "path": "model", "checkpoint": "model"}),
+        ("translate", {"lenpen": "penalty length --alpha", "path": "model", "checkpoint": "model"}),
         (
             "translate",
             {"print-alignment": "alignments", "replace-unk": "input F alone; subwords spell unknown words"},

@@ -3,13 +3,17 @@
 import csv
 import importlib.util
 import json
+import re
+from pathlib import Path
 
 import pytest
 
+import train
 from tests.helpers.trainings import one_line, run
 from train import Trainer, UserError
 from train.run import metric_files
 from train.run.folder import RunFolder
+from train.run.metric_files import COLUMNS
 
 needs_tensorboard = pytest.mark.skipif(
     importlib.util.find_spec("tensorboard") is None, reason="event files need the tensorboard extra"
@@ -51,6 +55,12 @@ def test_the_csv_file_has_all_training_and_validation_entries_even_after_a_resum
     assert len(csv_rows(out)) == 4
     run(text, out, resume=True, csv=True)
     assert csv_rows(out) == entries(out) and [row["step"] for row in csv_rows(out)] == [4, 5, 7, 7, 8, 8, 10, 12, 12]
+
+
+def test_every_column_is_documented():
+    page = (Path(train.__file__).parent.parent / "docs" / "cli.md").read_text(encoding="utf-8")
+    table = page.split("\n| column | in lines of kind | meaning |\n")[1].split("\n\n")[0]
+    assert re.findall("`([a-z0-9_]+)`", "".join(line.split(" | ")[0] for line in table.splitlines())) == [*COLUMNS]
 
 
 @needs_tensorboard

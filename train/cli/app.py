@@ -30,7 +30,7 @@ COMMANDS = {
     for name in "demo data train translate parse generate classify embed score score-trees average import export info"
     " draw serve plan reproduce".split()
 }
-COMMAND_SYNONYMS = {  # maps command names of other programs to our command for that purpose
+COMMAND_SYNONYMS = {  # maps command names of other programs to the command that has the same purpose here
     **dict.fromkeys(("prepare", "preprocess", "download", "tokenize"), "data"),
     **dict.fromkeys(("fit", "finetune", "fine-tune", "resume"), "train"),
     **dict.fromkeys(("decode", "predict", "infer", "interactive"), "translate"),
@@ -57,7 +57,7 @@ OTHER_OPTIONS = {  # maps our options to those of fairseq, sacreBLEU, OpenNMT, M
     "--baseline": "--paired-bs",
     "--beam": "--beam-size --beams --num-beams -b",
     "--alignments": "--print-alignment --alignment --report-align",
-    "--alpha": "--lenpen --length-penalty --normalize",
+    "--penalty length --alpha": "--lenpen --length-penalty --normalize",
     "--n-best": "--nbest --num-return-sequences",
     "--samples": "--sampling --sample --do-sample",
     "--top-k": "--sampling-topk --topk --random-sampling-topk",
@@ -73,6 +73,7 @@ OTHER_OPTIONS = {  # maps our options to those of fairseq, sacreBLEU, OpenNMT, M
     "--out": "--save-dir --destdir --output-dir --model-dir --save-model -o",
     "--resume, or --init RUN to copy only weights": "--restore-file --resume-from-checkpoint --continue",
 }
+PRESET_ARGUMENT = "a preset, such as tiny, as the first argument"
 
 
 class Commands(TyperGroup):
@@ -100,8 +101,8 @@ class Application(Commands):
 
 
 def check_values(params: Sequence[Any], args: Sequence[str]) -> None:
-    """Raise UserError if an option has too few values, if an option that takes one value is repeated, or if an unknown
-    option has a name that other programs use or that is a configuration key."""
+    """Raise UserError for an option with too few values, a repeated option that takes one value, or an unknown option
+    whose name is a configuration key or an option of other programs."""
     if "--out=" in args or ("--out", "") in pairwise(args):  # for example from an unset shell variable
         raise UserError("--out: expected a path; got an empty one; try --out . for the current folder")
     options = {name: p for p in params if p.param_type_name == "option" for name in p.opts}
@@ -145,11 +146,14 @@ def reject_unknown(option: str, value: str, options: Container[str]) -> None:
         key_option = f"--{name.replace('_', '-')}"
         attempt = f"{key_option} {text}" if key_option in options else ""
     else:
-        key = resolve_name(option[2:]) if option.startswith("--") and "--set" in options else None
+        has_keys = "--set" in options or "--train-src" in options
+        key = resolve_name(option[2:]) if option.startswith("--") and has_keys else None
         key_option = f"--{key.partition('.')[2].replace('_', '-')}" if key else ""
         attempt = own_option(option, options) or (key_option if key_option in options else "")
         if key and not attempt:
-            attempt = suggest_setting(option[2:], value, key)
+            is_preset = key == "model.preset"  # the first argument, which is required, sets this key
+            attempt = "" if "--set" in options else "`train` with "
+            attempt += PRESET_ARGUMENT if is_preset else suggest_setting(option[2:], value, key)
             raise UserError(f"{option}: this is a configuration key, not an option of this command; try {attempt}")
     if attempt:
         raise UserError(f"{option}: unknown option; try {attempt}")
@@ -178,7 +182,7 @@ def bypass_typer_converters(command: Any, ctx: Any) -> None:
 def process_value(option: Any, kind: Any, typer_process: Callable[..., Any], ctx: Any, value: Any) -> Any:
     """Return the converted and checked value of an option, in place of click's method of the same name.
 
-    `kind` is the type of the option if it is a path, text or a list of them, otherwise None.
+    `kind` is the type of an option that takes a path, a text, or a list of either; for other options, it is None.
     """
     is_missing = value in (None, (), []) and (option.required or option.multiple or option.nargs != 1)
     if isinstance(value, str) and kind in (Path, str):
@@ -227,15 +231,15 @@ def open_input(path: Path | None) -> Iterator[Iterator[str | None]]:
             print("reading lines from the terminal; Ctrl-D on an empty line ends the input", file=sys.stderr)
         yield stream_lines(sys.stdin.buffer, "stdin", MAX_LINE_BYTES)
         return
-    with open_for_reading(path, "a text file", pipes=True) as file:
+    with open_for_reading(path, "a text file (a sentence goes to standard input)", pipes=True) as file:
         yield stream_lines(file, str(path), MAX_LINE_BYTES)
 
 
 @contextmanager
 def line_progress(verb: str, input: Path | None, output: Path | None, enabled: bool = True) -> Iterator[Any]:
-    """Show progress through the lines of `input`; yield the `Work` to advance. An example of `verb` is "translated".
+    """Show progress through the lines of `input`, and yield its `Work`. `verb` is a participle such as "translated".
 
-    Progress is not shown on a terminal that displays the results or from which the input is read.
+    If a terminal displays the results or supplies the input, no progress is shown.
     """
     from train.progress import Display
 
@@ -269,8 +273,10 @@ def open_output(path: Path | None, *others: Path | None, models: Sequence[Path] 
 
 
 def check_output(path: Path, *others: Path | None, models: Sequence[Path] = ()) -> None:
-    """Raise UserError if `path` cannot be written, is inside a run (`models` are the runs that the command reads), or
-    would replace standard input or one of `others`, the other inputs and outputs of the command."""
+    """Raise UserError if `path` cannot be written, is inside a run, or would replace standard input or one of `others`.
+
+    `others` are the other inputs and outputs of the command, and `models` are the runs that it reads.
+    """
     for other in filter(None, (Path("/dev/stdin"), *others)):
         is_same_new_file = not path.exists() and os.path.realpath(path) == os.path.realpath(other)
         if is_same_new_file or path.is_file() and other.exists() and path.samefile(other):

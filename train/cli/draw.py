@@ -19,7 +19,7 @@ PICTURE_SYNONYMS = {  # other names for the pictures
     **dict.fromkeys(("errors", "matrix"), "confusion"),
 }  # fmt: skip
 DEFAULT_SENTENCES = 100
-MODEL_DESCRIPTIONS = {"text": "a language model", "labels": "an encoder"}  # maps `model.data_kind` to words
+MODEL_DESCRIPTIONS = {"text": "a language model", "labels": "an encoder"}  # maps `data_kind` to a description
 
 
 @app.command(
@@ -192,7 +192,7 @@ def open_corpus(run: Path, part: str, config: Any, tokenizer: Any) -> Any:
     from train.text.corpus import Corpus
 
     if not getattr(config.data, name := TASKS[config.data.task].files[part][0]):
-        raise UserError(f"{run}: expected a run with a text data.{name}; got a run without this text; try another run")
+        raise UserError(f"{run}: expected a run with data.{name}; got a run in which it is empty; try another run")
     return Corpus.open(RunFolder(run).data_path(part, config.data.prepared), tokenizer.special)
 
 
@@ -242,7 +242,7 @@ def draw_confusion_of(run: Path, out: Path) -> None:
 
 
 def draw_roles_of(run: Path, out: Path, sentences: int, work: Any) -> None:
-    """Draw where the heads attend on the validation text, and the effect of ablating each head; advance `work`."""
+    """Draw where the heads attend on the validation text, and the effect of ablating each head; report to `work`."""
     from train.run.checkpoint import load_with_origin
     from train.viewer.inspection import check_heads
     from train.viewer.roles import EvaluationText, draw_roles, measure_roles

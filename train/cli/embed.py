@@ -12,7 +12,7 @@ from train.cli.options import Model, checked_option, warn
 from train.errors import UserError
 
 POOLINGS = ("mean", "first")
-OTHER_FORMATS = ".npz", ".pt", ".safetensors", ".h5"  # formats that the command does not write
+OTHER_FORMATS = ".npz", ".pt", ".safetensors", ".h5"  # formats of other programs; the command cannot write them
 
 
 @app.command(

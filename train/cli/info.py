@@ -124,7 +124,7 @@ def describe_time(hours: float) -> str:
 def describe(
     model_config: Any, config: Any, updates: int | None = None, activations: float | None = None
 ) -> Iterator[str]:
-    """Yield lines about a model's parameters, FLOPs and memory, with the paper's figures for its unchanged presets.
+    """Yield lines about a model's parameters, FLOPs and memory; an unchanged preset is compared with the paper.
 
     `updates` is the number of updates that a run has made; None stands for train.max_steps. `activations` is the
     additional memory that an update takes, in bytes, if it has been measured.
@@ -180,7 +180,7 @@ def describe(
 
 
 def memory_unit(n_bytes: float) -> tuple[str, int]:
-    """Return the unit in which to print this much memory, KiB or (for at least 10 MiB) MiB, and its size in bytes."""
+    """Return the unit for printing `n_bytes`, and its size in bytes: MiB from 10 MiB on, otherwise KiB."""
     return ("MiB", 2**20) if n_bytes >= 10 * 2**20 else ("KiB", 2**10)
 
 
@@ -199,7 +199,7 @@ def describe_vocabulary(model_config: Any, sides: tuple[str, ...]) -> str:
 
 
 def has_metrics(entry: dict[str, Any], kind: str, *names: str) -> bool:
-    """Return whether an entry of metrics.jsonl has this kind and these numbers."""
+    """Return whether an entry of metrics.jsonl has this kind, and a number under each of these names."""
     return entry["kind"] == kind and all(type(entry.get(name)) in (int, float) for name in names)
 
 
@@ -223,7 +223,10 @@ def last_update(run: Any, entries: list[dict[str, Any]]) -> dict[str, Any] | Non
 
 
 def describe_run(run: Any, config: Any, loaded: Path | None) -> Iterator[str]:
-    """Yield lines about a run: its checkpoints (commands load `loaded`), tokenizer, progress and validation curve."""
+    """Yield lines about a run: its checkpoints, tokenizer, progress and validation curve.
+
+    `loaded` is the checkpoint that commands load.
+    """
     from train.progress import format_figure
     from train.run.checkpoint import read_chosen, read_state
     from train.run.folder import step_of

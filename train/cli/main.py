@@ -34,7 +34,7 @@ OUT_OF_MEMORY = "out of memory; try shorter lines, or a smaller train.batch_toke
 ALLOCATION_FAILED = (
     "without exception set", "without setting an exception", "failed to map segment", "ThreadPoolBuildError",
 )  # fmt: skip
-OPTIONS_OF_FILES = (  # suggested, in this order, for files without an option
+OPTIONS_OF_FILES = (  # tried in this order, for files that were given without an option
     ("--train-src", "--train-tgt", "--valid-src", "--valid-tgt"), ("--ref", "--hyp"), ("--input",), ("--prompt",),
 )  # fmt: skip
 CLICK_ERROR: Any = typer.BadParameter.__mro__[2]  # click's ClickException, or its copy in newer versions of typer
@@ -66,7 +66,7 @@ def run_command(argv: Sequence[str] | None) -> int:
     try:
         # Typer prepares the options of every registered command, so only the one that is run is loaded.
         load_commands(*(words[:1] if words and words[0] in COMMANDS else COMMANDS))
-        with npx.host.errstate(all="ignore"):  # the code that uses a result checks it for NaN
+        with npx.host.errstate(all="ignore"):  # no NumPy warnings; code that uses a result checks it for NaN
             result = app(args=words, prog_name="npx-transformer", standalone_mode=False)
         sys.stdout.flush()
         return result if isinstance(result, int) else 0
@@ -130,6 +130,8 @@ def suggest_usage(error: Any, words: Sequence[str]) -> str:
         is_run = os.path.isfile(f"{extra}/config.toml")
         if not is_run and "--data" not in words and any("--data" in param.opts for param in params):
             return f"--data {quote(extra)}"
+    elif not files and any("--input" in p.opts and p.metavar == "F" for p in params) and "--input" not in words:
+        return f"`echo {shlex.quote(match[1])} | {without_extra(words, match[1])}`, or --input F for a file"
     elif "=" not in extra and (options := name_options(files or [extra], words, params)):
         first = {"data": "own ", "train": "tiny "}.get(words[0], "") if files == positional else ""
         return first + options
@@ -141,8 +143,19 @@ def suggest_usage(error: Any, words: Sequence[str]) -> str:
     return next((f"a single {p.metavar}, or {usage}" for p in params if p.param_type_name == "argument"), usage)
 
 
+def without_extra(words: Sequence[str], extra: str) -> str:
+    """Return the command without the words in `extra`, the text of the extra arguments in click's message."""
+    command = ["npx-transformer", *words[:1]]
+    for word in words[1:]:
+        if f"{extra} ".startswith(f"{word} "):
+            extra = extra[len(word) + 1 :]
+        else:
+            command.append(word)
+    return shlex.join(command)
+
+
 def name_options(files: Sequence[str], words: Sequence[str], params: Sequence[Any]) -> str:
-    """Return the unused options of a command for files that were given without an option, or ""."""
+    """Suggest unused options of a command for `files`, which were given without an option; return "" if none fits."""
     unused = {name for param in params for name in param.opts} - {*words}
     for names in OPTIONS_OF_FILES:
         free = [name for name in names if name in unused]

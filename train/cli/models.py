@@ -23,7 +23,7 @@ def load_models(runs: Sequence[Path], on_warning: Callable[[str], object]) -> tu
         if tokenizer.digest != tokenizers[0].digest:
             raise UserError(
                 f"--model: expected runs with the same tokenizer; got different tokenizers in {run} and {runs[0]}; "
-                f"try training the model with --set data.tokenizer={quote(runs[0] / 'tokenizer.json')}"
+                f"try training one of them with --set data.tokenizer={quote(runs[0] / 'tokenizer.json')}"
             )
     model = members[0] if len(members) == 1 else Ensemble(members)
     return model, tokenizers[0], configs[0], origins

@@ -45,7 +45,7 @@ def search_option(key: str, **settings: Any) -> Any:
 def checked_option(allowed: Range, example: str = "", **settings: Any) -> Any:
     """Return a typer option that raises UserError for a value outside `allowed`.
 
-    `example` is the value to try for an option that has no default but cannot always be left out.
+    `example` is the value to suggest for an option that has no default and is sometimes required.
     """
 
     def parse(value: Any) -> Any:
@@ -75,7 +75,7 @@ def checked_option(allowed: Range, example: str = "", **settings: Any) -> Any:
 def text_option(*names: str, is_sentence: bool = False, **settings: Any) -> Any:
     """Return a typer option for text that raises UserError for invalid UTF-8.
 
-    With `is_sentence`, the path of a file is an error too, because other commands have a file under the same name.
+    With `is_sentence`, it also rejects the path of a file: in other commands, the option of this name takes a file.
     """
 
     def check(parameter: typer.CallbackParam, value: str) -> str:

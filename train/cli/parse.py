@@ -100,7 +100,7 @@ def parse(
         warn(f"parsed {work.result()}, with {origin.path}")
     if svg is not None:
         if written.first_tree is None:
-            raise UserError("--svg: the input has no sentence to draw; try an input with words, or without --svg")
+            raise UserError("--svg: the input has no sentence to draw; try an input with words, or omit --svg")
         with open_output(svg, *others, models=[model]) as file:
             file.write(draw_tree(written.first_tree, *attention_over_words(network, tokenizer, written.first_tree)))
     if gold is not None:

@@ -6,10 +6,10 @@ import typer
 
 from npx.ranges import Range
 from train.cli.app import app
-from train.cli.info import has_metrics
+from train.cli.info import last_update
 from train.cli.models import resolve_model
 from train.cli.options import VocabSize, checked_option, number_option
-from train.errors import UserError
+from train.errors import UserError, quote
 
 LINK_NAMES = ("nvlink", "ib", "ethernet")
 PAPER_SECONDS = {"base": 0.4, "big": 1.0}  # seconds per step (section 5.2)
@@ -77,12 +77,12 @@ def plan(
         if not setting.strip().startswith("train."):
             raise UserError(f"--set: expected a key of [train]; got {setting[:60]}; try --set train.shard=true")
     run, config, model_config = resolve_model(what, vocab_size, settings or ())
-    updates = [entry for entry in run.metrics() if has_metrics(entry, "train", "tokens_per_second")] if run else []
-    if tokens_per_second is None and updates:
-        tokens_per_second = updates[-1]["tokens_per_second"]
+    if tokens_per_second is None and run and (last := last_update(run, run.metrics())):
+        tokens_per_second = last["tokens_per_second"]
     if not tokens_per_second:
         raise UserError(
-            "plan: --tokens-per-second, measured on one GPU, is missing; try `npx-transformer info PRESET --measure`"
+            "plan: --tokens-per-second, measured on one GPU, is missing; "
+            f"try `npx-transformer info {quote(what)} --measure`"
         )
     nominal = LINKS[link]
     link_figures = nominal._replace(

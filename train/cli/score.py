@@ -218,7 +218,7 @@ def score_text(run: Path, text: Path, as_json: bool, quiet: bool) -> None:
 
 @contextmanager
 def name_scoring_option() -> Iterator[None]:
-    """If the model is for another task, name in the error the option that scores with such a model."""
+    """If the model was trained for another task, let the error suggest the option for that task."""
     from train.tasks.task import TaskError
 
     options = {"translation": "--pairs SRC TGT", "language": "--text F"}

@@ -22,7 +22,7 @@ STREAMS = ("stdin", "stdout", "stderr")
 
 
 class BrokenOutput(BaseException):
-    """Raised when the reader of standard output has closed it. It is not an OSError, which libraries might catch."""
+    """Raised when the reader of standard output has closed it. It is not an OSError, because libraries catch those."""
 
 
 class GuardedStream:

@@ -1,4 +1,4 @@
-"""`train`: train a model from a configuration. Its text options are the [data] keys that the tasks declare."""
+"""`train`: train a model from a configuration. The text options are the [data] keys that the tasks declare."""
 
 import inspect
 import os
@@ -29,7 +29,7 @@ def with_task_options(command: Callable[..., None]) -> Callable[..., None]:
 
 
 def task_options() -> Iterator[inspect.Parameter]:
-    """Yield an option for each key of each task, with the help text of the key up to a colon, semicolon or period."""
+    """Yield an option for each key of each task. Its help is the key's help up to a colon, semicolon or period."""
     from models.fields import range_of
 
     for f in (f for task in TASKS.values() for f in fields(task.keys)):
@@ -135,7 +135,7 @@ def train(
     try:
         run_training(run_config, out, resume=resume, progress=not quiet, max_hours=max_hours, debug=debug or "")
     except KeyboardInterrupt as error:
-        if not error.args and world().rank == 0:  # otherwise, the run has reported that it stopped
+        if not error.args and world().rank == 0:  # if there are args, the run has reported the stop
             warn(
                 f"interrupted; {'run the same command again' if RunFolder(out).is_new() else 'continue with --resume'}"
             )
@@ -161,7 +161,7 @@ def check_task_options(names: Iterable[str], config: Any) -> None:
 
 
 def check_sides(changed: Collection[str], task: Task[Any, Any, Any], data: Any) -> None:
-    """Raise UserError if options, which set the keys `changed`, replace only one side of a text in `data`."""
+    """Raise UserError if the options, which set the keys in `changed`, replace only one side of a text in `data`."""
     for names in task.files.values():
         given = [name for name in names if f"data.{name}" in changed]
         for name in names if given else ():
@@ -173,8 +173,8 @@ def check_sides(changed: Collection[str], task: Task[Any, Any, Any], data: Any) 
 
 
 def use_data_of_run(run: Any, config: Any, read: Callable[[Mapping[str, Any]], Any]) -> Any:
-    """Return the configuration for resuming a run. If `config` names no training text, the texts, the tokenizer and the
-    keys that depend on them are those of the run."""
+    """Return the configuration for resuming a run. If `config` names no training text, it receives the run's texts,
+    tokenizer and related keys."""
     if any(getattr(config.data, name) for name in TASKS[config.data.task].files["train"]):
         return config
     data = run.load_config().data
@@ -190,7 +190,7 @@ def use_data_folder(
 
     Args:
         folder: the folder of --data.
-        read: returns the configuration with the given keys of [data], unless --set or another option overrides them.
+        read: returns the configuration with the given [data] keys, which --set and other options override.
         texts: the options that name texts.
         init: the run of --init, whose tokenizer is used.
 

@@ -90,7 +90,7 @@ def compare(results: Results) -> dict[str, Any]:
 
 
 def paper_format(result: Mapping[str, Any]) -> dict[str, float]:
-    """Return a result with the keys and units of ROWS, and the number of its training runs."""
+    """Convert a result to the keys and units of ROWS, and add the number of its training runs."""
     n_trainings = len(result.get("trainings", [result]))
     sizes = {"params_millions": result["parameters"] / 1e6, "trainings": n_trainings}
     return {"ppl": result["perplexity"], "bleu": result["bleu"], **sizes}
@@ -129,7 +129,7 @@ def is_ordered(
 def count_agreements(
     measured: Mapping[str, Mapping[str, float]], measure: str, pooled: Mapping[str, float] | None
 ) -> dict[str, int]:
-    """Count the pairs of rows that differ in the paper, and how many of them have the same order, or are equal, here.
+    """Count the pairs of rows that differ in the paper and, of these, the pairs with the same order here, and the ties.
 
     If `pooled` is given, "clear" and "clear_alike" count only the pairs that differ by at least two standard errors.
     """

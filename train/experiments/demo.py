@@ -138,7 +138,7 @@ def run_demo(out: Path, seed: int = 1, n_train: int = 20_000, settings: Sequence
         config = RunConfig.from_dict(tomllib.loads(CONFIG), changes, source="demo")
         train(config, out / "run")
     except BaseException:
-        if not (out / "run").exists():  # training has not begun, so the same command must be able to start again
+        if not (out / "run").exists():  # nothing is trained yet: allow the same command to start again
             for file in files:
                 remove_partial(str(file))
         raise
@@ -151,7 +151,7 @@ def run_demo(out: Path, seed: int = 1, n_train: int = 20_000, settings: Sequence
     write_lines(out / "test.translated.de", hypotheses)
     references = texts["test", "de"]
     exact = 100 * sum(a == b for a, b in zip(hypotheses, references, strict=True)) / len(hypotheses)
-    characters = Variant("", "char", False, False, "")  # a single word has no longer n-grams of words
+    characters = Variant("", "char", False, False, "")  # not words: each translation is a single word
     score = bleu(hypotheses, references, characters)
     draw_attention(model, tokenizer, [(english(n), german(n)) for n in PICTURED], out / "attention.png")
 

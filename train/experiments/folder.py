@@ -1,4 +1,4 @@
-"""The output folder of a table. Only the same command with the same settings can continue it."""
+"""The output folder of a table, to which only the same command with the same settings can add rows."""
 
 import json
 from collections.abc import Iterable, Mapping

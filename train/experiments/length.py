@@ -4,8 +4,8 @@
        /rows/TASK-POSITIONS.json  the results of a row; a row that has this file is finished
        /length.{md,json,png}  all finished rows, rewritten after each row
 
-Each row is a small Transformer with one positional encoding, trained on random sequences of one task with up to 20
-tokens and tested on new sequences of each length by greedy search. An interrupted row is trained again from the start.
+Each row is a small Transformer with one positional encoding. It is trained on random sequences of one task with up to
+20 tokens. Then greedy search decodes new sequences of each length. An interrupted row is trained again from the start.
 """
 
 import time
@@ -184,7 +184,7 @@ def test_model(model: Transformer, pairs: Sequence[Pair]) -> dict[str, float]:
 
 
 def mastered_length(result: Mapping[str, Any]) -> int:
-    """Return the greatest tested length up to which every length is mastered, or 0."""
+    """Return the longest tested length that is mastered together with all shorter ones, or 0."""
     longest = 0
     for n, scores in result["lengths"].items():
         if scores["exact"] < MASTERED:

@@ -1,4 +1,4 @@
-"""Results printed in the paper: Table 3 by preset, Tables 2 and 4 by model."""
+"""Results printed in the paper. Table 3 is keyed by preset, Tables 2 and 4 by model."""
 
 
 def _row(bleu: float, ppl: float, params_millions: float = 65) -> dict[str, float]:

@@ -10,9 +10,9 @@ with b bytes per second in each direction and a latency of l seconds, the times 
              other half
 
 t is the compute time of a micro-batch, of which the backward pass takes 2/3 (the time that a sharded update saves is
-ignored). Buckets are reduced during the backward pass, as soon as each is ready. The last L buckets are ready only when
-the backward pass ends: those that contain part of the embedding matrix, but at least one. The term 2 * l is the time in
-which the ranks exchange losses, norms and timings.
+ignored). Buckets are reduced during the backward pass, as soon as each is ready. The last L buckets contain the
+embedding matrix (L is at least 1) and are ready only when the backward pass ends. The term 2 * l is the time in which
+the ranks exchange losses, norms and timings.
 
 For comparison, the table shows the faster of the two usual algorithms for an all-reduce of n bytes:
 

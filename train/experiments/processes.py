@@ -21,10 +21,10 @@ def run_tasks(tasks: Tasks, jobs: int) -> Iterator[tuple[str, str]]:
 
     Args:
         tasks: functions by name. With several jobs they must be picklable.
-        jobs: number of parallel tasks, each in its own process with an equal share of the threads. With 1, the tasks
-            run one after another in this process.
+        jobs: number of parallel tasks, each in its own process with an equal share of the threads. With 1 job, the
+            tasks run one after another in this process.
 
-    A signal stops all tasks as it stops a training run, and KeyboardInterrupt is raised when they have ended.
+    A signal such as Ctrl-C stops all tasks. KeyboardInterrupt is raised after they have ended.
     """
     if jobs == 1:
         yield from ((name, run_and_describe_error(task)) for name, task in tasks.items())
@@ -32,7 +32,7 @@ def run_tasks(tasks: Tasks, jobs: int) -> Iterator[tuple[str, str]]:
     context = multiprocessing.get_context("spawn")
     threads = max(1, npx.cpu.row_blocks.thread_count() // jobs)
     waiting = [*tasks.items()]
-    running: dict[Any, Any] = {}  # the process at the other end of each connection
+    running: dict[Any, Any] = {}  # maps each connection to the process at its other end
     signals = Signals()
     try:
         with signals.handling():

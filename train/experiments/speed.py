@@ -23,7 +23,7 @@ MAX_BATCH_TOKENS = 2048  # tokens per side; larger micro-batches take about the 
 
 
 def measure_speed(model_config: TransformerConfig, config: RunConfig, updates: int = 3) -> float:
-    """Return the source + target tokens per second of the fastest of `updates` updates, after a warmup update.
+    """Return the speed of the fastest of `updates` updates in source + target tokens/s, after a warmup update.
 
     An update has one micro-batch of at most MAX_BATCH_TOKENS tokens per side. Raises UserError for a task other than
     translation.
@@ -41,9 +41,9 @@ def measure_speed(model_config: TransformerConfig, config: RunConfig, updates: i
 def measure_activations(model_config: TransformerConfig, config: RunConfig) -> float:
     """Return an estimate of the memory in bytes that an update takes in addition to weights, gradients and moments.
 
-    This is the peak during a micro-batch of `measure_speed`. For a larger train.batch_tokens, it is extrapolated from
-    the peaks of this micro-batch and of its first half, because some of the memory does not depend on the batch. The
-    true peak may be lower, because a large batch recomputes more intermediates. The memory that a kernel needs while it
+    This is the peak during a micro-batch of `measure_speed`. Some memory does not depend on the batch, so for a larger
+    train.batch_tokens, the estimate is extrapolated from the peaks of this micro-batch and of its first half. The true
+    peak may be lower, because a large batch recomputes more intermediates. The memory that a kernel needs while it
     runs is not included. Raises UserError for a task other than translation.
     """
     update, batch = first_update(model_config, config)

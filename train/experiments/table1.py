@@ -35,7 +35,7 @@ from train.files import make_folder
 from train.json_files import read_sealed, write_json
 from train.learn.optimizer import Adam
 
-WINDOW, WIDTH = 16, 3  # r of restricted self-attention, and k of the convolutions
+WINDOW, WIDTH = 16, 3  # r of restricted self-attention, and kernel width k of convolutions
 HEAD = 64  # width of an attention head
 MIN_SECONDS = 0.3  # minimum seconds for which a measurement is repeated, unless MAX_REPEATS is reached earlier
 MAX_REPEATS = 20  # maximum number of repetitions of a measurement
@@ -97,7 +97,7 @@ def heads(d: int) -> int:
 
 
 def mixing_of_layer(make: Callable[[int], Module]) -> Callable[[int], Mixing]:
-    """Return a factory of `Mixing` modules that measure a complete layer."""
+    """Return a factory of `Mixing` modules whose function is a complete layer."""
 
     def mixing(d: int) -> Mixing:
         layer = make(d)
@@ -269,7 +269,7 @@ def input_gradient(layers: list[Module], n: int, d: int) -> Any:
 
 
 def gradient_by_distance(kind: Kind, distances: tuple[int, ...]) -> dict[str, float]:
-    """Return the norm of the gradient of a layer's output with respect to the input at each distance before it."""
+    """Differentiate a layer's last output; return the norm of the gradient for the input at each distance before it."""
     n = max(distances) + 1
     norms = input_gradient([build_initialized(kind.layer, HEAD)], n, HEAD)
     return {str(distance): float(norms[n - 1 - distance]) for distance in distances}

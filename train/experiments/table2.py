@@ -30,7 +30,7 @@ PAIRS = ("en-de", "en-fr")
 QUOTED_BLEU = {
     "en-de": "bleu_compound_13a",
     "en-fr": "bleu_13a",
-}  # plain-text variants closest to the paper's
+}  # the variants for plain text that are most similar to the paper's BLEU
 
 
 @dataclass(frozen=True)

@@ -7,7 +7,7 @@
        /table3.{md,json,png}   all finished rows and the paper's, rewritten after each training run
 
 An interrupted row continues from its newest checkpoint. A row is scored with its last weights, as in the paper (section
-6.2: "no checkpoint averaging"); the scores of the average of its last checkpoints are also recorded.
+6.2: "no checkpoint averaging"). The average of its last checkpoints is scored too.
 """
 
 import shutil
@@ -182,7 +182,7 @@ def run_row(row: str, run: RunFolder, config: RunConfig, progress: bool, title: 
     curve = [{key: e[key] for key in ("step", "perplexity")} for e in run.metrics() if e["kind"] == "valid"]
     result = {"row": row, "steps": summary.step, "tokens": summary.tokens, "seconds": round(summary.seconds, 1)}
     write_json(run.path / RESULT, result | last | {"averaged": averaged, "curve": curve})
-    for folder in run.step_paths()[:-1]:  # five checkpoints of twenty rows, with optimizer states, would fill the disk
+    for folder in run.step_paths()[:-1]:  # the checkpoints of twenty rows would fill the disk
         shutil.rmtree(folder)
 
 

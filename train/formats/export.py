@@ -22,15 +22,16 @@ from train.run.config import RunConfig
 from train.run.replace import new_folder
 from train.tasks.task import describe_model
 
-# A function that writes a model, its tokenizer and the run's configuration to files in a folder, in a dtype.
+# A function that writes files to a folder. Its arguments are a model, its tokenizer, the run's configuration, the
+# folder and the dtype of the weights.
 Writer = Callable[[Any, Any, RunConfig, Path, str], None]
 TARGETS: Registry[Writer] = Registry("target")
-TARGET_TASKS = {  # the tasks whose models a target can represent; a target that is missing accepts all tasks
+TARGET_TASKS = {  # the tasks whose models a target can represent; other targets represent models of all tasks
     "huggingface": ("translation", "language"), **dict.fromkeys(("ctranslate2", "onnx"), ("translation",)),
 }  # fmt: skip
 DTYPES = ("float32", "float16", "int8")
-# Fields of a model that need no check: sizes, ids, initialization, dropout and other training settings, and fields
-# without effect for the architectures and positions that the targets support.
+# Model fields that need no check: sizes, ids, training settings (such as initialization and dropout), and fields that
+# have no effect for the architectures and positions that the targets support.
 UNCHECKED = frozenset(
     "vocab_size src_vocab_size d_model d_ff n_heads n_layers pad_id bos_id eos_id unk_id suppressed_ids "
     "attention_gain embedding_init initialization dropout attention_dropout activation_dropout word_dropout "
@@ -94,8 +95,8 @@ def check_range(tensors: Mapping[str, Any], dtype: str) -> None:
 def unsupported_fields(c: TransformerConfig, allowed: Mapping[str, Sequence[Any]]) -> Iterator[tuple[str, str]]:
     """Yield the model fields whose values a target does not support, each with the supported values in words.
 
-    A field that is neither in `allowed` nor in UNCHECKED must have its default value. A model with another
-    value of a new field can therefore not be exported until the field is listed.
+    A field that is neither in `allowed` nor in UNCHECKED must have its default value. A new field must therefore be
+    listed before a model that changes it can be exported.
     """
     for field in fields(c):
         values = allowed.get(field.name, (field.default,))

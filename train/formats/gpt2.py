@@ -117,7 +117,7 @@ def from_gpt2(weights: Mapping[str, Any], c: TransformerConfig, name: str) -> di
 
 
 def read_byte_level_tokenizer(folder: Path, config: Mapping[str, Any]) -> PlainTokenizer:
-    """Return the byte-level tokenizer of a folder. Raises UserError for another kind.
+    """Return the byte-level tokenizer of a folder. Raises UserError for a tokenizer of another kind.
 
     GPT-2 has only one special token, which marks the end of a text. Padding, the beginning of a text and the unknown
     token are represented by bytes that never occur in UTF-8, so no new rows are needed.
@@ -180,8 +180,8 @@ def check_model(c: TransformerConfig) -> None:
 def to_gpt2(ours: Mapping[str, Any], c: TransformerConfig, n_positions: int) -> dict[str, Any]:
     """Return the tensors of a GPT-2 model equivalent to ours, for at most `n_positions` positions.
 
-    Sinusoids become the position table. The embedding scale is multiplied into the embedding, and the output then has a
-    separate matrix.
+    Sinusoids become the position table. If the model scales its embedding, the exported embedding includes the scale,
+    and the output has a separate matrix.
     """
     result = {}
     for name, theirs in parameters(c):

@@ -104,7 +104,7 @@ def write_run(
 
 
 def read_object(path: Path) -> dict[str, Any]:
-    """Return the object in a JSON file. Raises UserError for any other content."""
+    """Return the JSON object in a file. Raises UserError for any other content."""
     content = read_json(path, "settings of a model")
     if not isinstance(content, dict):
         raise UserError(f"{path}: expected a JSON object; got a {type(content).__name__}; try a new download")
@@ -112,7 +112,7 @@ def read_object(path: Path) -> dict[str, Any]:
 
 
 def read_tokenizer(folder: Path, config: Mapping[str, Any]) -> PairTokenizer | Tokenizer:
-    """Return the tokenizer of a folder. Raises UserError if it does not fit config.json."""
+    """Return the tokenizer of a folder. Raises UserError if the tokenizer does not fit config.json."""
     pad, eos = (special_id(config, name, folder) for name in ("pad_token_id", "eos_token_id"))
     if (start := config.get("decoder_start_token_id", pad)) != pad:
         raise UserError(
@@ -159,7 +159,7 @@ def read_sentencepiece(folder: Path, pad: int, eos: int) -> PairTokenizer:
 
 
 def special_id(config: Mapping[str, Any], name: str, folder: Path) -> int:
-    """Return the id of a special token. Raises UserError if it is missing."""
+    """Return the id of a special token. Raises UserError if the id is missing."""
     value = config.get(name)
     if type(value) is not int:
         raise UserError(f"{folder / CONFIG}: {name}: expected a single token id; got {value!r}; try a new download")

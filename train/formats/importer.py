@@ -33,7 +33,7 @@ def import_folder(folder: Path, out: Path, on_warning: Callable[[str], object]) 
     npz = None if (folder / CONFIG).exists() else find_npz(folder)
     config = {} if npz else read_object(folder / CONFIG)
     kind = config.get("model_type")
-    if npz is None and kind not in [*READERS]:  # not `in READERS`, because `kind` may not be hashable
+    if npz is None and kind not in [*READERS]:  # a list, because `kind` may be unhashable
         expected = " or ".join(READERS)
         raise UserError(f"{folder / CONFIG}: model_type: expected {expected}; got {kind!r}; {UNSUPPORTED}")
     run = RunFolder(out)
@@ -44,7 +44,7 @@ def import_folder(folder: Path, out: Path, on_warning: Callable[[str], object]) 
         imported = read_npz(npz, on_warning)
     else:
         generation = read_object(folder / GENERATION) if (folder / GENERATION).exists() else {}
-        settings = {**config, **generation}  # older folders have both in config.json
+        settings = {**config, **generation}  # in older folders, config.json contains all settings
         imported = READERS[str(kind)](folder, config, settings, on_warning)
     data = {"tokenizer": str(run.tokenizer_file.absolute()), "vocab_size": max(5, imported.model_config.vocab_size)}
     tables = {**imported.tables, "data": {**imported.tables["data"], **data}}

@@ -24,7 +24,7 @@ OUTPUT, BIAS = "lm_head.weight", "final_logits_bias"
 POSITIONS = {"source_positions": "model.encoder.embed_positions.weight",
              "target_positions": "model.decoder.embed_positions.weight"}  # fmt: skip
 NAMES = {"n_layers": "encoder_layers", "n_heads": "encoder_attention_heads", "d_ff": "encoder_ffn_dim"}  # ours, theirs
-TOLERANCE = 1e-4  # tolerance for tables of sinusoids, which some programs compute in float32
+TOLERANCE = 1e-4  # maximum error of a sinusoid: some programs compute their tables in float32
 
 
 class ParameterMapping(NamedTuple):
@@ -54,7 +54,7 @@ def layer_parameters(c: TransformerConfig) -> Iterator[ParameterMapping]:
             yield from linear(f"{ours}.feed_forward.inner", f"{theirs}.fc1")
             yield from linear(f"{ours}.feed_forward.outer", f"{theirs}.fc2")
             yield from norm(f"{ours}.feed_forward_residual.norm", f"{theirs}.final_layer_norm")
-        if c.norm == "pre":  # only CTranslate2 has this norm, not transformers
+        if c.norm == "pre":  # this norm exists in CTranslate2 but not in transformers
             yield from norm(f"{side}_norm", f"model.{side}.layer_norm")
 
 
@@ -86,8 +86,8 @@ def read_config(c: Mapping[str, Any], name: str) -> dict[str, Any]:
     }.items():
         if (encoder := value(sides[0])) != (decoder := value(sides[1])):
             raise UserError(
-                f"{name}: {sides[1]}: expected {encoder}, the same as {sides[0]}, because model.{ours} applies to"
-                f" both; got {decoder}; {UNSUPPORTED}"
+                f"{name}: {sides[1]}: expected {encoder}, the same as {sides[0]}, because model.{ours} applies "
+                f"to encoder and decoder; got {decoder}; {UNSUPPORTED}"
             )
     for key in ("normalize_before", "normalize_embedding", "add_final_layer_norm"):
         if value(key, bool, False):
@@ -155,7 +155,7 @@ def from_marian(weights: Mapping[str, Any], c: TransformerConfig, name: str) -> 
         shape = (width // len(mapped.theirs), *rows)
         parts = [tensors.take((theirs,), shape) for theirs in mapped.theirs]
         result[mapped.ours] = np.concatenate([part.T if mapped.is_matrix else part for part in parts], axis=-1)
-    unused_names = {*POSITIONS.values(), SHARED, SOURCE, TARGET, OUTPUT}  # sinusoids, and other names of tied matrices
+    unused_names = {*POSITIONS.values(), SHARED, SOURCE, TARGET, OUTPUT}  # tables that are computed or tied
     tensors.check_empty("a Marian model", unused_names.__contains__)
     return result
 

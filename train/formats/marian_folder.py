@@ -27,9 +27,9 @@ from train.text.sentencepiece_tokenizer import SentencePieceTokenizer
 from train.text.tokenizer import SPECIALS, Tokenizer
 
 MAX_POSITIONS = 1024  # sinusoids have no maximum length, but the format requires one
-# Maximum epsilon of the norms. transformers always uses 1e-5, which then differs from ours by at most 1e-5.
+# Maximum epsilon of the norms that can be exported: transformers always uses 1e-5, so the error is at most 1e-5.
 MAX_EPSILON = 2e-5
-PADDING_BIAS = -1e4  # output bias of padding, whose logit would otherwise be 0; within the range of float16
+PADDING_BIAS = -1e4  # output bias that prevents the prediction of padding; within the range of float16
 
 
 class MarianModel(NamedTuple):
@@ -117,7 +117,7 @@ def write_huggingface(model: Any, tokenizer: Any, config: RunConfig, folder: Pat
     check_tokenizer(tokenizer, "huggingface")
     if (eps := model.config.layer_norm_eps) > MAX_EPSILON:
         raise UserError(
-            f"export: expected model.layer_norm_eps of at most {MAX_EPSILON:g}, because transformers' Marian adds "
+            f"export: expected model.layer_norm_eps of at most {MAX_EPSILON:g}, because transformers always uses "
             f"{marian.EPSILON:g}; got {eps:g}; try --to ctranslate2"
         )
     converted = marian_model(model, tokenizer, "huggingface")
@@ -131,7 +131,7 @@ def check_tokenizer(tokenizer: Any, target: str) -> None:
     if isinstance(tokenizer, PairTokenizer) and not isinstance(tokenizer.source, SentencePieceTokenizer):
         raise UserError(
             f"export: expected a tokenizer with one vocabulary for --to {target}; got two vocabularies, which "
-            "transformers reads only from SentencePiece; try --to ctranslate2"
+            "transformers supports only with SentencePiece; try --to ctranslate2"
         )
 
 
@@ -158,7 +158,7 @@ def write_settings(c: TransformerConfig, converted: MarianModel, config: RunConf
     write_json(folder / GENERATION, {
         **special, "bad_words_ids": [[i] for i in sorted(suppressed)], "num_beams": config.search.beam,
         "length_penalty": config.search.alpha, "max_length": converted.n_positions,
-        "early_stopping": True if config.search.rule == "fairseq" else "never",  # False would be a heuristic
+        "early_stopping": True if config.search.rule == "fairseq" else "never",  # False would stop by a heuristic
     })  # fmt: skip
 
 

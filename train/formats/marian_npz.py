@@ -106,7 +106,7 @@ def read_arrays(path: Path) -> dict[str, Any]:
 
 
 def decode_npy(content: bytes) -> Any:
-    """Return the array of numbers in a .npy file as a view of its bytes. Raises ValueError or TypeError for others.
+    """Return the array of numbers in a .npy file as a view of its bytes. Raises ValueError or TypeError if invalid.
 
     np.load would evaluate the header as Python, and allocate an array of the stated shape before reading any values.
     """
@@ -155,7 +155,7 @@ def read_settings(config: Mapping[str, str], name: str) -> dict[str, Any]:
 
 
 def read_number(config: Mapping[str, str], key: str, kind: type, default: Any, name: str) -> Any:
-    """Return a number from the file `name`. Raises UserError for any other value."""
+    """Return the number at a key of the file `name`. Raises UserError for any other value."""
     text = config.get(key)
     try:
         return kind(text) if text is not None or default is None else default
@@ -164,7 +164,7 @@ def read_number(config: Mapping[str, str], key: str, kind: type, default: Any, n
 
 
 def in_transformers_layout(name: str, array: Any) -> tuple[str, Any]:
-    """Return a parameter's name in transformers and its array in that layout; an unknown parameter keeps its name."""
+    """Return a parameter's name and array as transformers has them; an unknown parameter is returned unchanged."""
     if name in EMBEDDINGS:
         return EMBEDDINGS[name], array
     if name.startswith(OUTPUT):
@@ -191,7 +191,7 @@ def in_transformers_layout(name: str, array: Any) -> tuple[str, Any]:
 
 
 def with_padding(weights: Mapping[str, Any], n_tokens: tuple[int, int], size: int) -> dict[str, Any]:
-    """Return the weights with rows of zeros appended to the tables, up to `size` rows, for tokens that Marian lacks.
+    """Return the weights with each table extended to `size` rows: tokens that Marian lacks get rows of zeros.
 
     The output bias prevents these tokens from being predicted.
 
@@ -234,8 +234,8 @@ def read_marian_tokenizer(
     """Return the tokenizer and the sizes of Marian's two vocabularies. Raises UserError for inconsistent files.
 
     Args:
-        settings: content of decoder.yml, which names the vocabularies; without valid names, they are found by their
-            file extensions.
+        settings: content of decoder.yml, which names the vocabularies. If it contains no valid names, the vocabularies
+            are found by file extension.
     """
     names = settings.get("vocabs")
     if isinstance(names, list) and names and all(isinstance(name, str) and name.isprintable() for name in names):
@@ -265,7 +265,7 @@ def read_marian_tokenizer(
                     f"{file}: expected a vocabulary with {token}; this token is missing; try a new download"
                 )
         if PAD in vocabulary:
-            raise UserError(f"{file}: expected a Marian vocabulary, which lacks {PAD}; got {PAD}; {UNSUPPORTED}")
+            raise UserError(f"{file}: expected a vocabulary without {PAD}, as from Marian; got {PAD}; {UNSUPPORTED}")
         sides.append((content, vocabulary, file))
     n_tokens = len(sides[0][1]), len(sides[1][1])
     pad = max(n_tokens)

@@ -60,7 +60,7 @@ class Graph:
         return self.constant(f"number_{value}", np.float32(value))
 
     def shape(self, *sizes: int) -> str:
-        """Return the name of a constant shape or list of axes."""
+        """Return the name of an int64 constant that contains a shape or a list of axes."""
         return self.constant(f"shape_{'_'.join(map(str, sizes))}", np.array(sizes, np.int64))
 
     def linear(self, x: str, name: str) -> str:

@@ -37,14 +37,15 @@ def check_vocab_size(folder: Path, key: str, size: Any, n_subwords: int) -> None
     """Raise UserError unless the tokenizer of a folder has `size` subwords, the value of `key` in the settings."""
     if size != n_subwords:
         raise UserError(
-            f"{folder}: expected a tokenizer of {key} = {size} subwords; got {n_subwords}; try the files of one model"
+            f"{folder}: expected a tokenizer with {size} subwords, the value of {key}; got {n_subwords}; "
+            "try the files of one model"
         )
 
 
 def read_activation(
     config: Mapping[str, Any], name: str, default: str | None = None, key: str = "activation_function"
 ) -> str:
-    """Return our name for the activation. Raises UserError if it is not supported."""
+    """Return our name for the activation. Raises UserError for an unsupported activation."""
     value = config.get(key, default)
     if not isinstance(value, str) or value not in ACTIVATIONS:
         raise UserError(

@@ -26,9 +26,9 @@ DTYPES = {
 }  # fmt: skip
 LEGACY_MAGIC = 0x1950A86A20F9469CFC6C  # the first pickle of a file written by PyTorch before 1.6
 MAX_VALUES = 1 << 40
-MAX_EXPANSION = 8  # bytes of tensors per byte of the file: bfloat16 doubles them, and tied tables have up to four names
-MAX_DIMENSIONS = 64  # a tensor has no more in PyTorch and NumPy
-MAX_PICKLE = 1 << 24  # bytes; the objects take up to 64 times as much memory
+MAX_EXPANSION = 8  # bytes of tensors per byte of the file: bfloat16 becomes float32, and tied tables have up to 4 names
+MAX_DIMENSIONS = 64  # the maximum in PyTorch and NumPy
+MAX_PICKLE = 1 << 24  # bytes; the unpickled objects take up to 64 times as much memory
 OPCODES = (  # opcodes of PyTorch's files, in protocols 2 to 5; strings of Python 2 are BINSTRING
     "PROTO FRAME STOP MARK NONE NEWTRUE NEWFALSE BININT BININT1 BININT2 LONG1 BINFLOAT BINSTRING "
     "SHORT_BINSTRING BINUNICODE SHORT_BINUNICODE "
@@ -44,7 +44,7 @@ class StorageType(NamedTuple):
 
 
 class Storage:
-    """The values of a storage. In a legacy file they follow the pickle that names the storage."""
+    """The values of a storage. In a legacy file, the values come after the pickle that names the storage."""
 
     def __init__(self, kind: StorageType, n_values: int) -> None:
         self.dtype = np.dtype(DTYPES[kind.name])
@@ -81,12 +81,12 @@ class StoredTensor(NamedTuple):
 
 
 def bfloat16_values(bits: Any) -> Any:
-    """Convert bfloat16 numbers, given as uint16, to float32; their bits are its upper 16 bits."""
+    """Convert bfloat16 numbers, given as uint16, to float32; a bfloat16 is the upper half of a float32."""
     return (bits.astype(np.uint32) << 16).view(np.float32)
 
 
-# A few bytes of a pickle can pass the same long tuple or list to a function many times. These functions therefore take
-# at most as many arguments as PyTorch passes and MAX_DIMENSIONS sizes, and use a list only once.
+# A few bytes of a pickle can pass the same long tuple or list to a function many times. To limit the work, these
+# functions accept only the arguments that PyTorch passes and at most MAX_DIMENSIONS sizes, and use a list only once.
 
 
 def rebuild_tensor(
@@ -129,8 +129,8 @@ ALLOWED_NAMES: dict[tuple[str, str], Any] = {
 }
 
 
-# Uses Python's implementation, because the one in C has no table of opcodes to change. The type stub does not declare
-# its methods.
+# This is the Python implementation: the C implementation has no table of opcodes to change. The annotation is Any
+# because the type stubs do not declare its methods.
 PythonUnpickler: Any = pickle._Unpickler
 
 
@@ -142,7 +142,7 @@ class TensorUnpickler(PythonUnpickler):
         self.storages: dict[str, Storage] = {}
 
     def reject(self) -> None:
-        """Raise UnpicklingError; replaces the method of a forbidden opcode."""
+        """Raise UnpicklingError, instead of running a forbidden opcode."""
         raise pickle.UnpicklingError("an opcode that no tensor needs")
 
     def load_build(self) -> None:

@@ -18,7 +18,7 @@ DTYPES = {"F64": "<f8", "F32": "<f4", "F16": "<f2", "BF16": "<u2", "I64": "<i8",
 
 
 class Tensors:
-    """The tensors of a file, which are taken one by one. `check_empty` reports tensors that remain.
+    """The tensors of a file, to be taken one by one. `check_empty` rejects a file if other tensors remain.
 
     Args:
         weights: arrays by name.
@@ -30,7 +30,7 @@ class Tensors:
         self.remaining = {*weights}
 
     def take(self, candidates: tuple[str, ...], shape: tuple[int, ...]) -> Any:
-        """Return the first tensor that exists, as float32. Raises UserError for a wrong shape, NaN and infinity."""
+        """Return the first existing candidate as float32. Raises UserError for a wrong shape, NaN and infinity."""
         key = next((key for key in candidates if key in self.weights), None)
         got = "no tensor of this name" if key is None else f"shape {self.weights[key].shape}"
         if key is None or self.weights[key].shape != shape:
@@ -50,7 +50,7 @@ class Tensors:
     def check_empty(self, architecture: str, ignored: Callable[[str], bool]) -> None:
         """Raise UserError for a tensor that was not taken, unless it is `ignored`."""
         if others := [key for key in sorted(self.remaining) if not ignored(key)]:
-            raise UserError(f"{self.name}: expected the tensors of {architecture}; got {others[0]} too; {UNSUPPORTED}")
+            raise UserError(f"{self.name}: expected only tensors of {architecture}; got {others[0]}; {UNSUPPORTED}")
 
 
 def read_weights(folder: Path) -> dict[str, Any]:

@@ -1,7 +1,7 @@
 """Locate the origin of a NaN or infinity: repeat the computation and check every result.
 
-Training itself does not check them, so it is not slowed down. The repetition is exact, because dropout is keyed by
-(seed, step) and the weights have not changed.
+Training itself does not check its results, because that would slow it down. The repetition is exact, because dropout
+is keyed by (seed, step) and the weights have not changed.
 """
 
 from collections.abc import Callable

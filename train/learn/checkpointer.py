@@ -75,7 +75,7 @@ class Checkpointer:
     def open_folder(self, state: RunState, is_complete: bool = False) -> Iterator[None]:
         """Lock the run folder for rank 0 during this block, and prepare it for a run that continues from `state`.
 
-        For a complete run, which does not continue, config.toml is not changed, and its train.keep_last applies.
+        A complete run does not continue: its config.toml is not changed, and the train.keep_last in it applies.
         """
         with ExitStack() as stack:
             with self.world.rank_zero_first():
@@ -119,7 +119,7 @@ class Checkpointer:
         return "patience" if 0 < settings.patience <= state.stale_validations else ""
 
     def continue_advice(self, state: RunState) -> str:
-        """Return the options that continue a run that has finished (see `final_reason`)."""
+        """Return the options with which a finished run continues (see `final_reason`)."""
         settings = self.config.train
         options = []
         if state.step >= settings.max_steps:
@@ -171,7 +171,7 @@ class Checkpointer:
             self.report.write_line(f"{error.problem}; training continues; the best weights are not saved")
 
     def _copy_best(self, state: RunState) -> None:
-        """Copy checkpoints/best to best-N if the ranking contains it but train.keep_best was 1 when it was written."""
+        """Copy checkpoints/best to best-N if step N is ranked but best-N is missing, as after train.keep_best = 1."""
         target = self.folder.best_path(state.best_step)
         if str(state.best_step) not in state.ranking or existing_folder(target).is_dir() or not self._has_best(state):
             return
@@ -183,7 +183,7 @@ class Checkpointer:
             self.warnings.append(f"{error}; training continues; {target.name} is not saved")
 
     def _has_best(self, state: RunState) -> bool:
-        """Return whether checkpoints/best has the weights of the best validation of `state`."""
+        """Return whether checkpoints/best has the weights of step `state.best_step`."""
         folders = store.readable_states([existing_folder(self.folder.best)])
         return any(content["step"] == state.best_step for _, content in folders)
 
@@ -262,7 +262,7 @@ class Checkpointer:
         previous = replace(previous, max_steps=max(previous.max_steps, content["step"]))
         changes = [name for name in SCHEDULE_KEYS if getattr(settings, name) != getattr(previous, name)]
         if "max_steps" in changes and rate(replace(settings, max_steps=previous.max_steps)) == rate(settings):
-            changes.remove("max_steps")  # most schedules do not depend on it
+            changes.remove("max_steps")  # most schedules do not depend on max_steps
         if changes:
             words = (
                 f"train.{name} is now {getattr(settings, name)} instead of {getattr(previous, name)}"
@@ -276,7 +276,7 @@ class Checkpointer:
     def _update_metric(self, content: Mapping[str, Any], state: RunState) -> None:
         """If train.best_metric differs from that of the checkpoint, adapt the selection in `state` and warn.
 
-        checkpoints/best stays until a validation is better by the new metric, whose values are read from metrics.jsonl.
+        The values of the new metric are read from metrics.jsonl. checkpoints/best stays until a validation is better.
         """
         frozen = content.get("config")  # contains the metric in checkpoints of earlier versions
         frozen_metric = frozen.get("train.best_metric") if isinstance(frozen, dict) else None
@@ -341,7 +341,7 @@ class Checkpointer:
                 )
         # A task without files has no digests.
         check_same_text(path, state, {part: (digests or {}).values() for part, digests in self.digests.items()})
-        if valid := state.get("valid_sha256"):  # a run that has lost its validation text keeps the hash of it
+        if valid := state.get("valid_sha256"):  # a run without its validation text keeps the stored hash
             self.digests = {"valid": valid} | self.digests
 
     def _load(self, checkpoint: store.Checkpoint) -> RunState:
@@ -368,7 +368,7 @@ class Checkpointer:
 def schedule_of(content: Mapping[str, Any]) -> dict[str, Any]:
     """Return the valid values of SCHEDULE_KEYS in state.json.
 
-    Earlier versions stored max_steps on its own, and the other keys with those that a resumed run must not change.
+    Earlier versions stored max_steps as a key of its own, and the other values in "config".
     """
     config = content.get("config")
     frozen = config if isinstance(config, dict) else {}
@@ -385,7 +385,7 @@ def check_resumable(folder: RunFolder, tokenizer: TextTokenizer, texts: Mapping[
 
 
 def check_same_text(path: Path, state: Mapping[str, Any], digests: Mapping[str, Iterable[str]]) -> None:
-    """Raise UserError unless `state`, of the checkpoint `path`, contains these digests of the files of each part."""
+    """Raise UserError if the text digests in `state`, which the checkpoint `path` contains, differ from `digests`."""
     for part, (key, name) in TEXT_KEYS.items():
         if part in digests and isinstance(state.get(key), dict) and [*state[key].values()] != [*digests[part]]:
             raise UserError(

@@ -38,7 +38,7 @@ class Graphs:
     def __init__(self, model: Any, settings: TrainSection, warn: Callable[[str], object]) -> None:
         self.model, self.settings, self.warn = model, settings, warn
         self.loss_options = settings.loss_options(1)
-        self.graphs: dict[Any, tuple[Graph, int, Any] | None] = {}  # by input shapes; None after their first batch
+        self.graphs: dict[Any, tuple[Graph, int, Any] | None] = {}  # by input shapes; None until the second batch
         self.can_capture = True
         trained = next(p for p in model.parameters() if p.requires_grad)
         self.flat_gradient = trained.buffer().flatten_grad()  # graphs accumulate into this address
@@ -48,7 +48,7 @@ class Graphs:
         model = self.model
         dtype = self.flat_gradient.dtype.type
         weight = dtype(1 / float(normalizer))
-        if not self.graphs:  # the matmuls of the first batch must already use the handle of the graphs
+        if not self.graphs:  # graphs need another cuBLAS handle, and the first batch must use it too
             self.try_capture(lambda: blas.use_graph_handle(npx.array_module(model.embedding.weight.data)))
         inputs = [np.asarray(dtype(scale) * weight), *model.checked_loss_inputs(*sequences)]
         shapes = tuple((x.shape, x.dtype.name) for x in inputs)

@@ -13,6 +13,7 @@ import npx
 from models import ARCHITECTURES, Module
 from models.architectures.base import SequenceModel
 from models.config import TransformerConfig
+from models.fields import keys_of, value_type
 from models.layers.positions import resolve_rates
 from train.errors import UserError, nearest
 from train.run.checkpoint import MODEL, check_peer, load_weights, run_files, task_of, warn_of_old_average
@@ -31,7 +32,7 @@ COMPUTATION_KEYS = (
 def select(key: str, patterns: str, names: Iterable[str]) -> list[str]:
     """Return the names that match a pattern of the configuration key `key`, in their original order.
 
-    Raises UserError for a pattern that matches none.
+    Raises UserError for a pattern that matches no name.
     """
     names = list(names)
     parts = [part.strip() for part in patterns.split(",") if part.strip()] or [patterns] * bool(patterns)
@@ -46,7 +47,7 @@ def select(key: str, patterns: str, names: Iterable[str]) -> list[str]:
 
 
 def select_frozen(patterns: str, names: Collection[str]) -> list[str]:
-    """Return the names that match `patterns` of train.freeze. Raises UserError if none would remain."""
+    """Return the names that match `patterns` of train.freeze. Raises UserError if all names match."""
     frozen = select("train.freeze", patterns, names)
     if len(frozen) == len(names):
         raise UserError(
@@ -57,7 +58,7 @@ def select_frozen(patterns: str, names: Collection[str]) -> list[str]:
 
 
 def freeze(model: Module, patterns: str) -> None:
-    """Exclude the parameters that match `patterns` from training. Raises UserError if none would remain."""
+    """Exclude the parameters that match `patterns` from training. Raises UserError if all of them match."""
     parameters = dict(model.named_parameters())
     for name in select_frozen(patterns, parameters):
         parameters[name].requires_grad = False
@@ -70,7 +71,7 @@ def initialize(
     tokenizer: TextTokenizer,
     on_warning: Callable[[str], object] = warnings.warn,
 ) -> str:
-    """Copy weights of another run into a model, and return a line that describes them.
+    """Copy weights of another run into a model, and return a line that says which ones.
 
     Args:
         model: the model, whose parameters are not yet in a flat buffer.
@@ -97,11 +98,13 @@ def initialize(
     expected = {name: parameters[name].shape for name in names}
     problems = mismatches(expected, weights if not patterns else {n: weights[n] for n in names if n in weights})
     if problems:
+        if not patterns:
+            problems = size_differences(model.config, model_config(checkpoint.state)) or problems
         more = f" and {len(problems) - MAX_LISTED} more" if len(problems) > MAX_LISTED else ""
         raise UserError(
             f"train.init: expected the parameters of this model in {folder / MODEL}; got "
-            f"{'; '.join(problems[:MAX_LISTED])}{more}; try the [model] and tokenizer of that run, or train.init_only "
-            "with patterns of the parameters that fit"
+            f"{'; '.join(problems[:MAX_LISTED])}{more}; try the [model] and tokenizer of that run, which apply if you "
+            "omit CONFIG, or train.init_only with patterns of the parameters that fit"
         )
     if not patterns:
         check_same_computation(model.config, model_config(checkpoint.state), folder)
@@ -117,8 +120,15 @@ def initialize(
     return f"starting from {len(names)} of {len(parameters)} parameters of {folder}"
 
 
+def size_differences(config: TransformerConfig, source: TransformerConfig) -> list[str]:
+    """Return a description of each key of [model] that differs and that may change the shapes of the weights."""
+    names = [f.name for f in keys_of(type(config)) if value_type(f) is not float and f.name not in COMPUTATION_KEYS]
+    values = ((name, getattr(config, name), getattr(source, name)) for name in names)
+    return [f"{name} = {to_toml(theirs)} instead of {to_toml(ours)}" for name, ours, theirs in values if ours != theirs]
+
+
 def has_same_text_tokenizer(model: SequenceModel, folder: Path, state: Mapping[str, Any], tokenizer: Any) -> bool:
-    """Return whether two models predict labels and tokenize text in the same way: this one and that of a checkpoint."""
+    """Return whether `model` and the model of a checkpoint predict labels and have the same tokenizer for text."""
     if model.data_kind != "labels" or ARCHITECTURES[model_config(state).architecture].data_kind != "labels":
         return False
     source: Any = task_of(state).load_tokenizer(run_files(folder)[0])
@@ -126,7 +136,10 @@ def has_same_text_tokenizer(model: SequenceModel, folder: Path, state: Mapping[s
 
 
 def check_same_computation(config: TransformerConfig, source: TransformerConfig, folder: Path) -> None:
-    """Raise UserError unless equal weights give the same function with `config` and `source`, read from `folder`."""
+    """Raise UserError if models with the same weights compute different functions with `config` and with `source`.
+
+    `source` is the configuration of the checkpoint `folder`.
+    """
 
     def computation(c: TransformerConfig) -> dict[str, Any]:
         rates = resolve_rates(c.positions == "sinusoidal_halves", c.position_rates)

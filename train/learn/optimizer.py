@@ -14,7 +14,7 @@ from npx.ranges import Range
 from train.json_files import Schema
 from train.run.state import COUNT
 
-CHUNK = 1 << 17  # number of gradients whose squares are summed in float32
+CHUNK = 1 << 17  # number of squares in each float32 sum; these sums are added in float64
 POSITIVE = Range(float, "(0, 1e38]")
 
 
@@ -188,15 +188,16 @@ class LossScale:
 
 
 def squared_norm(flat: FlatParameters) -> npx.Array:
-    """Return the sum of g^2 over all gradients, on the device. It is not finite if a g is not, or after an overflow."""
+    """Return the sum of g^2 over all gradients, on the device. It is not finite if a g is not, or if it overflows."""
     return npx.sum(npx.stack([sum_of_squares(g) for _, g in flat.gradient_chunks()]))
 
 
 def sum_of_squares(g: npx.Array) -> npx.Array:
     """Return the sum of g^2 for g (n,), a scalar on the device.
 
-    On a CPU, BLAS would add all squares one after the other in float32 and lose digits. Therefore, it adds only those
-    of a chunk, and the sums of the chunks are added in float64. A GPU sums in a tree, so it does not need chunks.
+    On a CPU, BLAS would add all squares one after the other in float32 and lose digits. Therefore, BLAS adds the
+    squares of one chunk at a time, and the sums of the chunks are added in float64. A GPU sums in a tree, so it does
+    not need chunks.
     """
     if not isinstance(g, npx.ndarray):
         return g @ g

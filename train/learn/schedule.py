@@ -17,7 +17,7 @@ DECAYS: dict[str, Callable[[float], float]] = {
 class Schedule:
     """The learning rate of each update: linear warmup to the peak, then the decay that `train.schedule` names.
 
-    noam and inverse_sqrt are the paper's formula (NoamSchedule); with train.peak_lr it is scaled to that peak. The
+    noam and inverse_sqrt follow the paper's formula (NoamSchedule); train.peak_lr scales it to that peak. The
     other schedules have the same warmup and, by default, the same peak. linear and cosine reach 0 one update after
     train.max_steps, so even the last update changes the weights.
 
@@ -45,7 +45,7 @@ class Schedule:
         return self.peak * DECAYS[self.name](fraction)
 
     def describe(self) -> str:
-        """Return the peak, its step and the shape, for the log."""
+        """Return a log line with the peak, its step and the decay after it."""
         return (
             f"learning rate: linear warmup to {self.peak:.3g} at step {self.warmup_steps:,}, then "
             f"{SCHEDULES[self.name]} ({self.name})"
@@ -54,7 +54,7 @@ class Schedule:
 
     def remedies(self, n_updates: int) -> str:
         """Return what to try if the loss has diverged after `n_updates` updates: a quarter of the highest learning rate
-        so far, and at most the paper's peak. Before the first update, the learning rate is not the cause."""
+        so far, but at most the paper's peak. If no update was made, the learning rate cannot be the cause."""
         if not n_updates:
             attempt = "the weights of another run" if self.has_init else "other keys in [model]"
             attempt = attempt if self.precision in ("float32", "float64") else f"train.precision=float32, or {attempt}"
@@ -67,8 +67,8 @@ class Schedule:
     def warning(self) -> str:
         """Return a warning if training ends before the warmup, or "".
 
-        The warning suggests a warmup of a tenth of the training, but at least 5 updates if possible. It names the
-        present peak if a shorter warmup would raise it.
+        The warning suggests a warmup of a tenth of the training, but at least 5 updates if possible. If the shorter
+        warmup would raise the peak, the warning also suggests a train.peak_lr that keeps it.
         """
         if self.warmup_steps <= self.max_steps:
             return ""

@@ -66,7 +66,7 @@ def reraise_lost_interrupts() -> Iterator[None]:
             return previous(unraisable)
         returned = threading.Event()
 
-        def interrupt() -> None:  # waits until `hook` has returned, because Python ignores errors in it too
+        def interrupt() -> None:  # waits for `hook` to return, because Python ignores errors raised in `hook` too
             returned.wait()
             time.sleep(0.01)
             _thread.interrupt_main()

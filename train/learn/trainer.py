@@ -37,7 +37,7 @@ class Trainer:
     """Trains a model in a run folder: config.toml, tokenizer.json, checkpoints, metrics.jsonl, log.txt.
 
     An update consists of `accumulate` micro-batches. Each contributes the gradient of its summed loss, divided by the
-    number of target tokens in the update without padding. Therefore, micro-batches have the same gradient as one batch
+    number of target tokens (not padding) in the update. Therefore, micro-batches have the same gradient as one batch
     with all their examples. Then the gradient is clipped, and Adam updates the weights with the learning rate of the
     step (section 5 of the paper).
 
@@ -185,7 +185,7 @@ class Trainer:
         return "; ".join(places), operation
 
     def _skip(self, step: int, quantity: str, value: float, examples: str, operation: str) -> None:
-        """Record a skipped update. Raises UserError after more than train.max_skipped of them in a row."""
+        """Record a skipped update. Raises UserError if more than train.max_skipped updates in a row were skipped."""
         state, limit = self.state, self.config.train.max_skipped
         state.add_skipped()
         self.report.log_skipped(state, step, quantity, value, examples, operation, limit)
@@ -216,7 +216,7 @@ class Trainer:
             self.report.log_update(state, self.lr, self.norm, scale, self.world.size)
             n_outputs = self.model.config.n_outputs or self.model.config.vocab_size
             self.report.warn_of_divergence(state.loss, math.log(n_outputs), self.schedule.remedies(state.step - 1))
-        if is_logged:  # otherwise, the next log line of a resumed run includes these updates
+        if is_logged:  # unlogged updates are included in the next log line, even of a resumed run
             state.reset_window()
         if self._is_validation_due() and not signals.stop_requested and self._end_reason() != "max_hours":
             self._validate()
@@ -334,7 +334,7 @@ class Trainer:
         return self._summarize(reason, result)
 
     def _report_unsaved_best(self, result: Mapping[str, float]) -> None:
-        """Report if the last validation is the best but its weights are not saved, or if there are no best weights.
+        """Write a log line if there is no checkpoints/best, or if the last weights are better than those in it.
 
         Best weights are saved only at multiples of train.validate_every. Until then, commands load the newest weights.
         """
@@ -361,7 +361,7 @@ class Trainer:
             self.report.write_line(line, always=True)
 
     def _recorded_result(self) -> dict[str, float] | None:
-        """Return the final validation ({} without one) of a run that has nothing left to do, or None for other runs."""
+        """Return the final validation of a run with nothing left to do ({} if it has none), or None for other runs."""
         state = self.state
         is_final = bool(self.checkpoints.final_reason(state))
         if self.checkpoints.newest is None or self._is_validation_due() or not is_final:

@@ -123,7 +123,7 @@ def train(
             check_memory(model_config, settings, precision)
             model = model_config.build(settings.seed, precision.weight_dtype)
             warnings: list[str] = []
-            # This comes before the text is encoded, which can take much longer.
+            # Copy the weights before the slow encoding of the text, so that errors show early.
             if settings.init and not (resume and run.step_paths()):
                 display.write(initialize(model, settings.init, settings.init_only, tokenizer, warnings.append))
             corpora = prepare_corpora(run, config, texts, tokenizer, display)
@@ -230,7 +230,7 @@ def prepare_corpora(
 
 
 def report_progress(work: Work, start: Callable[[], object], n_done: int) -> None:
-    """Set the number of completed items, and call `start` if it was 0."""
+    """Set the number of completed items to `n_done`, and call `start` if none was completed before."""
     if not work.done:
         start()
     work.set_done(n_done)
@@ -325,7 +325,7 @@ def check_best_metric(config: RunConfig, task: Task, texts: Texts) -> None:
 
 
 def check_init_unchanged(run: RunFolder, init: str) -> None:
-    """Raise UserError if train.init of a run that resumes from its checkpoints has changed."""
+    """Raise UserError if a run with checkpoints is resumed with a different train.init."""
     if not (init and run.step_paths() and run.config_file.exists()):
         return
     if os.path.abspath(init) != os.path.abspath(stored := run.load_config().train.init):
@@ -336,7 +336,7 @@ def check_init_unchanged(run: RunFolder, init: str) -> None:
 
 
 def check_model(config: RunConfig, task: Task) -> None:
-    """Raise UserError for a model that cannot be built, does not fit the task, or is too short for data.max_length."""
+    """Raise UserError for a model that cannot be built, does not fit the task or cannot read data.max_length tokens."""
     separate = {"src_vocab_size": config.data.vocab_size} if task.has_separate_vocabularies(config.data) else {}
     try:
         model_config = config.transformer_config(config.data.vocab_size, **separate)

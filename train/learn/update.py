@@ -1,7 +1,7 @@
 """One update: the gradient of its micro-batches, then Adam, with a retry in smaller parts when memory runs out.
 
-The gradient of the mean loss over all target tokens, times the loss scale, is accumulated over the micro-batches; Adam
-divides by the scale and clips in its own pass. The host waits for the device once per update: losses and norm are read
+The micro-batches accumulate the gradient of the mean loss over all target tokens, times the loss scale. The kernel of
+Adam removes the scale and clips the gradient. The host waits for the device once per update: losses and norm are read
 together after the last backward, and the weights change only if both are finite. With several ranks, each computes its
 share of the micro-batches, and all receive the gradient of the complete update.
 """
@@ -244,7 +244,7 @@ class Update:
         self.scale.record_update()
 
     def describe_out_of_memory(self, batches: Sequence[Batch], step: int) -> str:
-        """Return a line that says what did not fit, what takes the memory, and which settings need less of it."""
+        """Return a line that says which batch did not fit, what uses the memory, and which settings need less of it."""
         settings = self.settings
         gpu_memory = npx.memory_use()
         largest = max(batches, key=lambda batch: batch.shape).describe()

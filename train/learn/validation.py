@@ -24,7 +24,7 @@ from train.tasks.protocols import Batch, Corpus, TextTokenizer, TrainableModel
 
 
 class Validation:
-    """Measures a model on a corpus. `last_result` is the last result in this process."""
+    """Measures a model on a corpus. `last_result` is the newest result; it is not restored when a run resumes."""
 
     def __init__(
         self,
@@ -165,9 +165,9 @@ def text_loss(
 ) -> dict[str, float]:
     """Return the loss of a language model on a text, as training measures it on the validation text.
 
-    The result contains loss (mean, in nats per token), perplexity, bits_per_character, which is comparable between
-    vocabularies, and the numbers of tokens and characters that are predicted: all except the first token. For the other
-    arguments and errors, see `perplexity`.
+    The keys are loss (mean, in nats per token), perplexity, bits_per_character, tokens and characters. Only
+    bits_per_character is comparable between vocabularies. tokens and characters count all except the first token, which
+    is not predicted. For the other arguments and errors, see `perplexity`.
     """
     result, corpus, tokenizer = measure_files(run, "language", (str(text),), progress, on_warning)
     if n_unknown := int((corpus.tokens == tokenizer.special.unk_id).sum()):

@@ -8,7 +8,7 @@ from train.run.checkpoint import MODEL, check_same_run, is_imported
 from train.run.folder import MORE_CHECKPOINTS, RunFolder, not_a_run_error
 from train.run.storage import IDENTITY, damaged_error, read_arrays, read_state, write_folder
 
-RUN_IDENTITY = ("task", "text_sha256", "config")  # with IDENTITY, the keys of state.json that identify a run
+RUN_IDENTITY = ("task", "text_sha256", "config")  # these keys of state.json and those in IDENTITY identify a run
 
 
 def average_checkpoints(run_dir: str | Path, last: int = 5, best: bool = False) -> Path:

@@ -93,7 +93,7 @@ def save_checkpoint(
 
 
 def prune(run: RunFolder, keep_last: int) -> None:
-    """Remove all but the newest `keep_last` checkpoints (0 keeps all), and all but the newest `extra` checkpoint.
+    """Remove all but the newest `keep_last` checkpoints (0 keeps all), and every extra one that is not the newest.
 
     A run that is interrupted between two scheduled checkpoints writes an extra one. It is removed later, so the run
     ends with the same checkpoints as an uninterrupted one. The last checkpoint of a finished run is not extra. Damaged
@@ -258,8 +258,8 @@ def read_chosen(path: str | Path, read: Callable[[Path], Result], retries: int =
 def warn_of_old_average(
     path: str | Path, folder: Path, state: Mapping[str, Any], on_warning: Callable[[str], object]
 ) -> None:
-    """Warn if the checkpoint `folder` of the run `path` is an average that lacks the newest checkpoint or, if it is an
-    average of the best checkpoints, one of them. `state` is the state.json of `folder`."""
+    """Warn if the checkpoint `folder`, chosen for `path`, is an outdated average: it lacks the newest checkpoint or, if
+    it averages the best checkpoints, one of those. `state` is the state.json of `folder`."""
     averaged = state.get("averaged_steps")
     run = owner_of(folder)
     candidates = run.best_paths() if state.get("averaged_best") else run.step_paths()[-1:]

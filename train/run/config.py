@@ -186,7 +186,7 @@ class RunConfig:
         return "\n".join([*lines, "", END]) + "\n"
 
     def resumed(self, model: TransformerConfig) -> "RunConfig":
-        """Return the configuration with which a run of this model resumes.
+        """Return the configuration with which a run resumes, given the configuration of its model.
 
         A run of a version without `position_rates` continues with the rates that it was trained with.
         """
@@ -221,7 +221,7 @@ class RunConfig:
     def check_frozen(self, original: Mapping[str, Any], source: Path, command: str = "resume") -> None:
         """Raise UserError, naming the key, if a frozen key differs from `original`, the `frozen()` of the run.
 
-        A key that is missing in `original` gets the value that corresponds to the version that lacked this key. If
+        A key that `original` lacks gets the value that describes the older program, which did not have this key. If
         model.position_rates is not set here, the run's value is accepted. In the message, `source` is the file of
         `original` and `command` is the command that requires equal keys.
         """
@@ -258,9 +258,9 @@ def default_of(table: str, f: Field[Any]) -> Any:
 
 
 def complete_frozen(frozen: Mapping[str, Any]) -> dict[str, Any]:
-    """Return a run's `frozen()` with the keys that did not exist yet in the version that wrote it.
+    """Add to a run's `frozen()` the keys that are newer than the program that wrote it.
 
-    They get the values that correspond to that version. Keys of [model] that the run did not set get the values of its
+    Their values match the behavior of that program. Keys of [model] that the run did not set get the values of its
     preset and variant.
     """
     keys = ((table, name, f) for table in SECTIONS for name, f in keys_of(table).items())
@@ -343,7 +343,7 @@ def suggest_setting(name: str, text: str, key: str | None) -> str:
 
 
 def describe_unit(name: str, key: str | None) -> str:
-    """Return a key ("" for None), with its meaning if the user's `name` has another unit or meaning."""
+    """Return a key ("" for None). If the user's `name` has another unit or meaning, add the meaning of the key."""
     if key is None or plain_name(name) not in OTHER_UNITS:
         return key or ""
     table, _, field_name = key.partition(".")

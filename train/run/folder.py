@@ -180,7 +180,7 @@ class RunFolder:
 
     @contextmanager
     def creating(self, resume: bool, program: str = "train") -> Iterator[None]:
-        """Create (or reopen) the run in this block, under its lock.
+        """Create or reopen the folder of the run, and lock it during this block.
 
         If the block raises before `commit`, everything that it created in a new folder is removed, unless the user has
         moved the folder.
@@ -253,8 +253,8 @@ class RunFolder:
 def edit_config(file: Path, stored: str, new: str) -> str:
     """Return the text of a configuration file with new values and the user's comments.
 
-    `stored` and `new` are dumps of the present and the new configuration. Returns `new` if the user has reformatted a
-    line that changes.
+    `stored` and `new` are dumps of the present and the new configuration. If the user has reformatted
+    a line that must change, returns `new`, without the user's comments.
     """
     changes = dict[tuple[str, str], str]()
     table = ""

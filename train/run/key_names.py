@@ -106,9 +106,9 @@ PREFIXES = re.compile("^((encoder|decoder|enc|dec|src|tgt|num|n|transformer)_)+"
 OTHER_UNITS = frozenset(
     "epoch epochs max_epoch max_epochs n_epochs num_epochs num_train_epochs after_epochs warmup_ratio batch batch_size "
     "bsz mini_batch per_device_train_batch_size no_scale_embedding l2 search_max_length max_output_length "
-    "max_new_tokens generation_max_length max_len_a validate_interval save_interval".split()
+    "max_new_tokens generation_max_length max_len_a validate_interval save_interval lenpen length_penalty".split()
 )
-CUTOFF = 0.85  # minimum similarity of a misspelling; names of different things, such as min_length, reach 0.8
+CUTOFF = 0.85  # minimum similarity of a misspelling; min_length and max_length have 0.8, but are different keys
 KEY_LIST = "`npx-transformer info base --config`, which prints every key"
 
 
@@ -150,7 +150,7 @@ def suggest_key(name: str, table: str = "") -> str | None:
 
 
 def misspelled(word: str, names: Collection[str]) -> list[str]:
-    """Return the names that may be meant by the misspelled `word`, the most similar one first."""
+    """Return the names of which `word` may be a misspelling, the most similar one first."""
     close = difflib.get_close_matches(word, names, cutoff=CUTOFF)
     return close or [name for name in names if deletions(name) & deletions(word)]
 

@@ -332,7 +332,9 @@ class SearchSection:
     """[search]: Defaults of `translate` and `parse`, which their options override. Validations search greedily."""
 
     beam: int = key(4, "Beam size: hypotheses per sentence; 1 is greedy search.", within="[1, 512]", may_change=True)
-    alpha: float = key(0.6, "Exponent of the length penalty; 0 disables it.", within="[0, 10]", may_change=True)
+    alpha: float = key(
+        0.6, "Exponent of the length penalty (search.penalty); 0 disables it.", within="[0, 10]", may_change=True
+    )
     penalty: str = key(
         "paper",
         "Score = log-probability / penalty: ((5 + |Y|) / 6)^alpha (paper), or |Y|^alpha (length: fairseq, Marian,"
@@ -376,8 +378,8 @@ PRESET_TRAIN: dict[str, dict[str, Any]] = {
 }
 # The values of [data] that suit a preset: a small model trains on a small text.
 PRESET_DATA: dict[str, dict[str, Any]] = {"tiny": {"vocab_size": 8000}}
-# Choosing a preset or variant resets these keys to its value in PRESET_TRAIN, PRESET_DATA or VARIANTS, if there is one,
-# or else to the default.
+# Choosing a preset or variant resets these keys to its values in PRESET_TRAIN, PRESET_DATA and VARIANTS. A key without
+# such a value gets its default.
 RESET_KEYS: dict[str, tuple[str, ...]] = {
     "data": ("vocab_size",),
     "train": (

@@ -1,7 +1,7 @@
 """Write, replace and remove folders. If the process is killed at any moment, a complete folder can still be found.
 
-Another user with access to a run can replace the folder `checkpoints` with a link at any time. It is checked just
-before a folder in it is created or removed, so a replacement is missed only if it happens in the microseconds between.
+Another user with access to a run can replace the folder `checkpoints` with a link at any time. `checkpoints` is
+checked just before a folder in it is created or removed, so only a link made in the next microseconds is missed.
 
 There is no portable call that exchanges two folders, so `replace_folder` renames the old folder to a hidden name, then
 renames the new one to the target, and removes the old one last. In between, `existing_folder` finds the old one under

@@ -17,7 +17,7 @@ from train.run.state import RunState
 from train.tasks import TASKS
 from train.tasks.protocols import TextTokenizer
 
-# Training has diverged if the loss is this many times that of uniform probabilities; an untrained model is below 2.
+# Training has diverged if the loss exceeds that of uniform probabilities by this factor; it is below 2 before training.
 DIVERGENCE_FACTOR = 5
 
 
@@ -207,7 +207,7 @@ class RunReport:
     def log_start(
         self, state: RunState, checkpoint: Path | None, corpora: Mapping[str, Any], warnings: Iterable[str], setup: str
     ) -> None:
-        """Report the start of a run: skipped checkpoints, texts, and `setup`, the sizes of model and batches."""
+        """Report the start of a run: the warnings, the texts, and `setup`, which describes model and batches."""
         for text in warnings:
             self.write_line(text, always=True)
         for name, part in (("training", "train"), ("validation", "valid")):
@@ -263,7 +263,7 @@ def network_percentage(network: float, seconds: float) -> str:
 
 
 def vocabulary_sizes(tokenizer: TextTokenizer, data: Any) -> str:
-    """Return the sizes of the vocabularies as text, with data.vocab_size if a trained tokenizer is smaller.
+    """Describe the sizes of the vocabularies; name data.vocab_size if the training text has yielded fewer subwords.
 
     `data` is the [data] table.
     """

@@ -28,7 +28,7 @@ def checked_field(kind: Any, default: Any = 0, key: str = "") -> Any:
 
 @dataclass
 class RunState:
-    """The position of a run in its text and its running totals, saved as JSON without loss of precision.
+    """A run's position in the text, and its running totals, saved as JSON without loss of precision.
 
     The `window_` totals cover the updates since the last log line.
     """

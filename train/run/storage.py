@@ -3,7 +3,7 @@
 For each .safetensors file, state.json contains its size in bytes and the SHA-256 of every array with its name, dtype
 and shape. It also contains its own SHA-256. Each .safetensors file repeats the identity of its checkpoint, so files
 that were swapped between checkpoints are detected. Version 0.2.0 and earlier wrote format 1, which can still be read.
-It has SHA-256 hashes of complete files, but not of state.json.
+Format 1 has SHA-256 hashes of complete files, but not of state.json.
 """
 
 import hashlib
@@ -124,7 +124,7 @@ def write_folder(target: Path, files: Mapping[str, Mapping[str, npx.Array]], sta
 
     Raises UserError for NaN or infinity in an array, and WriteError if the disk is full.
     """
-    # A single entry: safetensors writes several entries in random order, but equal runs must produce equal bytes.
+    # Equal runs must produce equal bytes, but safetensors writes entries in random order. So there is only one.
     metadata = {"npx_transformer": json.dumps({key: state[key] for key in IDENTITY})}
     with disk_errors(str(target)), new_folder(target) as partial:
         listed = {}
@@ -164,7 +164,7 @@ def damaged_error(file: Path, problem: str) -> DamagedCheckpoint:
 def check_shapes(model: Any, weights: Mapping[str, npx.Array], file: Path) -> None:
     """Raise DamagedCheckpoint unless `weights`, read from `file`, have the names and shapes of the model's parameters.
 
-    `model` can be an outline, which takes no memory even if its configuration is wrong.
+    `model` can be an outline; then it takes no memory, however large the model is.
     """
     shapes = {name: p.shape for name, p in model.named_parameters()}
     if problems := mismatches(shapes, weights):

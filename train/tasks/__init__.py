@@ -1,4 +1,4 @@
-"""`TASKS`, the tasks by name. Each import registers a task; their order is that of the keys of [data]."""
+"""`TASKS`, the tasks by name. Each import registers a task; the keys of [data] are in the order of the imports."""
 
 # isort: off
 from train.tasks import translation

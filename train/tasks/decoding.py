@@ -1,7 +1,7 @@
 """Translate text with log-probabilities and alignments, and compute the log-probabilities of given pairs.
 
 `decode_stream` translates text of any size as it arrives, by search or sampling, and `score_pairs` scores the pairs of
-two texts. `format_fields` and `to_json` format the results of both.
+two texts. `format_fields` and `to_json` format the results of these functions.
 """
 
 import warnings
@@ -144,7 +144,7 @@ def _checked_lines(lines: Iterable[str | None], n_prefixes: int) -> Iterator[str
 def _encode_prefixes(
     tokenizer: Tokenizer, prefixes: Sequence[str], batch: Sequence[Line], max_length: int | None
 ) -> list[list[int]]:
-    """Return the token ids of the prefix of each line; `tokenizer` is the target's."""
+    """Return the token ids of each line's prefix; `tokenizer` is the tokenizer of the target."""
     encoded: list[list[int]] = tokenizer.encode_batch([prefixes[line.number - 1] for line in batch])
     for line, ids in zip(batch, encoded, strict=True):
         if max_length and len(ids) >= max_length:

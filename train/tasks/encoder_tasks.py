@@ -54,7 +54,7 @@ class EncoderTask(Task[T, C, LabeledBatch], Generic[T, C]):
     tokenizers = (*KINDS, AFFIXES)
 
     def learn_text_tokenizer(self, data: Any, lines: Iterable[list[str]]) -> AffixTokenizer:
-        """Train a tokenizer of the kind `data.tokenizer` on chunks of lines of text."""
+        """Train a tokenizer of the kind `data.tokenizer` on text; `lines` yields lists of lines."""
         if data.tokenizer == AFFIXES:
             sentences = (split_words(line) for chunk in lines for line in chunk)
             return AffixTokenizer(affix_spec(sentences, SPECIALS, data.vocab_size))
@@ -182,7 +182,7 @@ class LabeledTask(EncoderTask[PairTokenizer, LabeledText]):
         return PairTokenizer(tokenizer.source, make_label_tokenizer(files[-1], labels))
 
     def chunks(self, files: Sequence[str], on_bytes: Sequence[OnBytes] = ()) -> Iterator[list[LabeledExample]]:
-        """Yield the examples of the files in lists."""
+        """Yield lists of the examples in the files."""
         examples = self.read(*files, on_bytes=on_bytes)
         return chunks_of(examples, CHUNK, lambda example: sum(map(len, example.texts)))
 
@@ -214,7 +214,7 @@ class LabeledTask(EncoderTask[PairTokenizer, LabeledText]):
     def training_batches(
         self, corpus: LabeledText, config: Configuration, tokenizer: PairTokenizer, order_version: int
     ) -> LabeledBatches:
-        if corpus.unseen:  # the text was changed before the first checkpoint
+        if corpus.unseen:  # the text has changed since the tokenizer was made
             raise UserError(
                 f"training text: expected only labels that the tokenizer of the run has; got {corpus.unseen[0]!r}; "
                 "try a new run with --out"
@@ -268,7 +268,7 @@ class ClassificationKeys:
 
 @task
 class Classification(LabeledTask):
-    """Predict the label of a text, or of a pair of texts, from its first token."""
+    """Predict the label of a text, or of a pair of texts, from the encoder's output at the first token."""
 
     name = "classification"
     model_kind = "a classifier"

@@ -115,8 +115,8 @@ def by_windows(
     """Compute results in batches of lines of similar length, and yield one result for each line, in order.
 
     Args:
-        encode: maps lines to two lists: the ids of each line (BOS and tokens; [] without tokens), and a value for each
-            line.
+        encode: maps lines to two lists: the ids of each line (BOS and tokens, or [] for a line without tokens),
+            and a value for each line.
         compute: returns the results for padded ids (B, S) and the values that `encode` returned for these B lines.
     """
     remaining = iter(lines)

@@ -25,7 +25,7 @@ from train.text.tokenizer import Tokenizer
 SINGLE_PROCESS = World()
 WINDOW = 1024  # number of lines that are read, sorted by length and searched before the first of them is yielded
 CHARACTERS_PER_TOKEN = 16  # number of characters read per token of a batch, which gives about four batches per window
-MIN_TOKENS = 16  # minimum cost of a sentence with a beam of 4, because the probabilities (beam, V) need memory too
+MIN_TOKENS = 16  # minimum cost of a sentence: its probabilities, (4, V) for a beam of 4, need memory too
 
 
 class Line(NamedTuple):

@@ -85,7 +85,7 @@ class Batch(Protocol):
 
     @property
     def shape(self) -> tuple[int, ...]:
-        """The sizes by which batches are compared: the largest batch has the largest shape."""
+        """The size of each dimension of the batch. The largest batch is the one with the largest shape."""
 
     def describe(self) -> str:
         """Return the shape in words."""

@@ -84,7 +84,7 @@ class Task(Generic[T, C, B]):
         return cast(T, Tokenizer.train(files, data.tokenizer, data.vocab_size, data.pretokenizer, is_parallel))
 
     def fit_tokenizer(self, tokenizer: T, data: Any, files: Sequence[str]) -> T:
-        """Adapt the existing tokenizer that a new run's configuration names to the training text."""
+        """Adapt an existing tokenizer, named in the configuration of a new run, to the training text."""
         return tokenizer
 
     def has_separate_vocabularies(self, data: Any) -> bool:
@@ -112,7 +112,7 @@ class Task(Generic[T, C, B]):
         raise NotImplementedError
 
     def warnings(self, corpus: C, files: Sequence[str]) -> list[str]:
-        """Return warnings about the text `files` that was prepared as `corpus`, each a line for the log."""
+        """Return warnings about the text in `files` and the prepared `corpus`; each warning is a line of the log."""
         return []
 
     def training_batches(self, corpus: C, config: Configuration, tokenizer: T, order_version: int) -> BatchSource:
@@ -127,7 +127,7 @@ class Task(Generic[T, C, B]):
         raise NotImplementedError
 
     def sequences(self, batch: B) -> tuple[npx.Array, ...]:
-        """Return the ids (B, length) that the model's loss takes; the last of these arrays is predicted."""
+        """Return the arrays of ids (B, length) that the model's loss takes; the model predicts the last array."""
         raise NotImplementedError
 
     def describe_examples(self, corpus: C, examples: Any) -> str:
@@ -156,7 +156,7 @@ def task(cls: type[Task[T, C, B]]) -> type[Task[T, C, B]]:
 
 
 def list_lines(corpus: Any, examples: Any) -> str:
-    """Return the line numbers of the examples of a batch, from a corpus of pairs, as text."""
+    """Describe, for a message, which lines of the text contain the examples of a batch of pairs."""
     numbers = corpus.line_numbers(getattr(examples, "indices", examples))
     n_more = len(numbers) - MAX_LISTED
     listed = ", ".join(map(str, numbers[:MAX_LISTED])) + (f" and {n_more} more" if n_more > 0 else "")
@@ -164,7 +164,7 @@ def list_lines(corpus: Any, examples: Any) -> str:
 
 
 def missing_texts_error(files: Mapping[str, str], prepared: str) -> UserError:
-    """Return the error for missing text `files`, a dict of paths by key; `prepared` is data.prepared."""
+    """Return the error for text files that do not exist: `files` maps keys to paths, `prepared` is data.prepared."""
     first, *others = files
     base = describe_base(files[first])
     attempt = f"{option(first)} with another path{base}"
@@ -172,7 +172,7 @@ def missing_texts_error(files: Mapping[str, str], prepared: str) -> UserError:
         base = base.replace("this path is", "these paths are")
         attempt = f"{' '.join(f'{option(name)} F' for name in files)} with other paths{base}"
     if prepared and {os.path.dirname(os.path.abspath(file)) for file in files.values()} == {os.path.dirname(prepared)}:
-        attempt = f"--data with the new path of {os.path.dirname(prepared)}"  # the texts are in a folder of `data`
+        attempt = f"--data with the new path of {os.path.dirname(prepared)}"  # the texts were written by `data`
     elif all(os.path.basename(file) == name.replace("_", ".") for name, file in files.items()):
         attempt += f", or --data with the new path of {os.path.dirname(next(iter(files.values())))}"
     expected = "text files; got paths that do not exist" if others else f"a text file; got {MISSING}"
@@ -180,7 +180,7 @@ def missing_texts_error(files: Mapping[str, str], prepared: str) -> UserError:
 
 
 class TaskError(UserError):
-    """The model `path` is of the task `task`, but one of the tasks `expected` is required."""
+    """Raised if the model at `path` was trained for `task` instead of one of the tasks `expected`."""
 
     def __init__(self, path: object, expected: Sequence[str], task: Task[Any, Any, Any], attempt: str = "") -> None:
         self.path, self.expected, self.task = path, expected, task

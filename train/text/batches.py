@@ -16,7 +16,7 @@ from train.errors import UserError, plural
 from train.text.corpus import Corpus, IntArray
 
 ORDER_VERSION = 2  # version of the batch order (see `Batches`); a resumed run keeps the one that it started with
-TWO_POOL_BATCHES = range(80, 160)  # an epoch of this many batches is split at random into two pools
+TWO_POOL_BATCHES = range(80, 160)  # an epoch is split at random into two pools if it has this many batches
 POOL_BATCHES = 32  # version 1: size of the smallest pool in batches; the largest is 8 times as large
 
 
@@ -65,11 +65,11 @@ class Batches:
     differ in the pools and in the sorting:
 
         2   One pool, or two if TWO_POOL_BATCHES contains the number of batches. At these sizes, few pairs have equal
-            lengths, so two pools vary the batches more, and they cause little padding. Pairs are sorted by the length L
-            of the longer side, which limits the batch. Pairs of equal L are sorted by |source| - |target|, ascending
-            for even L and descending for odd L, so that both lengths change little from each pair to the next. If the
-            text fills at least two batches, the first batch of a pool has a random fraction of the token budget, so
-            that all later boundaries shift.
+            lengths, so two pools make the batches vary more, at the cost of little padding. Pairs are sorted by the
+            length L of the longer side, which limits the batch. Pairs of equal L are sorted by |source| - |target|,
+            ascending for even L and descending for odd L, so that both lengths change little from each pair to the
+            next. If the text fills at least two batches, the first batch of a pool has a random fraction of the token
+            budget, so that all later boundaries shift.
         1   Many small pools, sorted by the length of the longer side, then by that of the source.
 
     benchmarks/padding.py measures the padding, and how often two pairs share a batch in two successive epochs.

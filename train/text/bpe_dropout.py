@@ -82,7 +82,7 @@ class Merges:
         results: list[Any] = [None] * len(words)
         rows = np.arange(len(words))
         ranks = self.ranks(words[:, :-1], words[:, 1:])
-        while len(rows):  # each iteration makes one merge in every remaining word, so all have the same length
+        while len(rows):  # each iteration makes one merge in every remaining word, so all words have equal lengths
             n = ranks.size
             skipped = philox.random_raw(-(-n // 4)).view(np.uint16)[:n].reshape(ranks.shape) < threshold
             candidates = np.where(skipped, NO_MERGE, ranks)

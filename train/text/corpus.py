@@ -219,7 +219,7 @@ class Corpus:
         return int(self.tgt_lengths.sum())
 
     def line_numbers(self, indices: IntArray) -> IntArray:
-        """Return the ascending line numbers, from 1, of pairs in the original text, which includes skipped pairs."""
+        """Return the ascending line numbers (from 1) of pairs in the original text, counting skipped pairs."""
         kept_before = self._skipped - np.arange(len(self._skipped))  # number of kept pairs before each skipped one
         ordered = np.sort(np.asarray(indices).astype(np.int64))
         return ordered + 1 + np.searchsorted(kept_before, ordered, side="right")
@@ -264,7 +264,7 @@ def _lengths(offsets: IntArray, block: int = 1 << 20) -> NDArray[np.uint16]:
         exact = np.diff(offsets[i : i + block + 1]) + 1
         if exact.max() > MAX_LENGTH:
             raise UserError(
-                f"pair {i + int(exact.argmax())} (from 0): expected at most {MAX_LENGTH:,} tokens per side; "
+                f"pair {i + int(exact.argmax())} (numbered from 0): expected at most {MAX_LENGTH:,} tokens per side; "
                 f"got {exact.max():,}; "
                 "try splitting the pair"
             )

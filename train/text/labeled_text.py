@@ -45,7 +45,7 @@ class LabeledExample(NamedTuple):
 def read_labeled(
     path: str | PathLike[str], on_bytes: Callable[[bytes], object] | None = None
 ) -> Iterator[LabeledExample]:
-    """Yield the examples of a file with lines label<TAB>text. Raises UserError for other lines, with their number."""
+    """Yield the examples of a file with lines label<TAB>text. Raises UserError for any other line, with its number."""
     for number, line in numbered_lines(path, on_bytes):
         label, *texts = (field.strip() for field in line.split("\t"))
         if not label or not 1 <= len(texts) <= 2 or not all(texts):
@@ -129,7 +129,7 @@ def make_label_tokenizer(path: object, labels: Iterable[str]) -> Tokenizer:
     """Return a tokenizer that encodes each label as one id, in alphabetical order after the special ids.
 
     Raises UserError for fewer than two labels, for too many labels, and for a label with the name of a special token.
-    `path` is the file of the labels, for messages.
+    `path`, the file with the labels, is named in messages.
     """
     names: set[str] = set()
     for label in labels:
@@ -166,7 +166,7 @@ class LabelIds:
     """The ids of labels.
 
     Args:
-        path: the file of the labels, for messages.
+        path: the file with the labels, named in messages.
         tokenizer: the tokenizer with the labels of the training text.
 
     Attributes:

@@ -121,7 +121,7 @@ def decoded_chunks(
     on_bytes: Callable[[bytes], object] | None = None,
     allow_pipe: bool = False,
 ) -> Generator[list[str], None, None]:
-    """Yield lists of decoded lines, or of pieces of lines, as `divide` yields them, with their line endings."""
+    """Yield lists of the lines (or pieces of lines) that `divide` yields, decoded and with their line endings."""
     path = Path(path)
     with open_for_reading(path, "a text file", allow_pipe) as file:
         is_first = True
@@ -204,7 +204,7 @@ def read_parallel(
 ) -> Iterator[tuple[list[str], ...]]:
     """Yield chunks of lines of several files, where line i of one file translates line i of the others.
 
-    Raises UserError like `read_lines`, and at the end if the files have different numbers of lines.
+    Raises UserError in the same cases as `read_lines`, and at the end if the files have different numbers of lines.
     """
     sides = [
         read_lines(path, chunk_lines=chunk_lines, on_bytes=callback) for path, callback in zip_longest(paths, on_bytes)

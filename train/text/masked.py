@@ -39,14 +39,13 @@ class MaskedText(PreparedText):
         return describe_texts(self.pairs)
 
     def n_masked(self, indices: Any, rate: float) -> NDArray[np.int64]:
-        """Return the number of predicted tokens of each text: a fraction `rate` of the tokens without BOS and EOS, but
-        at least 1."""
+        """Return the number of predicted tokens per text: `rate` times its tokens without BOS and EOS, at least 1."""
         tokens = self.pairs.src_lengths[indices].astype(np.int64) - 2
         return np.maximum(1, (rate * tokens + 0.5).astype(np.int64))
 
 
 class MaskedBatches:
-    """Batches of texts in which random words, chosen anew in each epoch, are masked (Devlin et al., 2019, section 3.1).
+    """Batches of texts with random words masked, other words in each epoch (Devlin et al., 2019, section 3.1).
 
     A fraction `rate` of the tokens of each text is predicted. Of these, 80% are replaced by `<unk>`, 10% are replaced
     by a random token, and 10% remain unchanged. `<unk>` never occurs in text encoded as byte-level subwords. The choice

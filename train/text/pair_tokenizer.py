@@ -13,7 +13,7 @@ from train.text.sentencepiece_tokenizer import SentencePieceTokenizer
 from train.text.tokenizer import REMEDY, Tokenizer, read_spec
 
 SIDES = ("source", "target")
-SHARED = "shared"  # key in the file if the two tokenizers segment text differently but share subword ids
+SHARED = "shared"  # key in the file; set if the tokenizers segment text differently but share subword ids
 
 
 class PairTokenizer:
@@ -26,7 +26,7 @@ class PairTokenizer:
     Args:
         source, target: the tokenizers. Raises UserError unless their special ids are equal.
         name: name of the file in error messages.
-        shared: whether both have the same vocabulary, so that one embedding serves both. Default False.
+        shared: whether the tokenizers have the same vocabulary, so that they can share an embedding. Default False.
     """
 
     def __init__(
@@ -56,7 +56,7 @@ TranslationTokenizer = Tokenizer | PairTokenizer  # one vocabulary for both side
 
 
 def load_tokenizer(path: str | PathLike[str], source_class: type[Tokenizer] = Tokenizer) -> TranslationTokenizer:
-    """Read a tokenizer.json with one vocabulary or two. Raises UserError if it is missing or damaged.
+    """Read a tokenizer.json with one vocabulary or two. Raises UserError for a missing or damaged file.
 
     Args:
         source_class: the class of the source's tokenizer, or of the only tokenizer.
@@ -73,7 +73,7 @@ def load_tokenizer(path: str | PathLike[str], source_class: type[Tokenizer] = To
 
 
 def make_tokenizer(spec: dict[str, Any], name: str, tokenizer_class: type[Tokenizer] = Tokenizer) -> Tokenizer:
-    """Return the tokenizer of one side. Raises UserError if it is damaged."""
+    """Return the tokenizer of one side. Raises UserError for a damaged `spec`."""
     if spec["model"].get("type") == SENTENCEPIECE:
         return SentencePieceTokenizer.from_spec(spec, name)
     return tokenizer_class(spec, name)

@@ -33,8 +33,8 @@ from train.text.tokenizer import (
 KINDS = ("characters", "bpe")
 FORMAT = 2  # version of the prepared file
 TOKENS = "text.tokens"  # name of the prepared file
-# A match is a word, a number or symbols, each with the space before it, a line feed, or other whitespace. No subword
-# spans two matches.
+# The matches are words, numbers and groups of symbols, each with the space before it; line feeds; and other whitespace.
+# No subword spans two matches.
 WORDS = r" ?[\p{L}\p{M}]{1,100}| ?\p{N}{1,100}| ?[^\s\p{L}\p{M}\p{N}]{1,100}|\n|[^\S\n]{1,100}|[\s\S]"
 
 
@@ -45,7 +45,8 @@ class PlainTokenizer(Tokenizer):
     def from_files(cls, paths: Sequence[str | PathLike[str]], kind: str, vocab_size: int) -> Self:
         """Train on text files. The tokens are all characters that occur, or at most `vocab_size` byte-pair subwords.
 
-        Raises UserError for an unknown kind, an unreadable file and more characters than `vocab_size`.
+        Raises UserError for an unknown kind, for an unreadable file, and if `vocab_size` is too small for all
+        characters.
         """
         check_choice("tokenizer", kind, KINDS)
         lines = chain.from_iterable(map(read_plain, paths))
@@ -128,7 +129,8 @@ class PlainText:
             def write_files(files: Sequence[BinaryIO]) -> dict[str, Any]:
                 sha256 = hashlib.sha256()
                 n_tokens = n_lines = n_characters = 0
-                # A pipe is read once. `Task.texts` rejects it for training, which reads the text several times.
+                # A pipe is accepted here, where the text is read once. For training, which reads the text several
+                # times, `Task.texts` rejects a pipe.
                 for lines in read_plain(path, on_bytes=sha256.update, allow_pipe=True):
                     ids = np.fromiter(chain.from_iterable(tokenizer.encode_batch(lines)), dtype)
                     files[0].write(ids.tobytes())

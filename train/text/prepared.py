@@ -48,7 +48,7 @@ def write_prepared(
 def read_prepared(
     out_dir: Path, names: Sequence[str], sources: Mapping[str, str | PathLike[str]], **expected: Any
 ) -> dict[str, Any] | None:
-    """Return the content of meta.json; None if it or a file in `names` is damaged or was not made from `sources`.
+    """Return the content of meta.json; None if meta.json or a file in `names` is damaged or not made from `sources`.
 
     `expected` are values that meta.json must contain.
     """

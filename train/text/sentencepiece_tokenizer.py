@@ -54,7 +54,7 @@ class SentencePieceTokenizer(Tokenizer):
 
     @classmethod
     def from_spec(cls, spec: Mapping[str, Any], name: str) -> "SentencePieceTokenizer":
-        """Return the tokenizer of a `spec`. Raises UserError if it is damaged."""
+        """Return the tokenizer of a `spec`. Raises UserError for a damaged `spec`."""
         try:
             content = spec["model"]
             model = base64.b64decode(content["proto"], validate=True)
@@ -124,7 +124,7 @@ def load_engine(model: bytes, name: str) -> Any:
 
 
 def split_code(text: str, vocabulary: Collection[str]) -> tuple[str, str]:
-    """Return the language code at the beginning of a text, if it is in the vocabulary (else ""), and the rest."""
+    """Split a text into the language code that it begins with ("" if the vocabulary has none) and the rest."""
     begin, end = CODE_MARKS
     if text.startswith(begin) and (stop := text.find(end)) != -1:
         code, rest = text[: stop + len(end)], text[stop + len(end) :]

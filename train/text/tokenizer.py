@@ -73,7 +73,7 @@ class Tokenizer:
     """A subword vocabulary with `encode_batch` and `decode`, created by `Tokenizer.train` or `Tokenizer.load`.
 
     Ids: `<pad>` 0, `<s>` 1, `</s>` 2, `<unk>` 3, the 256 bytes, then the subwords in the order in which they were
-    learned. `encode_batch` adds no special ids, and the name of a special token in the text is ordinary text.
+    learned. `encode_batch` adds no special ids, and treats the name of a special token in a text as ordinary text.
 
     Attributes:
         special: the special ids, also available as `pad_id`, `bos_id` and `eos_id`.

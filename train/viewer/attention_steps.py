@@ -13,7 +13,7 @@ from train.viewer.trace import Operation, Recording, Trace, on_host
 
 def head_inputs(trace: Trace, operation: Operation, attention: Any, head: int) -> tuple[Any, Any, Any] | None:
     """Return q (T, d_k), k (S, d_k) and v (S, d_v) of a head; None if `operation` takes other inputs."""
-    # these arrays, one or two, hold the columns of all heads
+    # one array, or two; they contain the columns of all heads
     inputs = [trace.operations[number].y for number in operation.inputs if number is not None]
     h, n_kv, d_k, d_v = attention.n_heads, attention.n_kv_heads, attention.d_k, attention.d_v
     if any(x.ndim != 2 for x in inputs) or sum(x.shape[1] for x in inputs) != h * d_k + n_kv * (d_k + d_v):
@@ -25,7 +25,7 @@ def head_inputs(trace: Trace, operation: Operation, attention: Any, head: int) -
 
 
 def attention_head(q: Any, k: Any, v: Any, rotary_base: float | None, mask: Any, g: Any) -> dict[str, tuple[Any, Any]]:
-    """Return the value and the gradient of each step of one head, for the gradient g of its output.
+    """Return the value and the gradient of each step of one head, given the gradient g of the head's output.
 
     Args:
         mask: (T, S), true where a key is visible, or None.

@@ -47,7 +47,7 @@ def show_overview(trace: Trace) -> dict[str, Any]:
 
 
 def describe_loss_targets(trace: Trace) -> str:
-    """Return a sentence on the targets with which the loss compares the predictions."""
+    """Return a sentence that describes the targets of the loss."""
     if trace.model.data_kind == "labels":
         return OWN_LABELS
     return NEXT_TOKEN if trace.ids["encoder"] is None else OWN_OUTPUT
@@ -68,7 +68,7 @@ def matrix(
     """Return a matrix with headers, its values and its gradient (None if it has no gradient) as base64-encoded float32.
 
     Args:
-        columns: labels, or the name of the dimension; in that case, the labels are indices.
+        columns: the labels, or the name of a dimension whose columns are labeled by their indices.
     """
     return {
         "title": title, "shape": list(values.shape), "rows": list(rows),
@@ -229,7 +229,7 @@ def show_residual(trace: Trace, block: Block, rows: Any, tokenizer: Any, head: i
     skip = next((s for s in inputs if s != sublayer), sublayer)
     title = "output y"
     x, f = inputs[skip], inputs[sublayer]
-    gradient = zeros_if_none(outgoing.get(sublayer), f)  # also the gradient of the sum before a norm
+    gradient = zeros_if_none(outgoing.get(sublayer), f)  # the sum before a norm has the same gradient
     scaled = "x" if residual.alpha == 1 else "α x"
     alpha = "" if residual.alpha == 1 else f",  α = {residual.alpha:.4g}"
     formula = "f(x)" if residual.is_post_norm else "f(norm(x))"
@@ -338,8 +338,8 @@ def has_head(model: Any, block: Block, head: int) -> bool:
 
 
 def show_output(trace: Trace, block: Block, rows: Any, tokenizer: Any, head: int) -> dict[str, Any]:
-    """Show the logits, probabilities and p - y of the targets and of the tokens that are among the most probable ones
-    at some position."""
+    """Show the logits, probabilities and p - y of two kinds of tokens: targets, and the most probable tokens at some
+    position."""
     logits = on_host(trace.model.logits(Tensor(npx.asarray(trace.states[trace.rows]))).data)
     log_p = log_softmax(logits)  # (T, V)
     order = np.argsort(-log_p, axis=1, kind="stable")

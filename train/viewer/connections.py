@@ -37,7 +37,7 @@ class LimitedProtocol(H11Protocol):
         super().on_response_complete()
 
     def shutdown(self) -> None:
-        """Close the connection when the server stops, even during a request, whose job the server has cancelled."""
+        """Close the connection when the server stops; the server has cancelled the job of a request in progress."""
         self.transport.abort()
 
     def close_if_idle(self) -> None:

@@ -43,7 +43,7 @@ PANELS = {
         [("train", "tokens_per_second")],
     ),
 }
-MAX_PLOTTED = 1e150  # the ticks of matplotlib overflow near the largest double; excludes NaN and infinity
+MAX_PLOTTED = 1e150  # matplotlib's ticks overflow for larger values; the limit also excludes NaN and infinity
 HUES = ("#4477aa", "#ee6677", "#228833", "#ccbb44", "#66ccee", "#aa3377")
 DASHES = {"train": "-", "valid": "--"}
 

@@ -16,7 +16,7 @@ from train.text.plain import read_plain
 from train.viewer.inspection import is_parser
 
 N_EXAMPLES, MAX_SEARCHED = 3, 300  # number of examples; number of sentences from which they are chosen
-EXAMPLE_WORDS = range(4, 16)  # number of words: enough to show a structure, few enough for a projector
+EXAMPLE_WORDS = range(4, 16)  # number of words: enough for a syntactic structure, few enough to be read on a projector
 FIRST_EXAMPLE_TOKENS = range(2, 7)  # number of tokens of the first example: the matrices of all blocks fit the window
 EXAMPLE_CHARACTERS = range(20, 50)  # number of characters of an example for a language model
 

@@ -211,7 +211,7 @@ def notation(task: str, is_shared: bool, size: int) -> dict[str, Any]:
     return {"text": text.format(size=size), "signs": list(signs.items())}
 
 
-# The operations of the Step view: their output y, and the gradients of their inputs a and b for the gradient g of y.
+# Formulas of the operations in the Step view: the output y, and the gradients of inputs a and b, given y's gradient g.
 OPERATIONS = {
     "absolute": ("y = |a|", "∂a = g ⊙ sign(a)"),
     "add": ("y = a + b", "∂a = g,  ∂b = g"),
@@ -246,7 +246,7 @@ ELEMENTWISE = ("add", "subtract", "multiply", "divide", "maximum", "minimum", "w
 
 
 def is_for_variable(equation: str) -> bool:
-    """Return False for the gradient of a constant, such as ∂2 = g."""
+    """Return False for an equation such as ∂2 = g, which gives the gradient of a constant."""
     return not re.match(r"∂(?![^\W\d])", equation)
 
 

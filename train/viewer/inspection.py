@@ -62,7 +62,7 @@ def check_heads(model: Any, kinds: Iterable[str] = AXES) -> None:
 
 @contextmanager
 def ablate_heads(model: Any, heads: Iterable[Head]) -> Iterator[None]:
-    """Ablate these heads within the block: zeroing their rows of W^O removes their output."""
+    """Ablate these heads in a `with` block: set their rows of W^O to zero, which removes their output."""
     attentions = model.attentions()
     weights = {id(w): w for w in (attentions[head.kind][head.layer].output.weight for head in heads)}
     originals = {key: w.data.copy() for key, w in weights.items()}
@@ -77,7 +77,7 @@ def ablate_heads(model: Any, heads: Iterable[Head]) -> Iterator[None]:
 
 
 def is_parser(tokenizer: Any) -> bool:
-    """Return whether the outputs of a tokenizer's model are trees."""
+    """Return whether the model of this tokenizer predicts trees."""
     return isinstance(tokenizer, TreeTokenizer)
 
 
@@ -122,7 +122,7 @@ def max_source_tokens(model: Any) -> int:
 
 
 def source_ids(model: Any, tokenizer: Any, sentence: str) -> list[int]:
-    """Return the token ids of a sentence, end of sentence included. Raises UserError if it is empty or too long."""
+    """Return the token ids of a sentence, EOS included. Raises UserError if the sentence is empty or too long."""
     ids = tokenizer.encode(escape_brackets(sentence) if is_parser(tokenizer) else sentence)
     limit = max_source_tokens(model)
     if not 1 <= len(ids) <= limit:
@@ -180,8 +180,8 @@ class Inspection:
 
 
 def mask_of(model: Any, kind: str, length: int) -> tuple[Any, str]:
-    """Return the mask (T, T) of a kind of attention of a model, true where a key is visible, and a description of the
-    hidden tokens; None and "" if it has no mask."""
+    """Return the mask (T, T) of one kind of attention, true where a key is visible, and a description of the hidden
+    tokens. Without a mask, return None and ""."""
     causal = kind in model.causal_kinds
     window = getattr(model.attentions()[kind][0], "window", None)
     if kind == "cross" or (window is None and not causal):
@@ -217,7 +217,7 @@ def predictions(layers: Sequence[Any]) -> tuple[Any, Any, Any]:
 def inspect_text(model: Any, tokenizer: Any, text: str) -> Inspection:
     """Run a language model once on a text; the kind of its attention is "text". Raises UserError for a long text.
 
-    Position t of `target` and of the predictions is for the token after token t; the last token has no position.
+    Position t of `target` and of the predictions is for the token after token t. The last token has none.
     """
     ids = source_ids(model, tokenizer, text)[:-1]
     maps = {"text": np.stack([layer[0] for layer in model.attention_maps(np.array([ids]))])}
@@ -260,7 +260,7 @@ def log_softmax(logits: Any) -> Any:
 
 
 def summary(weights: Any) -> dict[str, float]:
-    """Return the means over rows of a head's maximum weight, entropy (bits) and distance to attended tokens."""
+    """Return, averaged over rows, a head's maximum weight, its entropy (bits) and its distance to attended tokens."""
     rows, columns = np.indices(weights.shape)
     bits = -np.where(weights > 0, weights * np.log2(np.maximum(weights, 1e-30)), 0.0)
     return {

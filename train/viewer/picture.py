@@ -69,7 +69,7 @@ def write(figure: Any, path: Path, title: str, alt: str, source: str, write_thro
     """Write the picture and its alternative text (NAME.alt.txt next to it); return the path of the text.
 
     `title`, `alt` and `source` (the origin of the drawn data) are also stored in the file's metadata.
-    `write_through` is for a path that the user named (see `atomic_write`).
+    Set `write_through` if the user named the path (see `atomic_write`).
     """
     import matplotlib
     from matplotlib.text import Text
@@ -81,7 +81,7 @@ def write(figure: Any, path: Path, title: str, alt: str, source: str, write_thro
     metadata: dict[str, Any] = {"Title": title, "Description": alt, "Source": source}
     metadata |= {"Date": None, "Creator": None} if svg else {"Software": None}
     with matplotlib.rc_context({"svg.hashsalt": "npx-transformer", "svg.fonttype": "none"}), warnings.catch_warnings():
-        warnings.filterwarnings("ignore", "Glyph .* missing", UserWarning)  # for scripts that the font does not cover
+        warnings.filterwarnings("ignore", "Glyph .* missing", UserWarning)  # about characters that the font lacks
         drawn = io.BytesIO()
         figure.savefig(drawn, format=path.suffix[1:], dpi=DPI, metadata=metadata)
     with atomic_write(path, write_through=write_through) as file:

@@ -323,7 +323,7 @@ def number_in(
     kind: type = float,
     default: float | None = None,
 ) -> Any:
-    """Return a number from a query. Raises UserError unless it is between `minimum` (the default) and `maximum`."""
+    """Return a number from a query, by default `minimum`. Raises UserError if the number is not within the limits."""
     default = minimum if default is None else default
     value = query.get(name, default)
     if (

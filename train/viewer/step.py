@@ -28,13 +28,13 @@ MAX_CHARACTERS, MAX_NODES, MAX_SIZE, MAX_VALUES = 400, 60, 64, 64
 
 
 class StepRecorder(Recorder):
-    """A Recorder that also records the source of each vjp and the gradient sums before it, and rejects large graphs."""
+    """A Recorder that also records the source code of each vjp and the gradient sums, and rejects large graphs."""
 
     def __init__(self) -> None:
         super().__init__()
         self.source: dict[int, str] = {}
-        self.inputs: dict[int, list[int | str]] = {}  # by node number: each input's number, or its text
-        self.sums: list[dict[int, Any]] = []  # before each visit: the gradient so far, by node number
+        self.inputs: dict[int, list[int | str]] = {}  # maps a node's number to the number, or the text, of each input
+        self.sums: list[dict[int, Any]] = []  # for each visit: the gradients summed before it, by node number
 
     def on_forward(self, name: str, args: tuple[Any, ...], result: Tensor) -> None:
         if result.size > MAX_SIZE or len(self.steps) >= MAX_NODES:
@@ -188,7 +188,7 @@ def describe(recorder: StepRecorder, names: Mapping[int, str], titles: Mapping[i
         })  # fmt: skip
     graph = [Box(node["key"], box_lines(node), node["leaf"], [(i, "") for i in node["inputs"]]) for node in nodes]
     layout = Layout(graph, ROW)
-    edges = iter(layout.lines)  # in the order of boxes and their inputs
+    edges = iter(layout.lines)  # one per box and input, in this order
     for node in nodes:
         node["x"], node["y"], node["width"] = (values[node["key"]] for values in (layout.x, layout.y, layout.width))
         node["edges"] = [layout.corners(next(edges)[0]) for _ in node["inputs"]]
@@ -201,7 +201,7 @@ def describe(recorder: StepRecorder, names: Mapping[int, str], titles: Mapping[i
 
 
 def box_lines(node: Mapping[str, Any]) -> list[str]:
-    """Return lines as wide as those in the box of a node: its name, and its value or the shape of a matrix."""
+    """Return lines that determine the width of a node's box: its name, and its value (blank for a matrix)."""
     value = np.array(node["value"], float)
     return [node["name"], (format_array(value)[:24] if value.ndim < 2 else "").ljust(16)]  # room for the gradient
 

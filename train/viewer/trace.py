@@ -1,4 +1,4 @@
-"""One forward and backward pass of a model on one sentence, block by block: the data of the page's view of the model.
+"""The data that the page shows of a model: one forward and backward pass on one sentence, block by block.
 
 A *block* is a part of the model that the page draws as a box, like those in Figure 1 of the paper: an embedding, a
 sub-layer, a residual connection with its norm, a final norm or the output projection. `blocks` lists the blocks of a
@@ -146,9 +146,9 @@ class Trace:
 
     Args:
         model: in evaluation mode.
-        ids: rows of token ids, [source, target] with BOS first in the target, [text], or [text, labels] with one label
-            or, for each token, a label or padding; the last row is predicted. A text is also read to its last token,
-            which has no target.
+        ids: rows of token ids, [source, target] with BOS at the start of the target, [text], or [text, labels] with
+            one label or, for each token, a label or padding; the last row is predicted. For [text], the model also
+            reads the last token, which has no target.
         ablated: the heads to ablate (`ablate_heads`).
 
     The loss is the cross entropy per predicted token, without label smoothing.
@@ -221,7 +221,7 @@ class Trace:
         return self.operations[self.members[block][-1]]
 
     def output(self, block: str) -> tuple[Any, Any]:
-        """Return the output (T, D) of a block and its gradient; for the output block, return its input."""
+        """Return the output (T, D) of a block, or the input of the output block, and the gradient of this array."""
         if block == OUTPUT:
             return next(iter(self.inputs(block).values())), next(iter(self.outgoing_gradients(block).values()))
         operation = self.last_operation(block)

@@ -102,7 +102,7 @@ def test_a_byte_level_tokenizer_needs_no_further_tokens(tmp_path, capsys):
     [
         ({"n_embd": "8"}, "n_embd: expected a whole number; got '8'"),
         ({"n_embd": 16}, "wte.weight: expected shape (258, 16), as in the settings; got shape (258, 8)"),
-        ({"vocab_size": 300}, "expected a tokenizer of vocab_size = 300 subwords; got 258"),
+        ({"vocab_size": 300}, "expected a tokenizer with 300 subwords, the value of vocab_size; got 258"),
         ({"activation_function": "tanh"}, "activation_function: expected one of swish"),
         ({"activation_function": [1]}, "activation_function: expected one of swish"),
         ({"n_inner": "x"}, "n_inner: expected a whole number; got 'x'; try"),

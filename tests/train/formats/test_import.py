@@ -312,7 +312,7 @@ BAD = {
     "heads": (lambda f: change(f, **dict.fromkeys(marian_folders.HEADS, 3)), "d_model: expected a multiple of n_heads"),
     "tensor": (drop_tensor, "model.decoder.layers.0.fc1.bias: expected shape (12,), as in the settings; got no t"),
     "truncated": (truncate, "model.safetensors: expected weights in safetensors; got '"),
-    "tokenizer size": (other_tokenizer, "subwords; got 262; try the files of one model"),
+    "tokenizer size": (other_tokenizer, "subwords, the value of vocab_size; got 262; try"),
     "exists": (
         lambda f: write_json(f.parent / "run", 1),
         "expected a new run folder; got a file; try another --out",

@@ -255,7 +255,10 @@ def test_invalid_options_are_reported_on_one_line(run, folder, tmp_path, capfd):
         ([*model, "--gold", good, "--lexicon", str(bad)], "bad.mrg, line 1"),
         ([*model, "--gold", good, "--lexicon", good], "--lexicon: expected a parser that writes tags; got"),
         ([*model, "--gold", good, "--lexicon", good, "--free"], "--lexicon constrains the search, but --free"),
-        ([*model, "--input", str(tmp_path / "none")], "expected a text file; got a path that does not exist"),
+        (
+            [*model, "--input", str(tmp_path / "none")],
+            "expected a text file (a sentence goes to standard input); got a path that does not exist",
+        ),
         ([*model, "--n-best", "9"], "--n-best: expected at most the beam size, 3; got 9"),
         (
             ["translate", "--model", str(run)],

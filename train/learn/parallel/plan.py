@@ -2,8 +2,8 @@
 
 The micro-batches of an update depend on (seed, epoch) and their index, not on the rank that computes them. Therefore,
 k ranks with train.accumulate = a make the same updates as one rank with train.accumulate = k * a, and a run can resume
-with a different number of ranks. If there are more ranks than micro-batches, the micro-batches are split. Their
-gradients have the same sum, but each part has its own dropout masks.
+with a different number of ranks. If there are more ranks than micro-batches, the micro-batches are split. The
+gradients of the parts have the same sum, but each part has its own dropout masks.
 """
 
 from collections.abc import Sequence
@@ -22,7 +22,7 @@ class WorkShare(NamedTuple):
     n_targets: int  # target tokens of the complete update
 
     def split(self, parts: Sequence[int]) -> "WorkShare":
-        """Return the share after each of its micro-batches is split; `parts` contains the number of parts of each one.
+        """Return the share with its micro-batches split; `parts` contains the number of parts of each micro-batch.
 
         The parts of micro-batch i have the indices i, i + n_micro_batches, i + 2 * n_micro_batches, ...
         """
@@ -37,8 +37,9 @@ class WorkShare(NamedTuple):
 def balance(tokens: Sequence[int], ranks: int) -> list[list[int]]:
     """Return the indices of each rank's micro-batches, in ascending order. All ranks get similar numbers of tokens.
 
-    The micro-batches are assigned in descending order of size. Each goes to the rank that has the fewest tokens so far
-    or, if several have, the fewest micro-batches. The largest load is at most 4/3 of the optimum (Graham, 1969).
+    The micro-batches are assigned in descending order of size. Each goes to the rank that has the fewest tokens so far;
+    of several such ranks, it goes to one with the fewest micro-batches. The largest load is at most 4/3 of the optimum
+    (Graham, 1969).
     """
     loads = [0] * ranks
     shares = [list[int]() for _ in range(ranks)]

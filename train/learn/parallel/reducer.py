@@ -1,4 +1,4 @@
-"""The gradient of a model that one process or several ranks train: its sum over ranks, its norm and its shards.
+"""Handle the gradient of a model, in one process or over several ranks: its sum, its norm and its shards.
 
 Ranks sum their gradients in buckets, from the end of the flat buffer to its start, roughly in the order in which
 backward finishes them. In the last micro-batch, a bucket is sent as soon as all its gradients are complete, while
@@ -39,11 +39,11 @@ class LocalGradients:
         """Send the updated weights of every shard to all ranks."""
 
     def gather_full(self, shard: npx.Array) -> npx.Array:
-        """Combine the shards of all ranks, which are on the host, and return the full array on the host of rank 0."""
+        """Combine the shards of all ranks, and return the full array on rank 0; all arrays are in host memory."""
         return shard
 
     def local_shard(self, full: npx.Array) -> npx.Array:
-        """Return this rank's shard of an array for the complete flat buffer."""
+        """Return this rank's shard of `full`, an array as long as the flat buffer."""
         return full
 
 
@@ -53,7 +53,7 @@ class GradientReducer(LocalGradients):
     Args:
         flat: the parameters of the model.
         world: the ranks.
-        shard: whether each rank receives and updates only the sum of its own shard.
+        shard: whether each rank receives only its shard of the summed gradient, and updates only that shard.
         wire_dtype: a narrower dtype in which gradients are sent; they are added in their original dtype.
         bucket: number of bytes that are sent at once.
     """

@@ -1,11 +1,11 @@
-"""Constrained decoding for parsing: a model wrapper that gives probability only to trees over the given words.
+"""Constrained decoding for parsing: a model wrapper that allows only trees over the given words.
 
 After each token, only tokens that can lead to a tree are allowed: a closing bracket for the innermost open constituent
-if that is not empty; the next word, if words remain, with a possible tag; and EOS after the last bracket. A
-punctuation mark has its own tag, which no other word has; other words have the tags of a lexicon, if there is one. The
-probability of disallowed tokens is not given to the allowed ones. A hypothesis with an error, such as a surplus leaf,
-therefore falls behind as soon as the token that the model prefers is disallowed. At most MAX_OPEN_RUN brackets may be
-opened without a word in between; otherwise a hypothesis without a likely tag would open brackets forever.
+if that is not empty; the next word, if words remain, with a possible tag; and EOS after the last bracket. A punctuation
+mark has its own tag, which no other word has; other words have the tags of a lexicon, if there is one. The probability
+of disallowed tokens is not redistributed to the allowed ones. A hypothesis with an error, such as a surplus leaf,
+therefore loses probability as soon as the model prefers a disallowed token. At most MAX_OPEN_RUN brackets may be opened
+without a word in between; otherwise a hypothesis without a likely tag would open brackets forever.
 """
 
 from collections.abc import Iterator, Sequence
@@ -20,7 +20,7 @@ from train.tasks.parsing.linearize import TAGS_OF_PUNCTUATION
 from train.tasks.parsing.tokenizer import TreeTokenizer
 from train.tasks.parsing.trees import punctuation
 
-MAX_OPEN_RUN = 8  # the 3,200 trees in the treebank's public sample have at most 6 in a row
+MAX_OPEN_RUN = 8  # the 3,200 trees in the treebank's public sample open at most 6 brackets in a row
 
 
 class ConstrainedParser:

@@ -24,7 +24,7 @@ Parts = Sequence[Tree | Leaf]
 
 @dataclass
 class Parameters:
-    """EVALB's parameters; the defaults are COLLINS.prm, with which results are usually reported."""
+    """EVALB's parameters; the defaults are those of COLLINS.prm, with which results are usually reported."""
 
     delete_label: list[str] = field(default_factory=lambda: ["TOP", "-NONE-", ",", ":", "``", "''", "."])
     delete_label_for_length: list[str] = field(default_factory=lambda: ["-NONE-"])
@@ -176,7 +176,7 @@ class _Brackets:
             later[1] += 1
 
     def scored(self, parameters: Parameters) -> list[tuple[int, int, str]]:
-        """Return the brackets that count, without function tags."""
+        """Return the brackets that count in the scores, without their function tags."""
         brackets = []
         for start, end, label in self.spans[1:]:  # spans[0] is the artificial root
             label = label.split("-", 1)[0].split("=", 1)[0]
@@ -215,7 +215,7 @@ def score_sentence(gold: Parts, predicted: Parts, parameters: Parameters) -> Sen
 
 
 def _reconcile_quotes(a: _Brackets, b: _Brackets, parameters: Parameters) -> None:
-    """Count a quotation mark in both trees if, because of different tags, only one tree deletes it."""
+    """Count a quotation mark in both trees if only one of them deletes it, because its tags differ."""
     for j, (other, position, *_) in enumerate(b.quotes):
         for i, (quote, index, *_) in enumerate(a.quotes):
             if index == position and quote.tag != other.tag:
@@ -237,7 +237,7 @@ def _word_difference(gold: list[Leaf], predicted: list[Leaf], parameters: Parame
 
 
 def _matched(gold: list[tuple[int, int, str]], predicted: list[tuple[int, int, str]], parameters: Parameters) -> int:
-    """Count the gold brackets with a predicted bracket of the same span and label; each is matched once."""
+    """Count the gold brackets that match a predicted bracket in span and label; a bracket matches at most once."""
     labels = defaultdict(list)
     for start, end, label in predicted:
         labels[start, end].append(label)
@@ -316,7 +316,7 @@ def score_files(gold: Path, predicted: Path, parameters: Parameters | None = Non
 
 
 def roots(parts: Parts) -> set[str]:
-    """Return the labels of treebank roots among the top-level parts."""
+    """Return the labels of the top-level constituents that are roots of a treebank."""
     return {part.label for part in parts if isinstance(part, Tree)} & {*ROOT_LABELS}
 
 

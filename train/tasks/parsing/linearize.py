@@ -1,4 +1,4 @@
-"""Trees as token sequences for a decoder, and trees from any token sequence (Vinyals and Kaiser et al., 2015).
+"""Convert trees to token sequences for a decoder, and any token sequence to a tree (Vinyals and Kaiser et al., 2015).
 
     (TOP (S (NP (PRP It)) (VP (VBD rained)) (. .)))    (S (NP XX )NP (VP XX )VP XX )S
 

@@ -1,8 +1,8 @@
 """An SVG picture of a parse: the tree over its words and, below it, the decoder's attention to the words.
 
 In the lower part, column w is a word and row t a token of the tree. The darker a cell, the more attention the word gets
-when the token is predicted (last layer, mean of heads, sum over the subwords of a word). A row sums to 1, including the
-last column, the end of the sentence.
+when the token is predicted (last layer, mean of heads, sum over the subwords of a word). Each row sums to 1 if its last
+column, the end of the sentence, is included.
 """
 
 from collections.abc import Sequence
@@ -95,7 +95,7 @@ def _tree_elements(tree: Tree, centers: Any) -> tuple[list[str], int]:
             positions = children.pop()
             y = MARGIN + LEVEL * open_levels.pop()
             x = (positions[0][0] + positions[-1][0]) / 2 if positions else 0.0
-            for a, b in positions:  # to the next level and then straight down: lines never cross
+            for a, b in positions:  # one line to the next level, then a vertical one: no lines cross
                 points = f"{x:.1f},{y + 6} {a:.1f},{min(b, y + LEVEL - 10)} {a:.1f},{b}"
                 elements.append(f"<polyline points='{points}' fill='none' stroke='gray'/>")
             elements.append(f"<text x='{x:.1f}' y='{y + 2}' {FONT}>{escape(part)}</text>")

@@ -97,7 +97,7 @@ def read_clean_trees(path: str | PathLike[str], on_bytes: Callable[[bytes], obje
 
 
 def encode_pairs(trees: Sequence[Tree], tokenizer: TreeTokenizer) -> tuple[list[list[int]], list[list[int]]]:
-    """Return (token ids of the sentence of each tree, token ids of each tree)."""
+    """Return the token ids of the trees' sentences and the token ids of the trees."""
     return tokenizer.encode_batch([" ".join(tree.words()) for tree in trees]), tokenizer.encode_trees(trees)
 
 

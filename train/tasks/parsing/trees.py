@@ -177,7 +177,7 @@ def read_sentences(path: str | PathLike[str]) -> list[tuple[int, list[Tree | Lea
     """Return (line number, trees) for each sentence of a file to score.
 
     As in EVALB, if no tree spans several lines, each line is a sentence, and an empty line is a sentence without a
-    tree. Otherwise each tree is a sentence. Raises UserError like `read_trees`.
+    tree. Otherwise each tree is a sentence. Raises UserError in the same cases as `read_trees`.
     """
     reader = _Reader(str(path))
     sentences = []

@@ -27,7 +27,7 @@ class Archive:
 
 @dataclass(frozen=True)
 class Pair:
-    """Two texts in which line i of one translates line i of the other.
+    """Two parallel texts: line i of one is the translation of line i of the other.
 
     `src` and `tgt` are members of the archive, or paths of files if `archive` is "".
     """
@@ -54,7 +54,7 @@ class Dataset:
 
     @property
     def parts(self) -> dict[str, tuple[Pair, ...]]:
-        """The texts of each part, without empty parts."""
+        """The texts of each part; parts without texts are omitted."""
         parts = {"train": self.train, "valid": self.valid, "test": self.test}
         return {part: pairs for part, pairs in parts.items() if pairs}
 

@@ -30,7 +30,7 @@ class Rules:
     """The rules by which pairs are removed; 0 disables a limit."""
 
     max_words: int = 250  # words per side, separated by whitespace
-    max_ratio: float = 3.0  # (longer + 20) / (shorter + 20) in characters; 20 tolerates short names of unequal lengths
+    max_ratio: float = 3.0  # (longer + 20) / (shorter + 20) in characters; adding 20 keeps pairs of short names
     scripts: bool = True  # whether to remove pairs with a side whose letters are mostly not Latin
     duplicates: bool = True  # whether to remove repeated pairs
 
@@ -112,7 +112,7 @@ class HashSet:
         self.size = 0
 
     def add(self, hashes: list[bytes]) -> NDArray[Any]:
-        """Add hashes; return a bool array that is True for each new hash (only for the first of equal ones)."""
+        """Add hashes; return a bool array that is True for each new hash (once, if it is repeated)."""
         values = np.frombuffer(b"".join(hashes), np.uint64) | np.uint64(1)
         distinct, first = np.unique(values, return_index=True)
         while 2 * (self.size + len(distinct)) > len(self.table):

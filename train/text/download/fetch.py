@@ -23,7 +23,7 @@ from train.text.download.catalog import Archive
 BLOCK = 1 << 20  # bytes
 MAX_SIZE = 1 << 28  # bytes of an archive whose size is not published
 TIMEOUT = 30.0  # seconds without data after which a connection is considered broken
-# A connection is closed if the headers, or later any MIN_BYTES of content, take more than WATCH_SECONDS.
+# A connection is closed if the headers, or any later MIN_BYTES of content, take more than WATCH_SECONDS to arrive.
 WATCH_SECONDS = 60.0
 MIN_BYTES = 1 << 14
 MAX_FAILURES = 5  # maximum number of consecutive connections with fewer than MIN_BYTES
@@ -62,7 +62,7 @@ class Connections(urllib.request.HTTPSHandler, urllib.request.HTTPHandler):
         return super().do_open(watched, req, **http_conn_args)
 
     def watch(self) -> None:
-        """Close the connection in WATCH_SECONDS, unless `watch` is called again."""
+        """Close the connection after WATCH_SECONDS, unless `watch` is called again."""
         self.timer.cancel()
         self.timer = threading.Timer(WATCH_SECONDS, self.abort)
         self.timer.daemon = True

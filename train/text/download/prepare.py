@@ -45,7 +45,7 @@ OPTIONS = {"scripts": "--keep-scripts", "duplicates": "--keep-duplicates"}
 
 @dataclass(frozen=True)
 class Settings:
-    """Settings of the preparation; a tokenizer of None means that of the dataset."""
+    """Settings of the preparation; if `tokenizer` is None, the dataset determines the tokenizer."""
 
     rules: Rules = Rules()
     tokenizer: str | None = None
@@ -134,7 +134,7 @@ def prepare_dataset(
 
 @contextmanager
 def remove_after_user_error(lock: FolderLock, dataset: Dataset, missing: list[Path]) -> Iterator[None]:
-    """If the block raises UserError, but not WriteError, remove what it wrote and the folders that were `missing`.
+    """If the `with` block raises UserError, but not WriteError, remove its files and the folders that were `missing`.
 
     Other files remain, such as those that the user has put into `downloads`, and so do all files if the user has moved
     the folder.
@@ -161,7 +161,7 @@ def remove_after_user_error(lock: FolderLock, dataset: Dataset, missing: list[Pa
 def check_same_inputs(out: Path, settings: Settings, sources: list[dict[str, Any]]) -> None:
     """Raise UserError if `out` is complete and has different sources or settings, because runs may train on it.
 
-    A user's text may have been moved or changed, but not both, and a validation text may have been added.
+    Two differences are accepted: a user's text was moved or changed (but not both), and a validation text was added.
     """
     file = out / "manifest.json"
     if not os.path.lexists(file):
@@ -196,8 +196,8 @@ def check_max_length(folder: Path, max_length: object) -> None:
     meta = read_sealed(folder / "prepared" / "train" / "meta.json") or {}
     if (prepared := meta.get("max_length", max_length)) != max_length:
         raise UserError(
-            f"{folder / 'manifest.json'}: expected settings.max_length = {prepared}, with which {folder / 'prepared'} "
-            f"was written; got {max_length}; try changing it back to {prepared}, or the `data` command with a new --out"
+            f"{folder / 'manifest.json'}: expected settings.max_length = {prepared}, as in {folder / 'prepared'}; "
+            f"got {max_length}; try changing it back to {prepared}, or the `data` command with a new --out"
         )
 
 

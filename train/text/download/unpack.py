@@ -17,7 +17,7 @@ from train.text.lines import decode_line, limited_lines, unequal_lines_error
 
 SEGMENT = re.compile(r"<seg.*?>(.*)</seg>.*?")
 DAMAGE_ERRORS = (tarfile.TarError, zlib.error, EOFError, gzip.BadGzipFile)  # raised when reading a damaged file
-# Maximum number of entries of an archive, and of bytes of an entry's attributes.
+# Maximum number of entries in an archive, and maximum number of bytes of an entry's attributes.
 MAX_ENTRIES, MAX_ATTRIBUTES = 10_000, 1 << 20
 ATTRIBUTE_TYPES = (tarfile.XHDTYPE, tarfile.XGLTYPE, tarfile.SOLARIS_XHDTYPE,
                    tarfile.GNUTYPE_LONGNAME, tarfile.GNUTYPE_LONGLINK)  # fmt: skip
