@@ -40,7 +40,8 @@ def read_json(
     try:
         return parse_json(raw.decode("utf-8"))
     except (ValueError, RecursionError) as error:
-        reason = "brackets nested too deeply" if isinstance(error, RecursionError) else one_line(error)
+        reasons = {RecursionError: "brackets nested too deeply", UnicodeDecodeError: "bytes that are not UTF-8"}
+        reason = reasons.get(type(error)) or one_line(error)
         raise UserError(f"{path}: expected {expected} in JSON; got '{reason}'; try {attempt}") from None
 
 

@@ -37,6 +37,7 @@ class Work:
 
     Attributes:
         details: text to show instead of the speed.
+        n_logged: the number of completed items in a line that the caller has written; no plain line repeats it.
     """
 
     def __init__(self, name: str, unit: str = "", total: int | None = None, done: int = 0) -> None:
@@ -44,6 +45,7 @@ class Work:
         self.n_before = done  # items that do not count for the speed
         self.start = time.perf_counter()
         self.details = ""
+        self.n_logged: int | None = None
         self.done = done
         self.end: float | None = None
 
@@ -163,7 +165,8 @@ class Display:
 
     def _write_regularly(self, work: Work, finished: threading.Event) -> None:
         while not finished.wait(max(FIRST_LINE, GROWTH * work.seconds)):
-            if self.works[-1:] == [work]:  # only the innermost job; the others are waiting for it
+            # only the innermost job; the others are waiting for it
+            if self.works[-1:] == [work] and work.done != work.n_logged:
                 self.write(work.describe())
 
     def _render(self) -> Any:

@@ -416,6 +416,13 @@ def test_a_checkpoint_that_training_replaces_meanwhile_is_loaded(run, monkeypatc
     assert f"step {10 if is_loaded else 11}, SHA-256 of state.json {origin.digest[:12]}" in origin.caption
 
 
+def test_the_origin_of_a_model_is_inside_the_given_path(run, monkeypatch):
+    monkeypatch.chdir(run)
+    for path in (".", "checkpoints", f"../{run.name}"):
+        assert load_with_origin(path)[3].path == str(find_checkpoint(path))
+        assert not os.path.isabs(find_checkpoint(path))
+
+
 def test_a_checkpoint_that_is_damaged_is_read_once(run, monkeypatch):
     damage(RunFolder(run).step_path(1) / FILES[0], "changed")
     reads = []

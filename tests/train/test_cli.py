@@ -56,6 +56,21 @@ def test_translate_score_and_info_of_a_run(run, texts, tmp_path, capfd):
     assert "  best" not in text and "digest" in text  # the run keeps no best checkpoint
 
 
+@pytest.mark.parametrize("option", ["--scores", "--alignments", "--n-best=2", "--json"])
+def test_score_rejects_translations_with_further_fields(option, run, texts, tmp_path, capfd):
+    ref, hyp = texts / "valid.tgt", tmp_path / "hyp"
+    for options, status in ([option], 2), ([], 0):  # as the message advises
+        translate = ["translate", f"--model={run}", f"--input={texts / 'valid.src'}", f"--output={hyp}", *options]
+        assert main([*translate, "--quiet"]) == 0
+        for arguments in ([f"--hyp={hyp}"], [f"--hyp={ref}", f"--baseline={hyp}"]):
+            assert main(["score", f"--ref={ref}", *arguments, "--quiet", "--metric=bleu"]) == status
+            expected = f"{hyp}: expected one translation per line; got lines with further fields; try" if status else ""
+            assert expected in capfd.readouterr().err
+    ref.with_name("fields").write_text("".join(f"{i} ||| x\n" for i in range(8)))
+    texts_with_fields = [f"--{name}={ref.with_name('fields')}" for name in ("ref", "hyp")]
+    assert main(["score", *texts_with_fields]) == 0
+
+
 def test_score_accepts_the_names_of_best_metric(texts, tmp_path, capfd):
     """`bleu` is the BLEU that validations measure."""
     ref, hyp = texts / "valid.tgt", tmp_path / "hyp"

@@ -4,6 +4,7 @@ import bz2
 import hashlib
 import json
 import os
+import re
 import shlex
 import shutil
 
@@ -210,6 +211,20 @@ def test_token_arrays_of_another_tokenizer_are_not_overwritten(data_folder, text
     assert {path: path.read_bytes() for path in (folder / "prepared").rglob("*") if path.is_file()} == before
 
 
+def test_a_configuration_for_a_folder_trains_on_another_text(data_folder, text, tmp_path, capfd):
+    """The message about the token arrays also names the tokenizer, which is that of the folder's text."""
+    assert main(["info", "tiny", f"--data={data_folder}", "--config", *SMALL]) == 0
+    (tmp_path / "my.toml").write_text(capfd.readouterr().out)
+    texts = [f"--train-{side}={text}/valid.{language}" for side, language in SIDES]
+    command = ["train", f"{tmp_path}/my.toml", f"--out={tmp_path / 'run'}", *texts, *SHORT, "--set=data.vocab_size=265"]
+    assert main(command) == 2
+    file = data_folder / "tokenizer.json"
+    end = f"run folder; data.tokenizer = {file} stays, and --set data.tokenizer=bpe trains a new tokenizer\n"
+    assert capfd.readouterr().err.endswith(end)
+    assert main([*command, "--set=data.prepared=", "--set=data.tokenizer=bpe"]) == 0
+    assert (tmp_path / "run" / "tokenizer.json").read_bytes() != file.read_bytes()
+
+
 def test_token_arrays_of_another_text_are_not_overwritten(data_folder, tmp_path, capfd):
     folder, out = tmp_path / "copy", tmp_path / "run"
     shutil.copytree(data_folder, folder)
@@ -384,7 +399,7 @@ def test_separate_vocabularies_are_trained_on_the_text_of_a_folder(data_folder, 
     before = contents(data_folder)
     assert train(data_folder, tmp_path / "run", "--vocabularies=separate") == 0
     assert len(json.loads(RunFolder(tmp_path / "run").tokenizer_file.read_text()).keys() & {"source", "target"}) == 2
-    assert " + " in capfd.readouterr().err.partition("parameters, ")[2].partition(" subwords")[0]
+    assert re.search(r"parameters, \d+ source and \d+ target subwords", capfd.readouterr().err)
     assert contents(data_folder) == before
     for resumed in ([], ["--data", str(data_folder)]):
         options = ["--resume", "--out", str(tmp_path / "run"), *resumed, "--set=train.max_steps=2"]

@@ -217,8 +217,13 @@ def test_a_small_text_is_answered_with_a_vocabulary_size_that_fits(tmp_path, cap
     files = [f"--train-{side}={tmp_path / side}" for side in ("src", "tgt")]
     for side in ("src", "tgt"):
         (tmp_path / side).write_text("one two\none two three\n")
-    assert main(["data", "own", *files, f"--out={tmp_path / 'out'}"]) == 2
+    assert main(["data", "own", *files, f"--out={tmp_path / 'out'}", "--vocab-size=37000"]) == 2
     assert "; try --vocab-size 260, because with close to " in capfd.readouterr().err
+    assert main(["data", "own", *files, f"--out={tmp_path / 'default'}"]) == 0
+    warning = "warning: vocabulary: expected enough text for 37,000 tokens; got enough for "
+    assert warning in capfd.readouterr().err
+    train = ["train", "tiny", f"--data={tmp_path / 'default'}", f"--out={tmp_path / 'run'}", "--set=train.max_steps=1"]
+    assert main(train) == 0
     assert main(["data", "own", *files, f"--out={tmp_path / 'out'}", "--vocab-size=260"]) == 0
 
 

@@ -1,6 +1,7 @@
 """Masked language models, classifiers and taggers: their files, batches, training, and commands."""
 
 import json
+import re
 from importlib.util import find_spec
 
 import numpy as np
@@ -296,7 +297,9 @@ def test_a_run_starts_from_the_masked_model_and_is_validated_by_accuracy(runs, c
         scores = [entry["accuracy"] for entry in entries if entry["kind"] == "valid"]
         assert len(scores) == 5 and max(scores) > 90
         assert (runs / task / "checkpoints" / "best").is_dir()
-        assert main(["info", str(runs / task)]) == 0 and "accuracy  macro F1" in capfd.readouterr().out
+        assert main(["info", str(runs / task)]) == 0 and "accuracy  macro F1" in (text := capfd.readouterr().out)
+        (sizes,) = re.findall(r"tokenizer    (\d labels, \d+ subwords), digest", text)
+        assert f" parameters, {sizes} " in (runs / task / "log.txt").read_text()
 
 
 @pytest.mark.parametrize("target", ["huggingface", "ctranslate2", "onnx"])

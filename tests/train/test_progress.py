@@ -8,7 +8,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from train import progress
+from tests.helpers.trainings import config
+from train import Trainer, progress, train
 from train.cli import main
 from train.errors import UserError
 from train.progress import Display, Work, format_duration, wrap
@@ -96,6 +97,21 @@ def test_a_log_file_gets_lines_now_and_then_about_the_innermost_work(monkeypatch
     )  # before it: lines on the step, if the test is slow
     assert "step" not in output_during
     assert "\x1b" not in output_before + output_during
+
+
+def test_a_log_file_gets_no_second_line_about_a_logged_step(text, tmp_path, monkeypatch, capsys):
+    def wait(self):
+        after_update(self)
+        time.sleep(0.2)
+
+    after_update = Trainer._after_update
+    monkeypatch.setattr(progress, "FIRST_LINE", 0.02)
+    monkeypatch.setattr(Trainer, "_after_update", wait)
+    train(config(text, max_steps=4, log_every=2, validate_every=9, checkpoint_every=9), tmp_path / "run")
+    lines = capsys.readouterr().err.split("\n")
+    assert any(re.match(r"step 1/4  loss", line) for line in lines)
+    logged = next(i for i, line in enumerate(lines) if line.startswith("step 2/4  epoch"))
+    assert not any(line.startswith("step 2/4") for line in lines[logged + 1 :])
 
 
 def test_a_disabled_display_writes_nothing(capsys):

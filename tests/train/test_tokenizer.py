@@ -17,6 +17,7 @@ from tokenizers import Tokenizer as HuggingFaceTokenizer
 
 from tests import ROOT
 from train.errors import UserError
+from train.text.pair_tokenizer import load_tokenizer
 from train.text.tokenizer import ALPHABET, KINDS, MIN_VOCAB_SIZE, PRETOKENIZERS, SPECIALS, Tokenizer, normalize
 
 BOTH = [(kind, pretokenizer) for kind in KINDS for pretokenizer in PRETOKENIZERS]
@@ -270,6 +271,16 @@ def test_a_damaged_file_raises_a_user_error_with_its_name(tmp_path, tokenizers, 
     with pytest.raises(UserError, match=re.escape(str(path))) as error:
         Tokenizer.load(path)
     assert "\n" not in str(error.value) and re.search("expected .*; got .*; try ", str(error.value))
+    assert "''" not in str(error.value)
+
+
+@pytest.mark.parametrize("load", [Tokenizer.load, load_tokenizer])
+@pytest.mark.parametrize("piece", ["<unk>", "<pad>", "</s>"])
+def test_a_sentencepiece_model_is_named(tmp_path, load, piece):
+    path = tmp_path / "sp.model"
+    path.write_bytes(b"\n\x0e\n%c%b\x15\0\0\0\0\x18\x02\n\x11\n\x04the \x15\xc0\xff" % (len(piece), piece.encode()))
+    with pytest.raises(UserError, match="json; got a SentencePiece model, which .*; try data.tokenizer=bpe, which"):
+        load(path)
 
 
 def test_a_missing_file_raises_a_user_error(tmp_path):

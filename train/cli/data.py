@@ -46,7 +46,7 @@ def data(
     vocab_size: Annotated[
         int | None,
         number_option(
-            int, "[260, 16777216]", metavar="V", help="Vocabulary size; default: the paper's; for own, 37000."
+            int, "[260, 16777216]", metavar="V", help="Vocabulary size; default: the paper's; for own, at most 37000."
         ),
     ] = None,
     learn_from: Annotated[

@@ -231,6 +231,7 @@ def describe_run(run: Any, config: Any, loaded: Path | None) -> Iterator[str]:
     from train.run.checkpoint import read_chosen, read_state
     from train.run.folder import step_of
     from train.run.replace import original_name
+    from train.run.report import describe_vocabularies
     from train.tasks import TASKS
 
     task = TASKS[config.data.task]
@@ -240,9 +241,7 @@ def describe_run(run: Any, config: Any, loaded: Path | None) -> Iterator[str]:
     yield f"checkpoints  {listed}"
     if run.tokenizer_file.is_file():
         tokenizer = task.load_tokenizer(run.tokenizer_file)
-        source = f"{tokenizer.src_vocab_size:,} source and " if tokenizer.src_vocab_size else ""
-        size = f"{source}{tokenizer.vocab_size:,} {'target ' if source else ''}tokens"
-        yield f"tokenizer    {size}, digest {tokenizer.digest[:12]}"
+        yield f"tokenizer    {describe_vocabularies(tokenizer, task)}, digest {tokenizer.digest[:12]}"
     entries = run.metrics()
     if last := last_update(run, entries):
         updates = plural(last["step"], "update")

@@ -5,6 +5,7 @@ With --pairs, it prints the log-probability of each pair of two texts; with --te
 
 import json
 import math
+import re
 import sys
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, redirect_stdout
@@ -16,6 +17,9 @@ import typer
 from train.cli.app import Device, Quiet, app, open_output, use_device
 from train.cli.options import Output, number_option, warn
 from train.errors import UserError, check_choice, plural, quote
+
+# Begins a line of the output of `translate` that has more fields than the translation.
+FIELDS = re.compile(r'.* \|\|\|( |$)|\{"index": ')
 
 
 @app.command(epilog="Scores with different signatures are not comparable; always quote the signature with the score.")
@@ -122,6 +126,12 @@ def score(
         raise UserError("--bootstrap: expected 0, or at least 2 resamples; got 1; try 1000")
     hypotheses, *references = (read_all_lines(path, allow_pipe=True) for path in (hyp, *ref))
     baseline_lines = None if baseline is None else read_all_lines(baseline, allow_pipe=True)
+    for path, lines in ((hyp, hypotheses), (baseline, baseline_lines or ())):
+        if lines and all(map(FIELDS.match, lines)) and not all(map(FIELDS.match, references[0])):
+            raise UserError(
+                f"{path}: expected one translation per line; got lines with further fields; try the output of "
+                "`translate` without --scores, --alignments, --n-best, --samples and --json"
+            )
     reason = reason_to_skip_ter(hypotheses, *references)
     if baseline_lines and not reason:
         reason = reason_to_skip_ter(baseline_lines, *references)

@@ -283,7 +283,7 @@ class Trainer:
         n_frozen = self.model.n_parameters() - self.update.flat.size
         frozen = f" ({n_frozen:,} of them frozen)" if n_frozen else ""
         initial = f", weights of {settings.init}" if settings.init and not state.step else ""
-        sizes = vocabulary_sizes(self.checkpoints.tokenizer, self.config.data, self.task.tokenizers)
+        sizes = vocabulary_sizes(self.checkpoints.tokenizer, self.config.data)
         batches = plural(len(self.stream.epoch(state.epoch)), "batch", "batches")
         setup = (
             f"{self.model.n_parameters():,} parameters{frozen}, {sizes}, "

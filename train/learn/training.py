@@ -114,13 +114,7 @@ def train(
                 config = resumed_config(run, config)
             tokenizer = prepare_tokenizer(run, config, texts, existing, reuse, display)
             for part in texts if config.data.prepared else ():
-                check_shared_arrays(
-                    run.data_path(part, config.data.prepared),
-                    tokenizer,
-                    texts[part],
-                    config.data.max_length,
-                    bool(run.step_paths()),
-                )
+                check_shared_arrays(run, part, config, tokenizer, texts[part])
             if resume:
                 check_resumable(run, tokenizer, texts)
             if world.rank == 0 and not has_own_tokenizer:
@@ -243,10 +237,12 @@ def report_progress(work: Work, start: Callable[[], object], n_done: int) -> Non
 
 
 def check_shared_arrays(
-    folder: Path, tokenizer: TextTokenizer, paths: Iterable[str], max_length: int, is_resumed: bool
+    run: RunFolder, part: str, config: RunConfig, tokenizer: TextTokenizer, paths: Iterable[str]
 ) -> None:
     """Raise UserError if a shared folder has other files, or token arrays made with another tokenizer, text or maximum
     length. They are not replaced, because other runs may need them."""
+    data = config.data
+    folder, max_length = run.data_path(part, data.prepared), data.max_length
     reject_links(folder)
     meta = open_own_folder(folder, "meta.json")
     if not meta:
@@ -257,11 +253,15 @@ def check_shared_arrays(
         "max_length": meta.get("max_length", max_length) != max_length,  # not every task cuts its text
     }
     if different := next((name for name, is_different in differing.items() if is_different), ""):
-        original = "the original text, which a resumed run needs, or " if different == "text" and is_resumed else ""
+        original = advice = ""
+        if different == "text" and run.step_paths():
+            original = "the original text, which a resumed run needs, or "
+        elif different == "text" and part == "train" and data.tokenizer not in TASKS[data.task].tokenizers:
+            advice = f"; data.tokenizer = {data.tokenizer} stays, and --set data.tokenizer=bpe trains a new tokenizer"
         raise UserError(
             f"data.prepared: expected token arrays made with this run's text, tokenizer and max_length; got arrays in "
             f"{folder} made with a different {different}; try {original}--set data.prepared=, "
-            "which stores the arrays of the current text in the run folder"
+            f"which stores the arrays of the current text in the run folder{advice}"
         )
 
 

@@ -156,7 +156,7 @@ def load_weights(path: str | Path, on_warning: Callable[[str], object]) -> tuple
 
     def load(folder: Path) -> tuple[Path, Checkpoint]:
         is_newest = original_name(folder).startswith("step-") and folder != Path(path)
-        newest = load_newest(owner_of(folder), on_warning, False) if is_newest else None
+        newest = load_newest(RunFolder(folder.parent.parent), on_warning, False) if is_newest else None
         return newest or (folder, load_checkpoint(folder, optimizer=False))
 
     return read_chosen(path, load)[1]

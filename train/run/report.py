@@ -3,16 +3,18 @@
 import json
 import sys
 import time
-from collections.abc import Collection, Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from contextlib import ExitStack, contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
+from train.errors import plural
 from train.files import disk_errors, fsync, write_text
 from train.progress import Display, Work, format_duration, format_figure
 from train.run.folder import RunFolder
 from train.run.metric_files import LineFile, MetricCopy, csv_copy, tensorboard_copy
 from train.run.state import RunState
+from train.tasks import TASKS
 from train.tasks.protocols import TextTokenizer
 
 # Training has diverged if the loss exceeds that of uniform probabilities by this factor; it is below 2 before training.
@@ -156,6 +158,7 @@ class RunReport:
             f"{state.speed:,.0f} tokens/s{network}  {self._steps.time_left()}",
             shown=2,
         )
+        self._steps.n_logged = state.step
 
     def warn_of_divergence(self, loss: float, uniform_loss: float, remedies: str) -> None:
         """Warn, only once, if the loss is many times that of uniform probabilities; `remedies` says what to try."""
@@ -259,13 +262,23 @@ def network_percentage(network: float, seconds: float) -> str:
     return f", network {100 * network / max(seconds, 1e-9):.0f}%"
 
 
-def vocabulary_sizes(tokenizer: TextTokenizer, data: Any, trained_kinds: Collection[str]) -> str:
+def vocabulary_sizes(tokenizer: TextTokenizer, data: Any) -> str:
     """Describe the sizes of the vocabularies; name data.vocab_size if the training text has yielded fewer subwords.
 
-    `data` is the [data] table. `trained_kinds` are the values of data.tokenizer for which a run trains a tokenizer.
+    `data` is the [data] table.
     """
-    n_sources = tokenizer.src_vocab_size
-    sizes = f"{n_sources:,} + {tokenizer.vocab_size:,}" if n_sources else f"{tokenizer.vocab_size:,}"
-    if data.tokenizer not in trained_kinds or (n_sources or tokenizer.vocab_size) >= data.vocab_size:
-        return f"{sizes} subwords"
-    return f"{sizes} subwords (data.vocab_size = {data.vocab_size:,}, but the training text yields no more)"
+    sizes = describe_vocabularies(tokenizer, task := TASKS[data.task])
+    is_trained = data.tokenizer in task.tokenizers  # otherwise, data.tokenizer is the file of an existing tokenizer
+    if not is_trained or (tokenizer.src_vocab_size or tokenizer.vocab_size) >= data.vocab_size:
+        return sizes
+    return f"{sizes} (data.vocab_size = {data.vocab_size:,}, but the training text yields no more)"
+
+
+def describe_vocabularies(tokenizer: TextTokenizer, task: Any) -> str:
+    """Return the numbers of labels and of subwords as text."""
+    n_sources, n_targets = tokenizer.src_vocab_size, tokenizer.vocab_size
+    if n_sources is None:
+        return f"{n_targets:,} subwords"
+    if task.data_kind == "labels":
+        return f"{plural(n_targets - len(tokenizer.special), 'label')}, {n_sources:,} subwords"
+    return f"{n_sources:,} source and {n_targets:,} target subwords"

@@ -8,10 +8,9 @@ from typing import Any
 
 from train.errors import UserError
 from train.files import write_text
-from train.json_files import read_json
 from train.text.sentencepiece_tokenizer import TYPE as SENTENCEPIECE
 from train.text.sentencepiece_tokenizer import SentencePieceTokenizer
-from train.text.tokenizer import REMEDY, Tokenizer
+from train.text.tokenizer import REMEDY, Tokenizer, read_spec
 
 SIDES = ("source", "target")
 SHARED = "shared"  # key in the file; set if the tokenizers segment text differently but share subword ids
@@ -62,7 +61,7 @@ def load_tokenizer(path: str | PathLike[str], source_class: type[Tokenizer] = To
     Args:
         source_class: the class of the source's tokenizer, or of the only tokenizer.
     """
-    specs: Any = read_json(path, "a Hugging Face tokenizer.json", REMEDY)
+    specs: Any = read_spec(path)
     if not (isinstance(specs, dict) and specs.keys() - {SHARED} == {*SIDES}):
         return source_class.from_content(specs, path)
     for side in SIDES:

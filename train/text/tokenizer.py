@@ -171,7 +171,7 @@ class Tokenizer:
     @classmethod
     def load(cls, path: str | PathLike[str]) -> Self:
         """Read a `tokenizer.json`; raise UserError if it is missing or damaged, or lacks the special tokens."""
-        return cls.from_content(read_json(path, "a Hugging Face tokenizer.json", REMEDY), path)
+        return cls.from_content(read_spec(path), path)
 
     @classmethod
     def from_content(cls, spec: Any, path: str | PathLike[str]) -> Self:
@@ -255,6 +255,19 @@ class Tokenizer:
             raise UserError(
                 f"{self._name}: expected a working tokenizer; got '{one_line(error)[:200]}'; try {REMEDY}"
             ) from None
+
+
+def read_spec(path: str | PathLike[str]) -> Any:
+    """Return the content of a tokenizer.json. Raises UserError if it is damaged, or a SentencePiece model."""
+
+    def reject_sentencepiece(raw: bytes) -> None:
+        if re.match(rb"\n.\n.<[/\w]+>\x15", raw, re.DOTALL):  # a special token and its score
+            raise UserError(
+                f"{path}: expected a Hugging Face tokenizer.json; got a SentencePiece model, which only `import` "
+                "reads, as part of a model; try data.tokenizer=bpe, which trains a new tokenizer"
+            )
+
+    return read_json(path, "a Hugging Face tokenizer.json", REMEDY, reject_sentencepiece)
 
 
 def check_surrogates(texts: Iterable[str]) -> None:

@@ -83,6 +83,7 @@ def prepare_dataset(
     for path, output in product(user_paths, out.rglob("*")):
         if output.exists() and output.samefile(path):
             raise UserError(f"{path}: expected a text outside the output folder; got {output}; try another --out")
+    may_shrink = settings.vocab_size is None and not dataset.archives
     settings = replace(
         settings,
         tokenizer=settings.tokenizer or dataset.tokenizer,
@@ -109,7 +110,7 @@ def prepare_dataset(
         sources = fetch_all(dataset.archives, out / "downloads", mirror, display) + user_sources
         texts = write_texts(dataset, out, settings, sources, display)
         train = [out / f"train.{language}" for language in (dataset.src, dataset.tgt)]
-        tokenizer = train_tokenizer(train, out / "tokenizer.json", settings, display)
+        tokenizer = train_tokenizer(train, out / "tokenizer.json", settings, display, may_shrink)
         arrays = {}
         for part in ("train", "valid"):
             if part in texts:
@@ -325,8 +326,11 @@ def write_pairs(
     }
 
 
-def train_tokenizer(train: list[Path], file: Path, settings: Settings, display: Display) -> Tokenizer:
-    """Train the tokenizer, unless it is up to date; raise UserError if the text is too small for the vocabulary."""
+def train_tokenizer(
+    train: list[Path], file: Path, settings: Settings, display: Display, may_shrink: bool = False
+) -> Tokenizer:
+    """Train the tokenizer, unless it is up to date. If the text is too small for the vocabulary, warn if the vocabulary
+    `may_shrink`, and otherwise raise UserError."""
     kind = settings.tokenizer or "bpe"
     size = settings.vocab_size or 37_000
     n_lines = settings.learn_from
@@ -342,11 +346,14 @@ def train_tokenizer(train: list[Path], file: Path, settings: Settings, display: 
     display.write(f"trained the vocabulary in {work.seconds:.1f} s")
     if tokenizer.vocab_size < size:
         fewer = max(MIN_VOCAB_SIZE, min(8000, tokenizer.vocab_size // 2))
-        raise UserError(
+        message = (
             f"vocabulary: expected enough text for {size:,} tokens; got enough for {tokenizer.vocab_size:,} in "
             f"{train[0]} and {train[1]}; try --vocab-size {fewer}, because with close to {tokenizer.vocab_size:,} "
             "tokens nearly every word is a single token"
         )
+        if not may_shrink:
+            raise UserError(message)
+        display.write(f"warning: {message}")
     tokenizer.save(file)
     write_json(record_file, recipe | {"tokenizer_sha256": digest(file)})
     return tokenizer
