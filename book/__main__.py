@@ -150,7 +150,7 @@ def watch(exercise: Exercise, folder: Path) -> None:
 
 def main(arguments: list[str] | None = None) -> int:
     parser = OneLineParser(prog="python -m book", description=__doc__, allow_abbrev=False)
-    parser.add_argument("number", nargs="?", type=int, help="the exercise; without it, list all")
+    parser.add_argument("number", nargs="?", type=int, help="number of the exercise; without it, list all exercises")
     mode = parser.add_mutually_exclusive_group()
     mode.add_argument("--watch", action="store_true", help="check again whenever the file changes")
     mode.add_argument(

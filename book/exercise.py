@@ -28,7 +28,7 @@ class Stage(NamedTuple):
         right: `right(*case)` is the correct result.
         call: `call(*case)` is the Python expression that a learner can type.
         linear: True if the first item of a case is an incoming gradient, in which the result is linear.
-        compared: `compared(module, *case)` is compared with the results of known mistakes; by default, `yours` is.
+        compared: `compared(module, *case)` is the outcome to compare with those of known mistakes; default: `yours`.
         explain: `explain(yours, right, *case)` describes the error in a result that no hint recognizes.
     """
 
@@ -44,7 +44,7 @@ class Stage(NamedTuple):
 
 
 def draw(seed: int, *shape: int) -> Any:
-    """Return reproducible random numbers with two digits, which are short to read."""
+    """Return reproducible random numbers, rounded to two decimals so that they are easy to read."""
     return np.asarray(np.round(np.random.default_rng([seed, *shape]).normal(size=shape), 2) + 0.0)
 
 

@@ -69,7 +69,7 @@ class Exercise:
                 old = old or function_source(source, new)
                 if source.count(old) != 1:
                     raise ValueError(
-                        f"{self.name}, {name}: expected once in the solution; got {source.count(old)} times: {old}"
+                        f"{self.name}, {name}: expected the text once in the solution; found {source.count(old)}: {old}"
                     )
                 source = source.replace(old, new)
             answers.append(WrongAnswer(name, hint.replace("\n", " "), source))

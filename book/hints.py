@@ -38,9 +38,8 @@ def find_hint(
 ) -> tuple[str, str]:
     """Return the name and text of a hint, or two empty strings.
 
-    The first of these that exists is the hint: the hint of a known wrong answer with the learner's results, a line that
-    writes into an argument, a slip in a right answer that leads to the learner's results, a relation to the right
-    results, the stage's explanation.
+    These are tried in order: a known wrong answer with the learner's results, a line that writes into an argument, a
+    slip in a right answer that gives the learner's results, a relation to the right results, the stage's explanation.
     """
     right = stage.right(*copied(case))
     parts = wrong_parts(yours, right, stage.close)

@@ -1,4 +1,4 @@
-"""Chapters as Jupyter notebooks, generated from the same Markdown, with the exercise in a cell that judges itself.
+"""Convert chapters to Jupyter notebooks, in which one cell contains the exercise and checks the answer.
 
 `python -m book 5 --notebook` writes one; `make docs` executes all of them and puts them on the site. A notebook needs a
 clone of this repository. Its first cell finds the clone and loads this module as an IPython extension. The cell magic

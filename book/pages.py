@@ -89,7 +89,7 @@ class Page:
             if digits(expected) != digits(printed):
                 raise PageError(
                     f"{self.where(shown if expected and shown else block)}: the block at line {block.line} prints\n"
-                    f"{printed}and the page shows\n{expected}(python -m book.pages {self.path.relative_to(ROOT)})"
+                    f"{printed}and the page shows\n{expected}try `python -m book.pages {self.path.relative_to(ROOT)}`"
                 )
 
     def updated(self) -> str:
@@ -111,7 +111,7 @@ class Page:
 
 
 def digits(text: str) -> list[str]:
-    """Split into words, with numbers rounded to three digits."""
+    """Split text into words, with numbers rounded to three digits."""
     return NUMBER.sub(lambda match: f"{float(match[0]):.3g}", text).split()
 
 

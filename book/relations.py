@@ -1,4 +1,4 @@
-"""Recognize errors that can occur in any exercise from how a wrong result differs from the correct one.
+"""Recognize errors of any exercise by the difference between a wrong result and the correct one.
 
 Examples are a flipped sign, a constant factor, swapped gradients, an ignored g and a wrong shape.
 """
@@ -18,7 +18,7 @@ class Pair(NamedTuple):
         yours, right: the wrong part of the learner's result, and the same part of the right result.
         doubled: the learner's part for an incoming gradient twice as large; None if there is no incoming gradient.
         all_yours, all_right: the complete results.
-        rows: the right part for the first row of the incoming gradient alone, and for the last; empty for one row.
+        rows: the right part for only the first row of the incoming gradient, and for only the last; empty for one row.
     """
 
     yours: Any
@@ -92,7 +92,7 @@ def relation(pairs: list[Pair], part: int | None) -> tuple[str, str]:
 
 
 def exception_hint(error: BaseException) -> tuple[str, str]:
-    """Return a hint for the exceptions that mistakes about shapes and indices raise."""
+    """Return a hint for exceptions that are caused by wrong shapes or indices."""
     if isinstance(error, ValueError) and ("broadcast" in str(error) or "mismatch" in str(error)):
         return "shapes", "Two shapes do not fit. Write the shape of each array next to its line, then compare."
     if isinstance(error, ValueError) and "cannot reshape" in str(error):
@@ -137,7 +137,7 @@ def factor(arrays: list[tuple[Any, Any]], which: str) -> tuple[str, str]:
             return "", ""
         ratios.append(ratio)
     enough = sum(b.size for _, b in arrays) >= 3  # a single number is a multiple of any other
-    if not ratios or not enough or max(abs(ratio - 1) for ratio in ratios) < 0.01:  # only rounding
+    if not ratios or not enough or max(abs(ratio - 1) for ratio in ratios) < 0.01:  # only rounding errors
         return "", ""
     if identical(ratios, -np.ones(len(ratios))):
         return "sign", f"{which} has the wrong sign, and nothing else is wrong with it."
@@ -163,7 +163,7 @@ def is_bool(a: Any) -> bool:
 
 
 def unwrapped(value: Any) -> Any:
-    """Return the only element of a tuple of one."""
+    """Return the element of a one-element tuple; return any other value unchanged."""
     return value[0] if isinstance(value, tuple) and len(value) == 1 else value
 
 

@@ -50,7 +50,7 @@ def agrees(a: Any, b: Any) -> bool:
 
 
 def same(a: Any, b: Any, close: float) -> bool:
-    """Return whether two results are equal, with floats compared to a relative tolerance of `close`."""
+    """Return whether two results are equal, with floats equal within a relative tolerance of `close`."""
     if isinstance(a, (tuple, list)) and isinstance(b, (tuple, list)):
         return len(a) == len(b) and all(same(x, y, close) for x, y in zip(a, b, strict=True))
     if isinstance(a, dict) and isinstance(b, dict):

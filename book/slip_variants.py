@@ -120,7 +120,7 @@ def brackets(node: ast.BinOp) -> Variants:
 
 
 def call(node: ast.Call) -> Variants:
-    """Yield slips in a call: it is missing, another function, in the wrong place, or has other arguments."""
+    """Yield slips in a call: it is missing or misplaced, calls another function, or has other arguments."""
     name = ast.unparse(node.func)
     method = node.func if isinstance(node.func, ast.Attribute) else None
     last = method.attr if method else name

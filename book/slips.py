@@ -24,7 +24,7 @@ EXPRESSIONS = (ast.expr, ast.keyword, ast.comprehension)
 
 
 class Slip(NamedTuple):
-    """A right answer with one slip: how it is described, its code, and the names that the slip puts in."""
+    """A right answer with one slip: its description, its code, and the names that the slip inserts."""
 
     text: str
     code: CodeType
@@ -56,7 +56,7 @@ def limited(function: Callable[..., Any], *args: Any) -> Any:
 
 
 def types_of_names(path: Path, runs: Iterable[Callable[[], Any]]) -> dict[str, Any]:
-    """Return the type that each name of a file has during some runs, or None for a name with several types."""
+    """Record some runs; return the type of each name in a file, or None if its values had several types."""
     types: dict[str, set[type]] = {}
 
     def record(frame: Any, event: str, arg: Any) -> Any:
@@ -245,7 +245,7 @@ def of_statements(body: list[ast.stmt]) -> Iterator[tuple[int, str]]:
 
 
 def saves_value(statement: ast.stmt) -> bool:
-    """Return whether `remember_old_values` made a statement."""
+    """Return whether a statement comes from `remember_old_values`."""
     return re.fullmatch(r"(\w+)_\d+ = \1", ast.unparse(statement)) is not None
 
 

@@ -33,7 +33,7 @@ docs/check-your-layer.md is the introduction.
 How the classes work together in `check_operation`, in the order of a check:
 
 1. `Arguments` flattens the arguments of the call, so that arrays in containers and options are checked as well.
-2. A `Problem` is the function and these flat values. It computes outputs and gradients, and creates every error.
+2. A `Problem` combines the function with the flat arguments. It computes outputs and gradients, and creates all errors.
 3. If repeated calls give different outputs, `hold_state` makes the Problem restore its random generators and buffers
    before each call.
 4. `ProblemCheck.check_given_inputs` compares the gradients of the Problem: it creates a `GradientCheck`, which moves
@@ -41,8 +41,8 @@ How the classes work together in `check_operation`, in the order of a check:
 5. The output and the gradients, which are now known to be right, become the `Expected` of the Problem.
 6. Each rule evaluates the Problem in another way and passes the results to `Expected.compare`.
 7. `ProblemCheck.check_derived_inputs` repeats steps 4 and 6, with fewer rules, for Problems with derived inputs.
-8. Every comparison adds to the `Report`, which the check returns. The first broken rule raises GradientError or
-   CheckError instead.
+8. Every comparison records its result in the `Report`, which the check returns. The first broken rule ends the check
+   with a GradientError or CheckError.
 
 `check_layer` does the same in each mode, with the layer's parameters as further arrays of the Problem.
 """

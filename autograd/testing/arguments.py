@@ -68,7 +68,7 @@ class Arguments:
         return on_values
 
     def float_options(self, function: Callable[..., Any]) -> dict[str, float]:
-        """Return the options that are floats, such as a temperature: the value passed or, if none is, the default."""
+        """Return the options that are floats, such as a temperature, each with the value passed or its default."""
         try:
             parameters = [*signature(function).parameters.values()]
         except (TypeError, ValueError):  # the function has no signature
@@ -101,10 +101,10 @@ class Arguments:
                 yield f"{vary(x):.4g} as {problem.name_of(i)}", replace(problem, values=values)
 
     def constants(self, problem: Problem, notes: list[str]) -> tuple[int, ...]:
-        """Return the positions of those arrays in containers and options that the function treats as constants.
+        """Return the positions of the arrays that the function treats as constants, and add a note for each.
 
-        These are floating-point arrays that the function does not accept as Tensors, or to which no gradient flows.
-        A note is added for each.
+        These are floating-point arrays in containers and options that the function does not accept as Tensors, or to
+        which no gradient flows.
         """
         candidates = [i for i in problem.floats if self.names[i] not in self.positional_names]
         constants = {*candidates}
@@ -136,7 +136,7 @@ def vary(x: float) -> float:
 
 
 def has_floats(x: Any) -> bool:
-    """Return whether x is a floating-point array, or a list, tuple or dict with one; Tensors do not count."""
+    """Return whether x is a floating-point array, or a list, tuple or dict that contains one; Tensors do not count."""
     if type(x) in (list, tuple, dict):
         return any(map(has_floats, x.values() if type(x) is dict else x))
     return is_float(x) and not isinstance(x, Tensor)
@@ -152,7 +152,7 @@ def flatten(name: str, x: Any) -> Iterator[tuple[str, Any]]:
 
 
 def replace_leaves(x: Any, new_values: Iterator[Any]) -> Any:
-    """Return a copy of x in which each value that `flatten` yields is replaced by the next of `new_values`."""
+    """Return a copy of x in which `new_values`, in order, replace the values that `flatten` yields."""
     if type(x) not in (list, tuple, dict) or not has_floats(x):
         return next(new_values)
     if type(x) is dict:

@@ -8,12 +8,12 @@ from autograd.testing.rules import with_layout
 from npx import Array, Key
 from npx.dispatch import map_arrays
 
-BROADCAST = "one number repeated", "one row repeated"  # layouts with strides of 0, which change the values
+BROADCAST = "one number repeated", "one row repeated"  # these layouts have strides of 0 and change the values
 np = npx.host
 
 
 class Values(NamedTuple):
-    """The arguments of a kernel call on the host: positional and keyword arguments, and options of its gradient."""
+    """The positional arguments, keyword arguments and gradient options of a kernel call, as host arrays."""
 
     args: tuple[Any, ...]
     named: dict[str, Any]
@@ -63,7 +63,7 @@ def with_layout_or_broadcast(x: Array, layout: str) -> Array:
 
 
 def with_other_values(values: Values) -> Values:
-    """Return values of the same shapes, with the rows reversed, floats halved, and the next random keys."""
+    """Return values of the same shapes: reverse the rows, halve the floats, and use the next random keys."""
 
     def change(x: Array) -> Array:
         reversed_rows = (x[::-1] if x.ndim else x).copy()
@@ -73,7 +73,7 @@ def with_other_values(values: Values) -> Values:
 
 
 def with_next_keys(value: Any) -> Any:
-    """Return a value in which the next call's keys replace the random keys."""
+    """Replace each random key in a value by the key of the next call."""
     if isinstance(value, Key):
         return value._replace(call=value.call + 1)
     if isinstance(value, dict):

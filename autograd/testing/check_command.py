@@ -113,7 +113,7 @@ def select(target: str) -> list[CustomGradient]:
 
 
 def parse_input(text: str, i: int, seed: int) -> Any:
-    """Return the array for `4x6`, `4:int`, `4x4:bool` or `4x6:positive`, or the value for `=0.5`."""
+    """Return an input: an array for `4x6`, `4:int`, `4x4:bool` or `4x6:positive`, or a Python literal for `=0.5`."""
     if text.startswith("="):
         return ast.literal_eval(text[1:])
     shape_text, _, kind = text.partition(":")

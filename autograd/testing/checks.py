@@ -74,8 +74,8 @@ def check_operation(
             function `expect(g, *inputs)` that returns the intended gradients; or a sentence with the reason, to accept
             any gradient. The report says how the gradient differs.
         seed: selects the weights of the outputs and the random directions.
-        options: passed on to `operation`. An option with the name of an argument above has to be passed by position,
-            or bound with `functools.partial`.
+        options: passed on to `operation`. An option that has the same name as an argument above must be passed by
+            position or bound with `functools.partial`.
 
     Returns a Report. Raises GradientError or CheckError if a rule is broken. The `rule` of the error is a key of
     `report.RULES`, and its text ends with a line that reproduces the failure. Raises TypeError and ValueError for
@@ -112,7 +112,7 @@ def check_operation(
     if derive:
         check.check_derived_inputs(problem)
         check.check_other_options(arguments.with_other_floats(problem, operation))
-    report.notes += getattr(operation, "notes", [])  # an operation from another framework has notes
+    report.notes += getattr(operation, "notes", [])  # only operations from other frameworks have notes
     return report
 
 
@@ -120,11 +120,11 @@ def operation_problem(operation: Callable[..., Tensor], arguments: Arguments, se
     """Return the problem of `check_operation`.
 
     Args:
-        settings: the options to repeat in the line that reproduces a failure; None stands for a default.
+        settings: options of `check_operation` for the line that reproduces a failure; None stands for a default.
     """
     name = f"check_operation: {getattr(operation, '__name__', type(operation).__name__)}"
     given = {k: v for k, v in settings.items() if v is not None}
-    if getattr(settings["reference"], "__name__", "") == "<lambda>":  # has no source; the caller must define it
+    if getattr(settings["reference"], "__name__", "") == "<lambda>":  # cannot be imported; the caller must define it
         given["reference"] = Placeholder("reference")
 
     def call(values: list[Any]) -> Any:
@@ -167,7 +167,7 @@ def check_layer(
         derive: whether to repeat the check at other values and shapes of inputs and parameters.
         domain: as for `check_operation`; it applies to inputs, not to parameters.
         seed: selects the weights of the outputs, the random directions and the dropout masks.
-        options: passed on to `layer`. An option with the name of an argument above has to be passed by position.
+        options: passed on to `layer`. An option that has the same name as an argument above must be passed by position.
 
     Returns a Report. Raises GradientError, which names the input or parameter, or CheckError if a rule is broken.
     Raises TypeError and ValueError for invalid arguments.

@@ -1,6 +1,6 @@
 """Recognize points at which several gradients are defensible, and tell these gradients from wrong ones.
 
-The gradient of a maximum of equal entries may go to any of them. A derivative with respect to a single entry says
+If several entries are the maximum, its gradient may go to any of them. A derivative with respect to one entry says
 little: moving one of seven zeros leaves their median unchanged. Near such a point, however, the function is smooth, and
 its gradient jumps from one neighbor to the next. A gradient between the neighbors' gradients is a convention (an
 element of Clarke's generalized gradient); a gradient outside their range is wrong. Where the function itself jumps, it
@@ -15,11 +15,11 @@ from autograd.testing.problem import Problem
 from autograd.testing.report import REJECTIONS, GradientError
 from npx import Array
 
-MAX_NEIGHBORS = 36  # enough for each of up to 36 tied entries to take every rank
+MAX_NEIGHBORS = 36  # a full rotation of the ranks of 36 entries takes 36 neighbors
 DISTANCE = 1e-6  # distance of the farthest neighbor, relative to the largest magnitude of each array
 JUMPS = 1e-3, 1e-5, 1e-7  # distances at which a jump of the function must persist
 ROUNDING = 1e-10  # relative to the largest output; smaller jumps may be rounding errors
-WIDE = 1e-2  # derivatives that differ by more than this fraction indicate a jump, not curvature
+WIDE = 1e-2  # a larger relative difference of derivatives indicates a jump, not curvature
 
 Direction = dict[int, Array]  # maps the index of an array to the distances by which its entries move
 Points = list[tuple[list[Array], list[Array]]]  # neighboring points and the gradients there
@@ -52,7 +52,7 @@ class Neighborhood:
         Args:
             numerical: the numerical derivative at this point.
         """
-        for kind in ("nearby", "scattered", "aligned"):  # each is computed only if the previous ones are inconclusive
+        for kind in ("nearby", "scattered", "aligned"):  # computed only if the previous kinds are inconclusive
             points = getattr(self, kind)
             slopes = [slope for slope in self.slopes(direction, points) if npx.isfinite(slope)]
             low = min(slopes, default=0.0)
@@ -84,7 +84,7 @@ class Neighborhood:
         return len(points) > 1
 
     def has_slopes(self, direction: Direction, points: Points, ends: Sequence[float]) -> bool:
-        """Return whether numerical derivatives confirm those analytic derivatives at the points that are in `ends`."""
+        """Return whether numerical derivatives confirm `ends`, the analytic derivatives at two of the points."""
         slopes = self.slopes(direction, points)
         for end in ends:
             neighboring = self.numerical_slope(direction, points[slopes.index(end)][0])
@@ -108,7 +108,7 @@ class Neighborhood:
 
     @cached_property
     def nearby(self) -> Points:
-        """Neighboring points without ties or zeros. The order of the entries varies."""
+        """Neighboring points without ties or zeros, with the entries in various orders."""
         number = min(MAX_NEIGHBORS, max(2, *(a.size for a in self.arrays)))
         return self.with_gradients([self.neighbor(k) for k in range(number)])
 
@@ -131,8 +131,8 @@ class Neighborhood:
     def aligned(self) -> Points:
         """Neighboring points that differ from this point only in entries whose gradient is not 0.
 
-        For the eigenvalues of a matrix of zeros, any eigenbasis gives a defensible gradient. A gradient with zeros is
-        the gradient of neighbors with zeros in the same places; random neighbors have no zeros.
+        For the eigenvalues of a matrix of zeros, any eigenbasis gives a defensible gradient. If this gradient has
+        zeros, it is the gradient at neighbors that have zeros in the same places, and random neighbors have no zeros.
         """
         counts = [int((g != 0).sum()) for g in self.at_point]  # nonzero entries of each gradient
         if not 0 < sum(counts) < sum(g.size for g in self.at_point):
@@ -143,7 +143,7 @@ class Neighborhood:
             for a, g, unit, n in zip(self.arrays, self.at_point, self.units, counts, strict=True):
                 offsets = npx.zeros_like(a, dtype="float64")
                 entries = npx.host.arange(n)
-                # a fixed pattern of signs and ranks that changes with k
+                # a different pattern of signs and ranks for each k
                 mixed_signs = npx.sign(npx.host.sin(k // 4 + 2.5 * entries + 1))
                 signs = (-1.0) ** k * (mixed_signs if k // 2 % 2 else 1.0)
                 offsets[g != 0] = signs * ((entries + k // 4) % max(1, n) + 0.5) / max(1, n)
@@ -152,7 +152,7 @@ class Neighborhood:
         return self.with_gradients(points)
 
     def with_gradients(self, points: Sequence[list[Array]]) -> Points:
-        """Return those of the points that lie in the domain, each with its gradients."""
+        """Return the points inside the domain, each with the gradients there."""
         result = []
         for arrays in points:
             try:
@@ -178,9 +178,9 @@ class Neighborhood:
     def has_jump(self, direction: Direction) -> bool:
         """Return whether the function jumps at this point.
 
-        If some outputs depend on the moved entries, only those count. The lines tried are the direction itself, and the
-        lines to neighboring points along which all arrays, or only one of them, move: along most lines through (0, 0),
-        x ** y is continuous, but 0 ** y jumps.
+        If some outputs depend on the moved entries, only those count. The function is evaluated along the direction
+        itself, and along lines to neighboring points on which all arrays move, or a single one. One line is not
+        enough: x ** y is continuous along most lines through (0, 0), but 0 ** y jumps.
         """
         y0 = self.values({}, 0.0)
         min_jump = ROUNDING * float(abs(y0[npx.isfinite(y0)]).max(initial=0.0))

@@ -33,13 +33,13 @@ class DeclaredGradient:
         self.reference = expect if callable(expect) else NAMED.get(expect) if isinstance(expect, str) else None
         if self.reference is None and not (isinstance(expect, str) and " " in expect.strip()):
             raise ValueError(
-                f"expected {', '.join(map(repr, NAMED))}, a function of g and the inputs, or a sentence as expect; "
-                f"got {expect!r}"
+                f"expected {', '.join(map(repr, NAMED))}, a function of g and the inputs, or a sentence for the option "
+                f"`expect`; got {expect!r}"
             )
         self.reason = expect if isinstance(expect, str) else f"{getattr(expect, '__name__', 'a function')}(g, *inputs)"
 
     def compare(self, problem: Problem, seed: int) -> Expected:
-        """Compare the gradient with the declared one for several incoming gradients; return the first results."""
+        """Compare the gradient with the declared one for several incoming gradients; return results for the first."""
         arrays = [npx.to_host(a).copy() for a in problem.arrays]
         problem = problem.with_arrays(arrays)
         y = npx.to_host(problem.output_and_leaves([npx.from_host(a.copy()) for a in arrays])[0].data).copy()
@@ -83,7 +83,7 @@ class DeclaredGradient:
 
 
 def suggest_declaration(problem: Problem, seed: int) -> str:
-    """Return the `expect` argument that declares the gradient of a problem if it looks intended, else ""."""
+    """Return source for the `expect` argument that declares the gradient, or "" if it does not look intended."""
     try:
         output, leaves = problem.output_and_leaves([npx.from_host(npx.to_host(a).copy()) for a in problem.arrays])
         c = npx.to_host(npx.random.normal(npx.Key(seed, 0, 0), output.shape, output.dtype))
@@ -91,7 +91,7 @@ def suggest_declaration(problem: Problem, seed: int) -> str:
     except (RuntimeError, ValueError, AssertionError):
         return ""
     is_used = gx != 0
-    if gx.shape != c.shape or is_used.sum() < 2:  # any gradient of a single entry is a multiple of g
+    if gx.shape != c.shape or is_used.sum() < 2:  # with a single entry, every gradient is a multiple of g
         return ""
     if npx.array_equal(gx[is_used], c[is_used]):
         return 'expect="straight-through"' if is_used.all() else "expect=lambda g, x: g * mask(x)"
@@ -99,7 +99,7 @@ def suggest_declaration(problem: Problem, seed: int) -> str:
 
 
 def with_hint(error: GradientError, problem: Problem, seed: int) -> GradientError:
-    """Add a line to the error that says how to declare the gradient, if it looks intended."""
+    """If the gradient looks intended, add a line to the error that says how to declare it."""
     declaration = suggest_declaration(problem, seed)
     if declaration:
         before, separator, after = str(error).partition("\nreproduce: ")

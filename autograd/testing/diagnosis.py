@@ -1,4 +1,4 @@
-"""The text of a report on a wrong gradient: the numbers side by side and the pattern of the wrong entries."""
+"""Format the report on a wrong gradient: the numbers side by side, and the pattern of the wrong entries."""
 
 from collections.abc import Sequence
 from math import isnan
@@ -84,7 +84,7 @@ def likely_cause(shape: tuple[int, ...], entries: list[tuple[tuple[int, ...], fl
     ratios = [analytic / numerical for _, analytic, numerical in entries if numerical]
     first = ratios[0] if len(ratios) == len(entries) else npx.nan
     is_simple = min(abs(first - factor) for factor in SIMPLE_FACTORS) <= 1e-4 * abs(first)
-    is_plausible = len(entries) > 1 or is_simple  # any single entry is wrong by some factor
+    is_plausible = len(entries) > 1 or is_simple  # a single entry is always wrong by some factor
     if is_plausible and all(abs(r - first) <= 1e-4 * abs(first) for r in ratios) and not isnan(first):
         if abs(first + 1) <= 1e-4:
             return "the sign is wrong: every wrong entry is the negative of the numerical derivative"

@@ -86,7 +86,7 @@ class Directions:
         ]
         with floating_point_warnings_ignored():
             ratios = [abs(a.astype("float64")) / unit for a, unit in zip(self.arrays, self.units, strict=True)]
-            # The step of an entry, in these units, is its own magnitude or, for a zero, 1.
+            # In these units, the step of an entry is its own magnitude; for a zero, it is 1.
             self.steps = [npx.where((ratio > 1e-12) & (ratio < npx.inf), ratio, 1.0) for ratio in ratios]
         min_noise = 2 * EPS[dtype] * abs(y0)
         self.scale = Scale(dtype, y0, min_noise, RTOL[dtype] if rtol is None else rtol, atol, min_derivative)
@@ -147,7 +147,7 @@ class Directions:
         return analytic, replace(self.scale, slack=slack)
 
     def quick_verdict(self, direction: Direction) -> Verdict | None:
-        """Return the verdict that the gradient is right along a direction if one short step shows this, else None.
+        """Return the verdict `right` if one short step along a direction confirms the gradient, else None.
 
         For a right gradient, this saves most of the calls. The rounding error is assumed to be minimal, because more
         noise would widen the accepted range. The weights are random, so the errors of the outputs add like independent
@@ -233,7 +233,8 @@ class Directions:
 
         In a composition, each operation chooses its value at its own kink: relu(x) - relu(-x) / 10 has the slopes 1/10
         and 1 at 0, but the gradient 0. No single operation can correct that, so such a gradient of a composition is
-        accepted unless the composition has a derivative at this point. For a single operation, it counts as wrong.
+        accepted unless the composition has a derivative at this point. For a single operation, such a gradient counts
+        as wrong.
         """
         if not npx.isfinite(analytic):
             return self.neighborhood.discontinuity(direction)

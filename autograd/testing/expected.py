@@ -30,7 +30,7 @@ class Expected:
             return float(npx.host.linalg.norm((self.y.astype("float64") * self.c.astype("float64")).reshape(-1)))
 
     def equals(self, other: "Expected") -> bool:
-        """Return whether outputs and gradients are bitwise equal, as for a layer that ignores its mode."""
+        """Return whether output and gradients equal those of `other`; NaN equals NaN."""
         pairs = zip([self.y, *self.gradients], [other.y, *other.gradients], strict=True)
         return all(npx.array_equal(a, b, equal_nan=True) for a, b in pairs)
 
@@ -56,7 +56,7 @@ class Expected:
         if y is not None and not close(self.y, y, tolerance, 1e-3):
             text = f"expected the same output {condition}; {difference(self.y, y)}"
             raise self.problem.failure(rule, text, cause=cause)
-        # Terms as large as c may cancel, which leaves their rounding errors.
+        # Terms as large as c may cancel and leave their rounding errors.
         term_size = abs(factor) * float(abs(self.c).max(initial=0.0))
         for label, expected, g in zip(self.problem.labels, self.gradients, gradients, strict=True):
             if g is not None and not close(factor * expected, g, tolerance, term_size):
@@ -73,7 +73,7 @@ def close(a: Array, b: Array, tolerance: float, scale: float = 0.0) -> bool:
     Non-finite values must be the same in both.
 
     Args:
-        scale: a lower bound on that magnitude.
+        scale: the tolerance is relative to at least this magnitude.
     """
     if a.shape != b.shape:
         return False

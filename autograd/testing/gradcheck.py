@@ -29,7 +29,7 @@ MAX_ENTRIES = 1500  # up to this many entries, each is perturbed separately
 SAMPLED_ENTRIES = 12  # entries to perturb separately if there are more
 DIRECTIONS = 3  # random directions through all arrays, in addition to sampled entries
 CHUNK = 16  # entries of a large array that are perturbed together first
-# The numbers of two random directions. `check_directions` and directions.py use other numbers.
+# Indices of two random directions, different from those in `check_directions` and directions.py.
 ALL_ENTRIES, CHUNKS = 10**6 + 2, 10**6 + 3
 MAX_CONFIRMED = 3  # wrong entries to confirm in full; the rest get a quick estimate for the printed table
 
@@ -170,7 +170,7 @@ class GradientCheck(Directions):
         return verdict.kind == "right" and verdict.bound <= 1e-5 * abs(analytic)
 
     def check_tied(self, value: float) -> None:
-        """Compare derivatives along the direction that moves all entries equal to `value`, in every input, at once."""
+        """Compare derivatives while all entries that equal `value`, in every input, move together."""
         direction = {i: (a == value).astype("float64") / self.units[i] for i, a in enumerate(self.arrays)}
         analytic, verdict = self.compare_along(direction)
         if verdict.kind == "wrong" and not self.convention(direction, analytic, verdict):
@@ -239,7 +239,7 @@ class GradientCheck(Directions):
         """Return a GradientError for array i.
 
         Args:
-            wrong: (difference, index, verdict) of each wrong entry.
+            wrong: a tuple (difference, index, verdict) for each wrong entry.
         """
         _, index, verdict = max(wrong, key=lambda entry: entry[0])
         g = self.gradients[i]
@@ -273,8 +273,8 @@ def compare_gradients(
         limit: above this number of entries, only a sample is perturbed separately.
         min_derivative: numerical derivatives smaller than this are treated as 0.
         screen_first: whether to skip the individual entries if the gradient is right along a random direction.
-        already_checked: results that were compared earlier, at the same inputs. If the new results equal them, they are
-            screened first as well.
+        already_checked: results that were compared earlier, at the same inputs. If the new results are the same,
+            `screen_first` applies.
 
     Raises GradientError for a wrong gradient, and NonFiniteError, TypeError and ValueError like `gradcheck`.
     """

@@ -57,7 +57,7 @@ def random_state(subject: Any) -> tuple[Callable[[], None], Callable[[], bool]]:
             sources.append((x.get_state, x.set_state))
         elif isinstance(x, random.Random):
             sources.append((x.getstate, x.setstate))
-    saved = [(get_state(), set_state) for get_state, set_state in sources]  # copies; the setters copy them again
+    saved = [(get_state(), set_state) for get_state, set_state in sources]  # the getters and setters copy the state
 
     def restore() -> None:
         for state, set_state in saved:

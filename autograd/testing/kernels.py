@@ -29,7 +29,7 @@ from npx.dispatch import compare, copy_arrays, map_arrays
 
 BLOCK_SIZES = THREAD_COUNTS = (1, 2, 3)
 MAX_BLOCKS = 1000  # maximum number of blocks of an array; larger arrays get larger blocks
-MANY_ROWS, MANY_NUMBERS = 2100, 150_000  # maximum size of a call that spans several blocks of the usual size
+MANY_ROWS, MANY_NUMBERS = 2100, 150_000  # maximum size of the call in `check_many_rows`
 FACTORS = 2.0**20, 2.0**-20, 0.0  # factors on the gradient of the output; powers of two are exact
 np = npx.host
 
@@ -119,7 +119,7 @@ class Forward(NamedTuple):
 
 
 class Outcome(NamedTuple):
-    """The output of a call, its arguments after the call, and (gradients, options after the call) or None."""
+    """The output of a call, its arguments after the call, and a pair (gradients, options after the call), or None."""
 
     y: Any
     arguments: Any
@@ -170,7 +170,7 @@ class KernelCheck:
     # Evaluation
 
     def forward(self, key: tuple[str, str] | None, arguments: Any) -> Forward:
-        """Run the version with this key, or the reference if it is None, on (positional, named) arguments."""
+        """Run a version (the reference if `key` is None) on a pair of positional and named arguments."""
         args, named = arguments
         result = self.kernel.run(key, *args, **named)
         if self.kernel.grad is None:
@@ -218,7 +218,7 @@ class KernelCheck:
         return expected if is_finite(expected.outcome) or not is_finite(self.values) else None
 
     def with_rows(self, expected: KernelExpected, times: int) -> KernelExpected | None:
-        """Run `derived` on `times` times as many rows; return None if the results do not grow with the rows."""
+        """Return `derived` for repeated rows; None unless each result keeps its shape or has `times` times the rows."""
         longer = self.derived(with_repeated_rows(self.values, times))
         if longer is None:
             return None
@@ -238,7 +238,7 @@ class KernelCheck:
         incoming: str = "given",
         fast: bool = True,
     ) -> Outcome:
-        """Run the version or, unless `fast`, the reference, in the given memory layouts, and return the outcome.
+        """Run the version (the reference if not `fast`) in the given memory layouts, and return the outcome.
 
         Raises KernelMismatch with `rule` if the call fails or its outcome differs from the expected one.
         """
@@ -250,13 +250,13 @@ class KernelCheck:
         return outcome
 
     def compare(self, condition: str, expected: KernelExpected, outcome: Outcome) -> None:
-        """Raise KernelMismatch unless an outcome is as expected."""
+        """Raise KernelMismatch unless an outcome matches the expected one."""
         name = f"{self.name}, {condition}"
         reference = expected.outcome
         compare(name, reference.y, outcome.y)
         triples = zip(*map(arrays_in, (expected.values[:2], reference.arguments, outcome.arguments)), strict=True)
         for i, (before, by_reference, after) in enumerate(triples):
-            is_result = differ(before, by_reference)  # the reference writes to it; the caller's rule applies
+            is_result = differ(before, by_reference)  # written by the reference too: not a mutation
             with reported_as("" if is_result else "no mutation", name):
                 compare(f"{name}, argument {i} after the call", by_reference, after)
         compare(f"{self.grad_name}, {condition}", reference.gradients, outcome.gradients)
@@ -328,7 +328,7 @@ class KernelCheck:
                 self.compare(condition, changed, self.refilled(expected, changed))
 
     def interleave(self, expected_calls: Any, order: tuple[int, int], condition: str) -> None:
-        """Run two calls, then both gradients; require that every result is as expected and keeps its value."""
+        """Run two calls, then both gradients; require that each result is right and does not change later."""
         calls: list[Forward] = []
         results: list[tuple[Any, Any]] = []  # pairs of a result and its copy
         for expected in expected_calls:
@@ -364,7 +364,7 @@ class KernelCheck:
         return self.outcome(self.forward(self.key, map_arrays(refill, changed.values[:2])), changed)
 
     def check_many_rows(self, expected: KernelExpected) -> None:
-        """Check more than one block of a kernel whose blocks `npx.small_blocks` does not shrink."""
+        """Check a call with many rows, which fill more than one block even if `npx.small_blocks` has no effect."""
         n_rows = len(np.atleast_1d(self.values.args[0]))
         times = min(MANY_ROWS // max(1, n_rows), MANY_NUMBERS // max(1, self.n_numbers))
         if times > 2 and (longer := self.with_rows(expected, times)):
@@ -397,4 +397,4 @@ def reported_as(rule: str, name: str) -> Iterator[None]:
 def require_identical(rule: str, name: str, before: Any, after: Any) -> None:
     """Raise KernelMismatch unless the arrays in both values are bitwise equal."""
     if any(differ(a, b) for a, b in zip(arrays_in(before), arrays_in(after), strict=True)):
-        raise mismatch(rule, f"{name}: expected bitwise equal arrays; got other values")
+        raise mismatch(rule, f"{name}: expected bitwise equal arrays; got different values")

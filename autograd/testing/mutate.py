@@ -36,7 +36,7 @@ from npx.messages import plural
 
 
 def find_module(name: str) -> Path:
-    """Return the file of a module, named by its path or dotted name, without importing the module."""
+    """Return the file of a module, given its path or dotted name, without importing it."""
     if name.endswith(".py") or os.sep in name:
         if not Path(name).is_file():
             raise UsageError(
@@ -75,7 +75,7 @@ def default_tests(file: Path) -> list[str]:
 
 
 def imported_names(path: Path) -> set[str]:
-    """Return the last component of the name of every module that a file imports, and the names imported from it."""
+    """Return the names of modules and objects that a file imports; of a dotted name, only the last component."""
     try:
         tree = ast.parse(path.read_bytes())
     except SyntaxError:

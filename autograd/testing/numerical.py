@@ -5,8 +5,8 @@ rounding error of O(noise / h). Two steps, h and h/2, give Richardson's extrapol
 whose error is O(h^4). A bound on this error is |D(h/2) - D(h)| plus the rounding error that `noise` measures. Where the
 bound is large because the function curves within a step, a step 16 times smaller is tried, up to six times.
 
-An analytic derivative is `right` if it lies within the bound, `wrong` if two steps that agree with each other both
-exclude it, else `inconclusive`. At a kink (a ReLU at 0, a tie in a maximum), the left and right derivatives differ at
+An analytic derivative is `right` if it lies within the bound, `wrong` if two steps agree with each other and exclude
+it, and otherwise `inconclusive`. At a kink (a ReLU at 0, a tie in a maximum), the left and right derivatives differ at
 every step size, and any value between them is correct. For a function that jumps, or that gets steeper with every
 smaller step, the result is inconclusive. A function such as round(x) is a staircase: it jumps between stairs, on which
 it is smooth. Derivatives are computed for each output before they are weighted and summed, so an output that does not
@@ -219,7 +219,7 @@ def judge(
         if is_contained and bound <= allowed:
             return Verdict("right", numerical, bound, numerical, numerical)
         if is_contained and bound <= (0.1 if refuted and refuted.is_kink else 0.01) * abs(analytic):
-            refuted = None  # this step resolves what the larger steps did not
+            refuted = None  # this step is accurate enough to overrule the larger ones
         # Once a step has confirmed `analytic`, finer steps cannot refute it: they may fall between two stairs.
         was_contained |= is_contained and bound <= WIDE * abs(analytic)
         if len(estimates) > 1:
@@ -260,9 +260,9 @@ def is_on_staircase(outputs: Outputs, weights: Array, analytic: float, numerical
     """Return whether `analytic` is the derivative on a single stair, while steps across stairs give `numerical`.
 
     For example, at x = 1e6 a step is longer than the stairs of round(x), so its numerical derivative is 1. The test
-    takes two steps of a few thousand units in the last place to either side: outputs as steep as `numerical` would
-    change noticeably. The stairs of round(1 / x) near x = 1e-6 are narrower than that, so two shorter steps are tried
-    as well.
+    takes two much shorter steps, of a few thousand units in the last place, in both directions. If the function were
+    as steep as `numerical`, its outputs would change noticeably. For even narrower stairs, such as those of
+    round(1 / x) near x = 1e-6, two steps that are 100 times shorter are tried as well.
     """
 
     def is_flat(t: float) -> bool:

@@ -40,9 +40,9 @@ def result_labels(expected: Expected) -> list[str]:
 
 
 def float64_precision(expected: Expected) -> None:
-    """Check that changing the inputs by 1e-10 of their size changes output and gradients as larger changes predict.
+    """Check that output and gradients change in proportion when the inputs change by only 1e-10 of their size.
 
-    A result that is rounded to float32 along the way either does not change at all or changes by a full unit in the
+    A result that was rounded to float32 in any step either does not change at all or changes by a full unit in the
     last place of float32.
     """
     arrays = [npx.to_host(a) for a in expected.problem.arrays]
@@ -50,7 +50,7 @@ def float64_precision(expected: Expected) -> None:
     if {x.dtype.name for x in (*arrays, *results)} != {"float64"}:
         return
     largest = max(1.0, *(float(abs(a[npx.isfinite(a)]).max(initial=0.0)) for a in (*arrays, expected.y)))
-    rounding = [npx.host.full(expected.y.shape, 2e-14 * largest, "float64")]  # includes the rounding of 1 + tiny
+    rounding = [npx.host.full(expected.y.shape, 2e-14 * largest, "float64")]  # at least the error of 1 + tiny
     term_size = float(abs(expected.c).max(initial=0.0))  # terms of this size may cancel
     rounding += [
         npx.host.full(g.shape, 1e-13 * float(abs(g).max(initial=term_size)), "float64") for g in expected.gradients
@@ -71,7 +71,7 @@ def float64_precision(expected: Expected) -> None:
         for k, (small, middle, large, error) in enumerate(zip(*rates, rounding, strict=True)):
             is_straight = abs(large - middle) <= 0.3 * abs(large)  # finite and not at an extremum
             is_resolved = npx.isfinite(small) & is_straight & (abs(large) * 1e-10 > error)
-            is_too_small = is_resolved & (abs(small) < 0.5 * abs(large))  # a jump at a tie would be too large
+            is_too_small = is_resolved & (abs(small) < 0.5 * abs(large))  # at a tie, the change is too large instead
             changes_in_steps[k] &= bool(is_resolved.any() and is_too_small.sum() > 0.5 * is_resolved.sum())
     for label, in_steps in zip(result_labels(expected), changes_in_steps, strict=True):
         if in_steps:
@@ -89,7 +89,7 @@ def float32_accuracy(
 
     Args:
         has_domain: whether a domain is declared; float32 results must then be finite within it.
-        typical_sizes: typical sizes of output and gradients. For smaller results, the accepted difference is that of
+        typical_sizes: typical sizes of output and gradients. Smaller results get the same accepted difference as
             results of these sizes.
         factor: multiplies the accepted difference.
 
@@ -188,7 +188,7 @@ def accuracy_in_16_bits(expected: Expected, dtype: str) -> None:
                 failure = failure_in_16_bits(expected, dtype, double, single, changes)
                 if failure is None:
                     return
-    except (AttributeError, RuntimeError, GradientError, *REJECTIONS):  # also if a gradient has a wider dtype
+    except (AttributeError, RuntimeError, GradientError, *REJECTIONS):  # one cause is a gradient in a wider dtype
         return
     if failure is not None:
         raise failure

@@ -251,7 +251,7 @@ def have_equal_values(problem: Problem, other: Problem) -> bool:
 
 
 def grows_superlinearly(problem: Problem, other: Problem, times: float) -> bool:
-    """Return whether `other`, `times` times as long as `problem`, has more operations or a disproportionate cost.
+    """Return whether `other`, which is `times` times as long as `problem`, costs disproportionately more.
 
     This happens if the function runs operations for each position, or computes values for each pair of positions.
     """

@@ -81,7 +81,7 @@ class ProblemCheck:
             )
         except GradientError as error:
             smallest_error = smallest(problem, error, self.check_small) if error.rule in SHRINKABLE else error
-            if self.layer is None:  # the caller has the option `expect`
+            if self.layer is None:  # the check is `check_operation`, which has the option `expect`
                 smallest_error = with_hint(smallest_error, problem, self.seed)
             raise smallest_error from error.__cause__
         except NonFiniteError as error:
@@ -180,7 +180,7 @@ class ProblemCheck:
             self.check_variant(variant, 0 if variant.change.is_magnitude else MAX_DERIVED_ENTRIES)
         for variant in chain(variants.shapes(problem, self.domain), variants.undeclared_shapes(problem)):
             other = variant.problem
-            other.reproduce = lambda _: problem.reproduce(problem)  # the repeated check derives the shape again
+            other.reproduce = lambda _: problem.reproduce(problem)  # checking `problem` derives this shape again
             guessed = variants.guessed_shapes(problem, other) if variant.is_declared else "all"
             self.check_variant(variant, 0, guessed)
 

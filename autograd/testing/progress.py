@@ -42,7 +42,7 @@ def show_on_terminal(text: str) -> None:
 
 @contextmanager
 def progress_line(show: Callable[[str], None] | None = None) -> Iterator[None]:
-    """Show a progress line while the block runs, by calling `show` or, by default, on stderr if it is a terminal.
+    """Show a progress line while the block runs: by calling `show`, or else on stderr if it is a terminal.
 
     Blocks inside a block that shows a line use the same line.
     """
@@ -63,7 +63,7 @@ def step(name: str) -> None:
     """Count a call to the function that is being checked.
 
     Args:
-        name: the check and the derived input.
+        name: describes the check and the derived input.
     """
     if lines:
         lines[-1].step(name)

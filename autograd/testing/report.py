@@ -146,7 +146,7 @@ class NonFiniteError(ValueError):
 
 
 def explain(message: str, rule: str, reproduce: str = "", cause: str = "") -> str:
-    """Return a message followed by the broken rule, its requirement, its likely cause and a line that reproduces it."""
+    """Return a message with the broken rule, its requirement, the likely cause, and a line that repeats the failure."""
     lines = [message, f"rule: {rule}", f"requires: {RULES[rule].requirement}"]
     cause = cause or RULES[rule].cause
     if cause:

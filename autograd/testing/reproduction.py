@@ -1,4 +1,4 @@
-"""Values as Python source, and the line of Python that repeats a failing check."""
+"""Write values as Python source, and the line of Python that repeats a failing check."""
 
 import hashlib
 import re
@@ -13,7 +13,7 @@ import npx
 from autograd.engine import Tensor
 
 MAX_WRITTEN = 24  # maximum number of entries of an array that is written out; larger arrays are saved to a file
-MIN_SEEDED = 8  # minimum number of entries of a random array that is given by its seed
+MIN_SEEDED = 8  # random arrays with at least this many entries are written as a call with their seed
 SEEDS = range(10)  # the seeds that `seeded_source` tries
 LITERAL_NAMES = {  # names that `literal` writes, by module
     "numpy": ("array", "inf", "load", "nan"),

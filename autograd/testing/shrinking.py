@@ -7,7 +7,7 @@ from autograd.testing.problem import Problem
 from autograd.testing.report import REJECTIONS, CheckError, GradientError
 from autograd.testing.variants import with_resized_axis
 
-SHRINKABLE = ("gradient", "kink", "tie", "finite gradient")  # failures of other rules keep their inputs
+SHRINKABLE = ("gradient", "kink", "tie", "finite gradient")  # inputs that break other rules are not shrunk
 
 
 def smallest(problem: Problem, error: GradientError, check: Callable[[Problem], object]) -> GradientError:

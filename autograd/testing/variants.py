@@ -22,8 +22,8 @@ from autograd.testing.problem import (
 )
 from npx import Array
 
-MANY_ROWS = 2600  # length of the longest first axis; more than the usual block sizes
-LONG = 70  # length of the longest axis if each position needs its own operations; more than the usual windows
+MANY_ROWS = 2600  # length of the longest first axis; exceeds the usual block sizes
+LONG = 70  # length of the longest axis if each position needs its own operations; exceeds the usual windows
 MAX_LENGTH = 1100  # length of the longest of the other axes
 MAX_ENTRIES = 1 << 17  # maximum size of an array with a long axis
 Domain = tuple[float, float] | None
@@ -63,14 +63,14 @@ class Change(NamedTuple):
     Attributes:
         name: describes the new values in messages.
         apply: returns the array with the new values.
-        is_magnitude: whether only overflow is expected. It affects every direction, so one direction is enough.
+        is_magnitude: whether overflow is the only likely error, which a single direction reveals.
         float32_factor: multiplies the tolerance of float32 results; None if float32 overflows or loses all digits.
     """
 
     name: str
     apply: Callable[[Array], Array]
     is_magnitude: bool = False
-    float32_factor: float | None = 1e6  # only an overflow exceeds the tolerance
+    float32_factor: float | None = 1e6  # so large that only an overflow exceeds it
 
 
 OTHER = Change("other numbers", lambda x: mean_magnitude(x) * normal(x.shape, 1), float32_factor=1)
@@ -81,7 +81,7 @@ TINY = Change("tiny numbers", lambda x: 1e-4 * x)
 LARGER = Change("numbers ten times as large", lambda x: 10 * x)
 VERY_LARGE = Change("very large numbers", lambda x: 1e5 * x / mean_magnitude(x), float32_factor=None)
 ALL_MAGNITUDES = Change("numbers of all magnitudes", all_magnitudes, float32_factor=None)
-# The changes of all inputs together, of one input, of all parameters together, and of one array (input or parameter).
+# Changes that apply to all inputs together, to one input, to all parameters together, or to one array of either kind.
 ALL_INPUTS = (
     OTHER,
     POSITIVE,
@@ -225,7 +225,7 @@ def values(problem: Problem, domain: Any = None) -> Iterator[Variant]:
 def undeclared_values(problem: Problem) -> Iterator[Variant]:
     """Yield problems with integers and booleans that the declared domain and the reference do not cover.
 
-    On a GPU, integers are not changed: operations do not check indices there, because that would wait for the device.
+    On a GPU, integers are not changed: operations do not check indices there, to avoid waiting for the device.
     """
     kinds = "ib" if npx.device() == "cpu" else "b"
     for i, x in enumerate(problem.values):

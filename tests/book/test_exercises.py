@@ -112,7 +112,7 @@ def test_a_change_must_fit_the_solution_once(tmp_path, monkeypatch):
     assert one == ("one", "A hint.", "def f(x):\n    return y + x\n") and two.source == "def f(x):\n    return 0\n"
     exercise = Exercise("01_f")
     (exercise.folder / "wrong.txt").write_text("## one\nA hint.\n\n- x\n+ y\n")
-    with pytest.raises(ValueError, match="01_f, one: expected once in the solution; got 3 times: x"):
+    with pytest.raises(ValueError, match="01_f, one: expected the text once in the solution; found 3: x"):
         exercise.wrong_answers  # noqa: B018
 
 

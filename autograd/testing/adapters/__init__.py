@@ -1,4 +1,4 @@
-"""Functions of other frameworks as operations for the gradient checker, with their own backward pass as the vjp.
+"""Wrap functions of other frameworks as operations, so that the gradient checker can test their backward passes.
 
     from autograd.testing import check_operation, from_pair, from_torch
 

@@ -1,4 +1,4 @@
-"""`ForeignOperation`: a function of another framework, called on Tensors as one operation with one vjp."""
+"""`ForeignOperation` wraps a function of another framework as one operation on Tensors, with one vjp."""
 
 import warnings
 from collections.abc import Callable, Iterator, Sequence
@@ -35,7 +35,7 @@ class ForeignOperation:
     """
 
     adapter = ""  # the name of the function that creates it, such as "from_torch"
-    placeholders: tuple[str, ...] = ("my_function",)  # stand for unnamed functions in code that reproduces a failure
+    placeholders: tuple[str, ...] = ("my_function",)  # names for unnamed functions in code that reproduces a failure
     materializes_zeros = True  # whether an unused output gets a gradient of zeros instead of None
 
     def __init__(self, *functions: Any) -> None:
@@ -44,7 +44,7 @@ class ForeignOperation:
         self.notes: list[str] = []
 
     def evaluate(self, values: list[Any], requires_grad: list[bool], call: Call) -> tuple[list[Array], Backward | None]:
-        """Return the outputs, and a function that runs the backward pass or, if no output has a gradient, None.
+        """Return the outputs and a function that runs the backward pass (None if no output has a gradient).
 
         Outputs without a gradient are omitted and recorded with `note`.
 
@@ -86,7 +86,7 @@ class ForeignOperation:
         return 1, sum(x.size for x in iterate_captured_arrays(backward) if isinstance(x, npx.ndarray))
 
     def split(self, g: Array, outputs: list[Array]) -> list[Array | None]:
-        """Return the gradient of each output, in the memory layout of g.
+        """Split g, the gradient of the concatenated outputs, into one gradient per output.
 
         An output whose gradient is 0 counts as unused in the loss, unless the gradients of all outputs are 0.
         """
@@ -121,7 +121,7 @@ class ForeignOperation:
             self.notes.append(text)
 
     def require_gradient(self, dtypes: Sequence[Any], has_gradient: Sequence[bool]) -> None:
-        """Record the outputs without a gradient. Raises TypeError if no output can have one."""
+        """Record the outputs without a gradient. Raises TypeError if no output has one or if an output is complex."""
         for i, (dtype, differentiable) in enumerate(zip(dtypes, has_gradient, strict=True)):
             if "complex" in str(dtype):
                 self.reject(f"expected real outputs; got {dtype} as output {i}", "returning real and imaginary parts")
@@ -163,7 +163,7 @@ def collect(x: Any, parts: list[Any]) -> None:
 
 
 def rebuild(x: Any, values: Iterator[Any]) -> Any:
-    """Return a copy of x in which the items that `collect` appends are replaced by the next values."""
+    """Return a copy of x whose items, in the order of `collect`, are replaced by `values`."""
     if type(x) is dict:
         return {key: rebuild(item, values) for key, item in x.items()}
     return type(x)(rebuild(item, values) for item in x) if type(x) in (list, tuple) else next(values)
@@ -185,7 +185,7 @@ def import_framework(name: str, adapter: str) -> Any:
 
 @contextmanager
 def convert_rejections() -> Iterator[None]:
-    """Raise ValueError in place of the exception with which a foreign function rejects its arguments.
+    """Raise ValueError if a foreign function rejects its arguments with another exception.
 
     PyTorch raises RuntimeError for shapes that do not fit; an `assert` raises AssertionError. Warnings are ignored,
     because derived inputs cause many.

@@ -60,7 +60,7 @@ def find_imported(framework: str) -> Any:
 
 
 def adapt(subject: Any, backward: Any = None) -> CustomGradient | None:
-    """Return the operation or layer for an object whose type determines how to check it; None for plain functions.
+    """Wrap an object as an operation or layer if its type shows how to check it; return None for plain functions.
 
     Args:
         backward: the backward function of a pair.

@@ -37,7 +37,7 @@ def guess_inputs(operation: Any, seed: int = 0) -> list[Any]:
                 accepted_forward = inputs
     if accepted_forward is None:
         raise ValueError(
-            f"expected a function of arrays of common shapes; got a function that rejects every shape tried for "
+            f"expected a function that accepts arrays of common shapes; got one that rejects every shape tried for "
             f"{', '.join(names) or 'its arguments'}; try --input SHAPE for each argument"
         )
     return accepted_forward
@@ -47,7 +47,7 @@ def required_names(operation: Any) -> list[str]:
     """Return the names of the positional arguments without a default."""
     function = getattr(operation, "functions", [operation])[0]
     owner = getattr(function, "__self__", None)
-    if isinstance(owner, type) and hasattr(owner, "forward"):  # the class of a PyTorch MyFunction.apply
+    if isinstance(owner, type) and hasattr(owner, "forward"):  # such as MyFunction.apply of PyTorch
         function = owner.forward
         is_new_style = "setup_context" in vars(owner)
         skipped = 0 if is_new_style else 1

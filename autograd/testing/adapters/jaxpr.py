@@ -136,7 +136,7 @@ def iota(dtype: Any, shape: Any, dimension: int, **params: Any) -> Any:
 
 
 def windows(shape: Any, indices: Any, numbers: Any, sizes: Any) -> tuple[Any, Any, list[int]]:
-    """For the windows of a gather or scatter, return the index arrays of all elements, a mask and the broadcast shape.
+    """Return the index arrays of all window elements of a gather or scatter, a mask, and the broadcast shape.
 
     The mask is True for elements inside the array. The axes are the batch axes of `indices` followed by the window
     axes, as in XLA's definition of Gather.
@@ -189,7 +189,7 @@ def gather(
 
 
 def scatter(store: Function) -> Function:
-    """Return a scatter that combines updates with `store(y, index, updates)`."""
+    """Return a scatter primitive that applies its updates with `store(y, index, updates)`."""
 
     def scattered(x: Any, indices: Any, updates: Any, dimension_numbers: Any, mode: Any, **params: Any) -> Any:
         d = dimension_numbers
@@ -310,7 +310,7 @@ def loop(inputs: list[Any], cond_nconsts: int, cond_jaxpr: Any, body_nconsts: in
     body = inputs[cond_nconsts : cond_nconsts + body_nconsts]
     state = inputs[cond_nconsts + body_nconsts :]
     while True:
-        running = evaluate(cond_jaxpr, [*condition, *state])[0]  # under vmap, an array of the batch axes
+        running = evaluate(cond_jaxpr, [*condition, *state])[0]  # under vmap, an array over the batch axes
         if not running.any():
             return state
         n_batch = running.ndim

@@ -108,7 +108,7 @@ class PairOperation(ForeignOperation):
         gradients = [*returned] if isinstance(returned, (tuple, list)) else [returned]
         if all(g is None or g is ... for g in gradients):
             self.not_implemented(f"expected {backward_name} to return gradients; got {returned}")
-        while len(gradients) > len(floats) and gradients[-1] is None:  # None as the gradient of an option
+        while len(gradients) > len(floats) and gradients[-1] is None:  # a trailing None is the gradient of an option
             gradients.pop()
         for positions in (range(len(values)), [i for i, x in enumerate(values) if is_array(x)], floats):
             if len(gradients) == len(positions):
@@ -126,12 +126,12 @@ class PairOperation(ForeignOperation):
 
 
 def narrow(y: Array, dtype: Any) -> Array:
-    """Return y in `dtype` if its own dtype is wider."""
+    """Convert y to `dtype` if its own dtype is wider; otherwise, return it unchanged."""
     return y.astype(dtype) if dtype is not None and y.dtype.itemsize > dtype.itemsize else y
 
 
 def positional_names(f: Callable[..., Any], required: bool = False) -> list[str] | None:
-    """Return the names of the positional arguments (if `required`, those without a default); None if unknown."""
+    """Return the names of the positional arguments, or None if unknown; `required` omits those with a default."""
     try:
         parameters = inspect.signature(f).parameters.values()
     except (TypeError, ValueError):

@@ -15,7 +15,7 @@ SEED = 0  # seed of PyTorch's random numbers, set before each call that uses the
 
 
 def from_torch(function: Any, device: str | None = None) -> "TorchOperation":
-    """Return an operation for `check_operation` and `gradcheck` or, for a module, a layer for `check_layer`.
+    """Return an operation for `check_operation` and `gradcheck`; for a module, return a layer for `check_layer`.
 
     Args:
         function: a function of torch tensors, a subclass of `torch.autograd.Function` or its `apply`, or an instance of
@@ -42,7 +42,7 @@ class TorchOperation(ForeignOperation):
     """See `from_torch`."""
 
     adapter = "from_torch"
-    materializes_zeros = False  # PyTorch itself creates these zeros, unless `ctx.set_materialize_grads(False)`
+    materializes_zeros = False  # PyTorch creates the zeros, unless `ctx.set_materialize_grads(False)`
 
     def __init__(self, torch: Any, function: Callable[..., Any], device: str) -> None:
         super().__init__(function)
@@ -149,7 +149,7 @@ class TorchOperation(ForeignOperation):
         return self.call_seeded(function, arguments)
 
     def non_leaf(self, leaf: Any) -> Any:
-        """Return a copy of a leaf, in the same memory layout, that the function may modify in place."""
+        """Return a copy of a leaf that the function may modify in place, with the same memory layout."""
         if leaf.is_contiguous() or any(n > 1 and s == 0 for n, s in zip(leaf.shape, leaf.stride(), strict=True)):
             return leaf.clone()
         return self.torch.empty_strided(leaf.shape, leaf.stride(), dtype=leaf.dtype, device=leaf.device).copy_(leaf)
@@ -157,10 +157,10 @@ class TorchOperation(ForeignOperation):
     def reject_silent_writes(
         self, values: list[Any], arguments: list[Any], origins: list[Any], requires_grad: list[bool]
     ) -> None:
-        """Write to the checker's array if an argument changed without autograd's knowledge; note other changes.
+        """Note changes of arguments that autograd has recorded; copy other changes to the checker's arrays.
 
-        The checker's arrays are read-only, so the checker reports the write. Autograd knows of a change that replaces
-        the `grad_fn` of the argument: an in-place operation, or one declared with `ctx.mark_dirty`.
+        These arrays are read-only, so the copy makes the checker report the change. Autograd has recorded a change if
+        it replaced the `grad_fn` of the argument: an in-place operation, or one declared with `ctx.mark_dirty`.
         """
         for i, (x, argument, origin) in enumerate(zip(values, arguments, origins, strict=True)):
             if not is_array(x) or arrays_equal(self.array(argument), x):

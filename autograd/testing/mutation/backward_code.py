@@ -21,7 +21,7 @@ class Source:
 
     def __init__(self, text: str) -> None:
         self.tree = ast.parse(text)
-        self.data = text.encode()  # column offsets of a tree count bytes
+        self.data = text.encode()  # column offsets in a syntax tree count bytes
         self.starts = [0, *accumulate(len(line) for line in self.data.splitlines(keepends=True))]
         self.parents = {child: node for node in ast.walk(self.tree) for child in ast.iter_child_nodes(node)}
 
@@ -52,8 +52,8 @@ class Backward:
         result: what it returns: PER_INPUT (a tuple of gradients), SINGLE (a gradient) or INTERMEDIATE (another value).
         inputs: the names of the operation's leading arguments without defaults.
         operations: the operations that it belongs to.
-        root: whether code outside of the backward code calls it, such as the engine.
-        returned_at: the expressions with which functions on arrays return it.
+        root: whether the engine, or other code outside of the backward code, calls it.
+        returned_at: the expressions in which functions on arrays return it.
         g: the position of the incoming gradient among its arguments.
     """
 
@@ -210,7 +210,7 @@ class BackwardCode:
                     yield stem or name, node, leading_parameters(forward), 0
 
     def find_returned_vjps(self, operation: str, function: Function) -> None:
-        """Find the vjps that a function on arrays returns, in (output, vjp) or by calling another such function."""
+        """Find the vjps that a function on arrays returns as (output, vjp) or obtains from another such function."""
         for value in returned_values(function):
             if isinstance(value, ast.Tuple) and len(value.elts) == 2:
                 for vjp in alternatives(value.elts[1]):
@@ -255,7 +255,7 @@ class BackwardCode:
             backward = {*self.backward, *candidates}
             return any(not backward & set(self.source.ancestors(name)) for name in uses[function])
 
-        while any(map(is_used_outside, candidates)):  # removing a function may rule out its helpers
+        while any(map(is_used_outside, candidates)):  # without a function, its helpers may no longer qualify
             candidates = [f for f in candidates if not is_used_outside(f)]
         queue = list(self.backward.values())
         while queue:

@@ -217,9 +217,9 @@ class Mutator:
         for kind, change in ON_A_GRADIENT:
             overwritten = g if kind == "gradient overwritten" else None
             if kind == "sign" and isinstance(gx, ast.UnaryOp):
-                continue  # the rule for signs does the same
+                continue  # the rule `sign` yields the same mutant
             if kind == "gradient overwritten" and overwritten in (None, ast.unparse(gx)):
-                continue  # the result is the incoming gradient
+                continue  # nothing to overwrite: gx is g itself, or there is no g
             change = change.replace("(g,", f"({overwritten},")
             name = "gx"
             if i is not None or (may_be_none and "gx" in change):

@@ -38,8 +38,8 @@ ON_A_GRADIENT = [
     ("rounded", "planted.rounded(gx, 'float16')"),
     ("gradient overwritten", "planted.overwritten(g, gx)"),
 ]
-# The arguments of the functions in WITHOUT_NUMBERS are not mutated. Of those in NUMBERS_FIRST, only the first argument
-# is mutated. The other arguments are shapes, axes or dtypes, not values.
+# The arguments of the functions in WITHOUT_NUMBERS are not mutated. For the functions in NUMBERS_FIRST, only the first
+# argument is mutated, because the others are shapes, axes or dtypes, not values.
 WITHOUT_NUMBERS = {"arange", "empty", "empty_like", "full", "getattr", "hasattr", "isinstance", "len", "ones"}
 WITHOUT_NUMBERS |= {"ones_like", "range", "type", "zeros", "zeros_like", "zip"}
 NUMBERS_FIRST = {"astype", "broadcast_to", "expand_dims", "moveaxis", "repeat", "reshape", "roll", "sorted", "split"}

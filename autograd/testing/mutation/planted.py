@@ -20,7 +20,7 @@ from functools import wraps
 from types import ModuleType
 from typing import Any, cast
 
-import pytest  # its plugins, which may import more, are loaded later
+import pytest  # its plugins, which may import NumPy, are loaded later
 
 
 class planted:
@@ -71,7 +71,7 @@ class planted:
 
     @staticmethod
     def of_call_before(gradients: Any) -> Any:
-        """Return the result of the previous call if the shapes agree, like a workspace that is filled too late."""
+        """Return the previous call's result if the shapes agree, as if a shared workspace were filled too late."""
         previous = planted.previous
         planted.previous = gradients
         return previous if shapes(previous) == shapes(gradients) else gradients

@@ -11,5 +11,5 @@ def step(x):
 
     eps is 2.2e-16. The step is proportional to the size of x: |x|, or 1 if |x| is smaller.
     """
-    size = max(abs(x), 1.0)  # rounding is relative: a step that suits 1 is lost at a million
-    return 2.2e-16 ** (1 / 3) * size  # where the bend, h^2, and the rounding, eps / h, are equal
+    size = max(abs(x), 1.0)  # rounding errors grow with |x|, so the step does too
+    return 2.2e-16 ** (1 / 3) * size  # here the errors from the bend, h^2, and from rounding, eps / h, are equal

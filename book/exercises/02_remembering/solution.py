@@ -13,7 +13,7 @@ def divide(a, b):
 
     def vjp(g):
         to_a = g / b  # the derivative with respect to a is 1 / b
-        to_b = -g * y / b  # and with respect to b, -a / b^2; y is a / b already
-        return unbroadcast(to_a, a), unbroadcast(to_b, b)  # an input that was used several times collects a sum
+        to_b = -g * y / b  # the derivative with respect to b is -a / b^2, which is -y / b
+        return unbroadcast(to_a, a), unbroadcast(to_b, b)  # a broadcast input gets the sum over its copies
 
     return y, vjp

@@ -13,7 +13,7 @@ def softmax(x):
     y = e / e.sum(axis=-1, keepdims=True)
 
     def vjp(g):
-        mean = (g * y).sum(axis=-1, keepdims=True)  # the mean of g weighted by y: the denominator's part
+        mean = (g * y).sum(axis=-1, keepdims=True)  # the mean of g weighted by y; it comes from the denominator
         return (y * (g - mean),)
 
     return y, vjp

@@ -6,7 +6,7 @@ from npx import softmax, softmax_grad
 
 
 def attention(q, k, v, allowed):
-    """Return softmax(q k^T / sqrt(d)) v, where each query looks only at the keys allowed to it, and its vjp.
+    """Return softmax(q k^T / sqrt(d)) v, where each query attends only to its allowed keys, and its vjp.
 
     q is (T, d), k (S, d), v (S, m), and allowed (T, S) is bool, with a True in each row. The output is (T, m). The vjp
     takes g (T, m) and returns a tuple with the gradients of q, k and v.

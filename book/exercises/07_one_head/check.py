@@ -1,4 +1,4 @@
-"""Attention is two products with a softmax in between. Go back through one at a time: v and p, the softmax, q and k."""
+"""Attention is two products with a softmax in between. Go backward step by step: p v, the softmax, q k^T."""
 
 import numpy as np
 

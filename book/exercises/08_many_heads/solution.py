@@ -16,7 +16,7 @@ def merge(y):
 
 
 def causal(n_queries, n_keys):
-    """Return a bool array (n_queries, n_keys): True where a query may look at a key, at its own position or before it.
+    """Return a bool array (n_queries, n_keys): True where the key is at the query's position or before it.
 
     The queries are at the last positions of the keys: two queries over five keys are at positions 3 and 4.
     """

@@ -15,12 +15,12 @@ def rate(step, d_model, warmup):
 def adam(p, g, m, v, step, lr, beta1, beta2, eps):
     """Return the parameters and both moments after update number `step` (from 1): a tuple (p, m, v) of new arrays.
 
-    m is the moving average of g, with beta1, and v is the moving average of the squares of g, with beta2. Both start at
-    zero, and are returned without the correction. p moves against the corrected m, by lr divided by the typical size of
-    a gradient: the root of the corrected v, to which eps is added.
+    m is the moving average of g with decay beta1, and v is that of g^2 with decay beta2. Both start at zero, and are
+    returned without the bias correction. p decreases by lr times the corrected m, divided by the typical size of a
+    gradient: the square root of the corrected v, plus eps.
     """
     m = beta1 * m + (1 - beta1) * g
     v = beta2 * v + (1 - beta2) * g * g
-    mhat = m / (1 - beta1**step)  # makes up for the start at zero
+    mhat = m / (1 - beta1**step)  # corrects the bias of the start at zero
     vhat = v / (1 - beta2**step)
     return p - lr * mhat / (np.sqrt(vhat) + eps), m, v  # return m and v uncorrected

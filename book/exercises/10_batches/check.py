@@ -45,7 +45,7 @@ def drawn(seed):
 
 
 def explain(yours, expected, lengths, budget):
-    """Name the first requirement that the batches miss."""
+    """Name the first requirement that the batches do not meet."""
     if not isinstance(yours, list) or not all(isinstance(batch, (list, tuple)) for batch in yours):
         return "Return a list of lists of indices."
     order = [i for batch in yours for i in batch]

@@ -29,7 +29,7 @@ def answer(module, table, beam, max_length, alpha):
     result = module.beam_search(next_log_p, beam, max_length, alpha)
     if isinstance(result, tuple) and len(result) == 2 and result[0] is None:
         raise Rejected(
-            f"expected a tuple (tokens, score); got {result}. Is a score, at most 0, compared with 0 or None?"
+            f"expected a tuple (tokens, score); got {result}. Scores are at most 0. Is the first one compared with 0?"
         )
     if not (isinstance(result, tuple) and len(result) == 2 and isinstance(result[0], (list, tuple))):
         raise Rejected("expected beam_search to return a tuple (tokens, score)")
@@ -54,7 +54,7 @@ def scored(table, tokens, alpha):
 
 
 def best(table, beam, max_length, alpha):
-    """Return the best sentence of all, by exhaustive search."""
+    """Return the best of all sentences, by exhaustive search."""
     tokens = range(1, len(next(iter(table.values()))))
     sentences = [s for n in range(max_length) for s in itertools.product(tokens, repeat=n)]
     return max(([list(s), scored(table, s, alpha)] for s in sentences), key=lambda item: item[1])
@@ -104,7 +104,7 @@ def narrow(seed):
 
 
 class Outcome(dict):
-    """A result with the prefixes that were extended, for its explanation."""
+    """A result and, to explain it, the prefixes that were extended."""
 
     extended = ()
 

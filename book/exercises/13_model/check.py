@@ -1,4 +1,4 @@
-"""Three sub-layers, each as norm(x + f(x)). Only the first is causal; only the second reads the memory."""
+"""There are three sub-layers: norm(x + f(x)). Only the first is causal; only the second reads the memory."""
 
 from functools import cache
 
@@ -73,7 +73,7 @@ def right_run(x, memory, w, n_heads):
 def gradients(y, leaves):
     """Return the gradients of x and memory."""
     if y.node is None:
-        raise Rejected("expected a Tensor with a graph; got one made from an array; use operations, not .data")
+        raise Rejected("expected a Tensor with a graph; got one made from an array; try operations instead of .data")
     y.backward(np.sin(np.arange(1.0, y.size + 1)).reshape(y.shape))
     return [leaves[name].grad for name in ("x", "memory")]
 
@@ -93,7 +93,7 @@ def call(x, memory, w, n_heads):
 
 
 def explain(yours, right, x, memory, w, n_heads):
-    """Say in which sub-layer the output is wrong, or that the sums or norms are."""
+    """Say which sub-layer is wrong, or that the sums or norms are."""
     active = [name for key, name in OUTPUTS.items() if w[key].any()]
     if not active:
         return "Every sub-layer adds 0 here, so only the residual sums and the norms, with their weights, can be wrong."

@@ -19,11 +19,11 @@ def decoder_block(x, memory, w, n_heads):
         return y.reshape(*y.shape[:2], n_heads, -1)
 
     q, k, v = heads(x @ w["q"]), heads(x @ w["k"]), heads(x @ w["v"])
-    attended = attention(q, k, v, AttentionSpec(causal=True)).reshape(x.shape)  # no position reads ahead
+    attended = attention(q, k, v, AttentionSpec(causal=True)).reshape(x.shape)  # no position attends to later ones
     x = layer_norm(x + attended @ w["o"], w["gamma1"], w["beta1"])  # the sum, then the norm
 
     q, k, v = heads(x @ w["cross_q"]), heads(memory @ w["cross_k"]), heads(memory @ w["cross_v"])
-    attended = attention(q, k, v, AttentionSpec()).reshape(x.shape)  # the source is known: nothing is hidden
+    attended = attention(q, k, v, AttentionSpec()).reshape(x.shape)  # the source is complete: no mask
     x = layer_norm(x + attended @ w["cross_o"], w["gamma2"], w["beta2"])
 
     inner = linear(x, w["w1"], w["b1"], "relu")

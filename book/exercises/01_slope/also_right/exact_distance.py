@@ -1,4 +1,4 @@
-"""Divide by the distance between the two points as they are after rounding."""
+"""Divide by the distance between the two rounded points."""
 
 import numpy as np
 

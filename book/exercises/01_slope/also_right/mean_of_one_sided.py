@@ -8,5 +8,5 @@ def slope(f, x, h):
 
 
 def step(x):
-    """Return a power of two times |x|: near the best step, and exact."""
+    """Return |x| times a power of two: close to the best step, and computed without rounding."""
     return 2.0**-17 * (1.0 if -1 < x < 1 else abs(x))

@@ -1,4 +1,4 @@
-"""Centering is a matrix, applied to the gradient as it is to x."""
+"""Center x, and later its gradient, with the same matrix."""
 
 import numpy as np
 

@@ -1,4 +1,4 @@
-"""The long way: the chain rule through the variance and the mean."""
+"""Apply the chain rule through the variance and the mean."""
 
 import numpy as np
 

@@ -4,7 +4,7 @@ import numpy as np
 
 
 def rate(step, d_model, warmup):
-    """Choose the term by the step."""
+    """Choose the smaller term by comparing the step with `warmup`."""
     return (step * warmup**-1.5 if step < warmup else step**-0.5) / np.sqrt(d_model)
 
 

@@ -6,7 +6,7 @@ import numpy as np
 
 
 def rate(step, d_model, warmup):
-    """Take one root at the end."""
+    """Take a single square root, at the end."""
     return math.sqrt(min(1 / step, step**2 / warmup**3) / d_model)
 
 

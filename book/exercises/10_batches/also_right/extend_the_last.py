@@ -1,4 +1,4 @@
-"""Extends the last batch of the result, or starts a new one."""
+"""Extend the last batch of the result, or start a new one."""
 
 
 def batches(lengths, budget):

@@ -1,4 +1,4 @@
-"""NumPy's logaddexp, column by column."""
+"""Apply NumPy's logaddexp column by column."""
 
 import numpy as np
 

@@ -1,4 +1,4 @@
-"""Rescales the old sum and adds the new numbers in two steps."""
+"""Rescale the old sum and add the new numbers in two steps."""
 
 import numpy as np
 

@@ -1,4 +1,4 @@
-"""Write each sub-layer with small operations, and one attention for both uses."""
+"""Write each sub-layer with small operations, and both attentions with one function."""
 
 import numpy as np
 
