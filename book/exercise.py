@@ -130,8 +130,8 @@ def operation(
 ) -> list[Stage]:
     """Return the stages of an operation `name`; `right(*args)` returns its correct output and vjp.
 
-    `edges` and `drawn` yield its arguments, of which the first `differentiated` get gradients. `explain` describes a
-    wrong gradient; by default, the description names the inputs whose gradients are right.
+    `edges` and `drawn` yield its arguments. The gradients of the first `differentiated` arguments are checked.
+    `explain` describes a wrong gradient; by default, the description names the inputs whose gradients are right.
     """
 
     def both(seed: int) -> Iterator[tuple[Any, ...]]:

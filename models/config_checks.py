@@ -26,7 +26,7 @@ def check_config(c: Any) -> None:
 
 
 def special_ids(c: Any) -> dict[str, Any]:
-    """Return the ids of the special tokens that every model has, by field."""
+    """Return {field: id} for the special tokens that every model has."""
     return {name: getattr(c, name) for name in ("pad_id", "bos_id", "eos_id")}
 
 

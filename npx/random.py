@@ -32,7 +32,7 @@ class Key(NamedTuple):
 
     @property
     def device_counter(self) -> Array | None:
-        """A uint64 device array (2,) whose values CUDA kernels add to (step, call), or None."""
+        """A uint64 device array (2,), or None. CUDA kernels add its two values to `step` and `call`."""
         return None
 
 

@@ -165,7 +165,7 @@ class Display:
 
     def _write_regularly(self, work: Work, finished: threading.Event) -> None:
         while not finished.wait(max(FIRST_LINE, GROWTH * work.seconds)):
-            # only the innermost job; the others are waiting for it
+            # only the innermost job prints lines; the others are waiting for it
             if self.works[-1:] == [work] and work.done != work.n_logged:
                 self.write(work.describe())
 

@@ -47,7 +47,7 @@ class Neighborhood:
         self.c, self.at_point = c, at_point
 
     def convention(self, direction: Direction, analytic: float, numerical: float) -> str:
-        """Return the reason why an analytic derivative along a direction is defensible, or "" if it is wrong.
+        """Return why an analytic derivative along a direction may be right at a kink, or "" if it is wrong.
 
         Args:
             numerical: the numerical derivative at this point.

@@ -185,7 +185,7 @@ class ProblemCheck:
             self.check_variant(variant, 0, guessed)
 
     def check_other_options(self, problems: Iterable[tuple[str, Problem]]) -> None:
-        """Compare gradients for other values of the float options; the reference does not apply to them."""
+        """Check the gradients for other values of the float options, to which the reference does not apply."""
         for name, other in problems:
             self.check_variant(variants.Variant(name, other, is_declared=False), MAX_DERIVED_ENTRIES)
 

@@ -20,8 +20,8 @@ except ImportError as error:  # pragma: no cover
         f"autograd.testing.strategies: the package hypothesis is not installed; try {pip_install('check')}"
     ) from error
 
-STYLES = ("plain", "normal", "ties", "large", "tiny", "zeros")  # "overflow" (of exp) is opt-in
-SMOOTH = ("plain", "normal", "large", "tiny")  # without ties, for operations that have a kink at ties
+STYLES = ("plain", "normal", "ties", "large", "tiny", "zeros")  # the default; "overflow" makes exp overflow
+SMOOTH = ("plain", "normal", "large", "tiny")  # styles without equal values, where some operations have a kink
 LAYOUTS = ("plain", "column-major", "reversed", "every second", "read-only")
 
 

@@ -225,7 +225,7 @@ def values(problem: Problem, domain: Any = None) -> Iterator[Variant]:
 def undeclared_values(problem: Problem) -> Iterator[Variant]:
     """Yield problems with integers and booleans that the declared domain and the reference do not cover.
 
-    On a GPU, integers are not changed: operations do not check indices there, to avoid waiting for the device.
+    On a GPU, integers are not changed, because operations there do not check indices, which would wait for the device.
     """
     kinds = "ib" if npx.device() == "cpu" else "b"
     for i, x in enumerate(problem.values):

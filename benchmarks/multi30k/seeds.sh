@@ -42,5 +42,8 @@ status=0
 for training in $trainings; do
     wait "$training" || status=1
 done
-tail -n 3 "$out"/[123].log
+for seed in ${SEEDS:-1 2 3}; do
+    echo "seed $seed:"
+    tail -n 3 "$out/$seed.log"
+done
 exit $status

@@ -68,11 +68,12 @@ class _BestHypotheses:
     def add(
         self, sentences: Any, selected: Any, valid: Any, finished: bool, log_p: Any, divisor: float, **new: Any
     ) -> None:
-        """Add the rows of hypotheses (n, C) that the mask `selected` (n,) selects to their `sentences` (n,).
+        """Add hypotheses (n, C) to the sentences with the numbers `sentences` (n,).
 
         Finished hypotheses compete by score, log_p / divisor; unfinished ones only fill empty entries.
 
         Args:
+            selected: (n,), False for sentences to which nothing is added.
             valid: (n, C), which of the hypotheses to add.
             log_p: their log-probabilities (n, C).
             new: their attributes `end`, `node` and `depth`, each (n, C) or one value for all.

@@ -10,6 +10,7 @@ import pytest
 
 from tests.helpers.trainings import outcome, rewrite, run, tables
 from train import RunConfig, average_checkpoints, load_model, train
+from train.errors import UserError
 from train.learn import trainer
 from train.run.checkpoint import load_checkpoint
 from train.run.folder import RunFolder
@@ -99,11 +100,21 @@ def test_a_run_of_a_version_without_batch_orders_keeps_its_batches(text, tmp_pat
     assert [outcome(tmp_path / name)[1]["batch_order"] for name in ("whole", "parts", "new")] == [1, 1, ORDER_VERSION]
 
 
+@pytest.mark.parametrize("variant", ["paper", "tensor2tensor-v1"])
 @pytest.mark.parametrize(
     ("former", "rule"),
     [((False, False, False), "plain"), ((True, False, False), "tensor2tensor"), ((True, True, False), "transformers"),
-     ((True, True, True), "fairseq")],
+     ((True, True, True), "fairseq"), ((False, True, True), "plain")],
 )  # fmt: skip
-def test_the_former_keys_of_search_become_its_rule(former, rule):
+def test_the_former_keys_of_search_become_its_rule(former, rule, variant):
     table = dict(zip(("full_beam", "finish_in_beam", "stop_at_beam"), former, strict=True))
-    assert RunConfig.from_dict({"search": {"beam": 3, **table}}).search == SearchSection(beam=3, rule=rule)
+    config = RunConfig.from_dict({"model": {"variant": variant}, "search": {"beam": 3, **table}})
+    assert config.search == SearchSection(beam=3, rule=rule)
+
+
+@pytest.mark.parametrize(
+    "table", [{"full_beam": "true"}, {"full_beam": True, "rule": "fairseq"}, {"finish_in_beam": True}]
+)
+def test_former_keys_that_contradict_or_make_no_sense_are_unknown(table):
+    with pytest.raises(UserError, match="unknown key of .search.; try search.rule"):
+        RunConfig.from_dict({"search": table})

@@ -138,7 +138,7 @@ def run_demo(out: Path, seed: int = 1, n_train: int = 20_000, settings: Sequence
         config = RunConfig.from_dict(tomllib.loads(CONFIG), changes, source="demo")
         train(config, out / "run")
     except BaseException:
-        if not (out / "run").exists():  # nothing is trained yet: allow the same command to start again
+        if not (out / "run").exists():  # the training has not started, so the same command can be repeated
             for file in files:
                 remove_partial(str(file))
         raise

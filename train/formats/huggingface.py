@@ -125,8 +125,8 @@ def read_tokenizer(folder: Path, config: Mapping[str, Any]) -> PairTokenizer | T
         if (tokenizer.pad_id, tokenizer.eos_id) != (pad, eos):
             got = f"{tokenizer.pad_id} and {tokenizer.eos_id}"
             raise UserError(
-                f"{folder / TOKENIZER}: expected <pad> {pad} and </s> {eos}, as in {CONFIG}; got {got}; try the files "
-                "of one model"
+                f"{folder / TOKENIZER}: expected <pad> {pad} and </s> {eos}, as in {CONFIG}; got {got}; try "
+                "files that all come from the same model"
             )
     source = config.get("vocab_size")
     target = config.get("decoder_vocab_size") or source

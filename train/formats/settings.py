@@ -38,7 +38,7 @@ def check_vocab_size(folder: Path, key: str, size: Any, n_subwords: int) -> None
     if size != n_subwords:
         raise UserError(
             f"{folder}: expected a tokenizer with {size} subwords, the value of {key}; got {n_subwords}; "
-            "try the files of one model"
+            "try files that all come from the same model"
         )
 
 

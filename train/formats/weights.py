@@ -35,8 +35,8 @@ class Tensors:
         got = "no tensor of this name" if key is None else f"shape {self.weights[key].shape}"
         if key is None or self.weights[key].shape != shape:
             raise UserError(
-                f"{self.name}: {key or candidates[0]}: expected shape {shape}, as in the settings; got {got}; try the "
-                "files of one model"
+                f"{self.name}: {key or candidates[0]}: expected shape {shape}, as in the settings; got {got}; try "
+                "files that all come from the same model"
             )
         with np.errstate(over="ignore"):  # overflow from float64
             array = self.weights[key].astype(np.float32)

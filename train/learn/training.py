@@ -213,7 +213,7 @@ def check_vocabularies(tokenizer: TextTokenizer, config: RunConfig, task: Task) 
 def prepare_corpora(
     run: RunFolder, config: RunConfig, texts: Texts, tokenizer: TextTokenizer, display: Display
 ) -> dict[str, Corpus]:
-    """Return the token arrays of each text by part, "train" and optionally "valid"."""
+    """Return {part: token arrays} for the parts "train" and, if there is such a text, "valid"."""
     data, task = config.data, TASKS[config.data.task]
     corpora: dict[str, Corpus] = {}
     for part in sorted(texts, reverse=True):  # "valid" first, because errors in this smaller text show sooner

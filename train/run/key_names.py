@@ -160,12 +160,18 @@ def deletions(word: str) -> set[str]:
     return {word, *(word[:i] + word[i + 1 :] for i in range(len(word)))}
 
 
-def with_search_rule(entries: Mapping[str, Any]) -> dict[str, Any]:
-    """Return a table [search] with `rule` instead of the three keys that earlier versions had for it."""
-    current = dict(entries)
-    full_beam, finish_in_beam, stop_at_beam = (
-        current.pop(name, None) for name in ("full_beam", "finish_in_beam", "stop_at_beam")
-    )
+def with_search_rule(entries: Mapping[str, Any]) -> Mapping[str, Any]:
+    """Return a table [search] with `rule` instead of the three keys that earlier versions had for it.
+
+    If the table also has `rule`, lacks `full_beam`, or one of the three is not a boolean, it is returned unchanged, so
+    these keys are reported as unknown. Stopping at the beam without finishing in it has no rule and becomes "fairseq".
+    """
+    names = ("full_beam", "finish_in_beam", "stop_at_beam")
+    full_beam, finish_in_beam, stop_at_beam = (entries.get(name, False) for name in names)
+    former = (full_beam, finish_in_beam, stop_at_beam)
+    if "rule" in entries or "full_beam" not in entries or not all(isinstance(value, bool) for value in former):
+        return entries
+    rule = "plain"
     if full_beam:
-        current["rule"] = "tensor2tensor" if not finish_in_beam else "fairseq" if stop_at_beam else "transformers"
-    return current
+        rule = "fairseq" if stop_at_beam else "transformers" if finish_in_beam else "tensor2tensor"
+    return {name: value for name, value in entries.items() if name not in names} | {"rule": rule}

@@ -149,7 +149,7 @@ def text_of(example: LabeledExample, task: str) -> str:
 
 
 def score_labels(gold: Sequence[LabeledExample], predicted: Sequence[Sequence[str]]) -> LabelScores:
-    """Return the scores of predicted labels. Raises UserError for an example with a different number of labels."""
+    """Return the scores of predicted labels. Raises UserError if an example has more or fewer labels than `gold`."""
     for example, labels in zip(gold, predicted, strict=True):
         if len(example.labels) != len(labels):
             raise UserError(

@@ -52,9 +52,9 @@ class Backward:
         result: what it returns: PER_INPUT (a tuple of gradients), SINGLE (a gradient) or INTERMEDIATE (another value).
         inputs: the names of the operation's leading arguments without defaults.
         operations: the operations that it belongs to.
-        root: whether the engine, or other code outside of the backward code, calls it.
-        returned_at: the expressions in which functions on arrays return it.
-        g: the position of the incoming gradient among its arguments.
+        root: whether code outside of the backward code, such as the engine, calls the function.
+        returned_at: expressions with which array functions return the function, as their vjp.
+        g: which argument of the function is the incoming gradient, counted from 0.
     """
 
     node: Function

@@ -7,9 +7,11 @@ from npx import AttentionSpec
 def decoder_block(x, memory, w, n_heads):
     """Return the output (B, T, D) of the paper's decoder layer for x (B, T, D) and memory (B, S, D), without dropout.
 
-    All arrays are Tensors. w is a dict: q, k, v, o are the projections (D, D) of the self-attention, and cross_q,
-    cross_k, cross_v, cross_o those of the cross-attention. w1 (D, F), b1, w2 (F, D) and b2 belong to the feed-forward
-    network, and gamma1, beta1 to gamma3, beta3 to the three norms, in order. q is used as x @ w["q"].
+    All arrays are Tensors. w is a dict of parameters:
+        self-attention: q, k, v, o (D, D); for example, the queries are x @ w["q"]
+        cross-attention: cross_q, cross_k, cross_v, cross_o (D, D)
+        feed-forward network: w1 (D, F), b1, w2 (F, D), b2
+        first, second and third norm: gamma1, beta1, gamma2, beta2, gamma3, beta3
 
     You can use attention(q, k, v, AttentionSpec(causal=...)), whose arguments and output are (B, T, H, D / H),
     layer_norm(x, gamma, beta), and linear(x, w, b, "relu") or, without an activation, linear(x, w, b).
