@@ -42,7 +42,7 @@ class Work:
 
     def __init__(self, name: str, unit: str = "", total: int | None = None, done: int = 0) -> None:
         self.name, self.unit, self.total = name, unit, total
-        self.n_before = done  # items that do not count for the speed
+        self.n_before = done  # items that are not part of the measured speed
         self.start = time.perf_counter()
         self.details = ""
         self.n_logged: int | None = None

@@ -61,7 +61,7 @@ SCALES = {
 
 
 class Mixing(Module):
-    """The part of a layer that connects positions, for inputs (1, n, inputs * d)."""
+    """The part of a layer that connects positions, for inputs of shape (1, n, inputs * d)."""
 
     def __init__(self, layer: Module | None, function: Callable[[Tensor], Tensor], inputs: int = 1) -> None:
         self.layer, self.function, self.inputs = layer, function, inputs

@@ -37,7 +37,7 @@ OPTIONAL = {  # missing in files of earlier versions
     "best_metric": str,
 }  # fmt: skip
 SCHEDULE_KEYS = ("schedule", "peak_lr", "warmup_steps", "lr_scale", "max_steps")
-# For each part of the text, the key of state.json that holds the SHA-256 of its files, and its name in messages.
+# Maps each part of the text to the key of state.json with the SHA-256 of its files, and to its name in messages.
 TEXT_KEYS = {"train": ("text_sha256", "training"), "valid": ("valid_sha256", "validation")}
 
 

@@ -52,7 +52,7 @@ def select_frozen(patterns: str, names: Collection[str]) -> list[str]:
     if len(frozen) == len(names):
         raise UserError(
             "train.freeze: expected patterns that leave some parameters to train; got patterns that match all "
-            f"{len(names)}; try fewer patterns"
+            f"{len(names)} of them; try fewer patterns"
         )
     return frozen
 

@@ -122,7 +122,7 @@ class RunConfig:
 
     @classmethod
     def from_dict(cls, tables: Mapping[str, Any], settings: Iterable[str] = (), source: str = "config") -> "RunConfig":
-        """Return the configuration in `tables`, a parsed TOML file, with the changes in `settings`.
+        """Return the configuration in `tables` (table -> key -> value), with the changes in `settings`.
 
         The preset and the variant set defaults. If `settings` change the preset or the variant, values that equal the
         old defaults are replaced by the new ones. `source` is the name of the tables in messages.

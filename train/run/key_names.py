@@ -123,7 +123,7 @@ def plain_name(name: str) -> str:
 
 
 def resolve_name(name: str) -> str | None:
-    """Return the `table.key` with this name or synonym, "" if it is known to have no counterpart, or None.
+    """Return the `table.key` with this name or synonym, "" for a name without a counterpart, None for an unknown one.
 
     Raises UserError for "optimizer" and "optim", because there is no choice of optimizers.
     """

@@ -34,11 +34,11 @@ class RunState:
     """
 
     step: int = checked_field(COUNT)  # number of updates
-    epoch: int = checked_field(COUNT)  # epoch of the next micro-batch, from 0
+    epoch: int = checked_field(COUNT)  # epoch of the next micro-batch, counted from 0
     index: int = checked_field(COUNT)  # index of the next micro-batch within its epoch
     # version of the order of batches (text/batches.py)
     batch_order: int = checked_field(Range(int, f"[1, {ORDER_VERSION}]"), ORDER_VERSION)
-    logged_epoch: int = checked_field(COUNT, key="in_epoch")  # epoch of the last micro-batch, from 1
+    logged_epoch: int = checked_field(COUNT, key="in_epoch")  # epoch of the last micro-batch, counted from 1
     tokens: int = checked_field(COUNT)  # tokens trained on, without padding
     seconds: float = checked_field(NONNEGATIVE, 0.0)  # seconds in updates, without validation and writing
     network: float = checked_field(NONNEGATIVE, 0.0)  # the part of `seconds` in which all ranks waited for the network
