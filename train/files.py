@@ -37,7 +37,7 @@ CANNOT_WRITE = {
 }
 # A file that cannot be read because of one of these errors may still be intact.
 UNREADABLE = CANNOT_WRITE.keys() - {errno.ENOENT, errno.ENOTDIR}
-NO_FOLDER_SYNC = {errno.EINVAL, errno.ENOSYS, errno.EOPNOTSUPP}  # the file system does not support fsync of a folder
+NO_FOLDER_SYNC = {errno.EINVAL, errno.ENOSYS, errno.EOPNOTSUPP}  # errors of file systems that cannot sync folders
 FILE_TYPES = {
     stat.S_IFDIR: "a folder", stat.S_IFIFO: "a pipe", stat.S_IFCHR: "a device", stat.S_IFBLK: "a device",
     stat.S_IFSOCK: "a socket", stat.S_IFREG: "a file",
@@ -45,8 +45,8 @@ FILE_TYPES = {
 REMEDIES = {stat.S_IFDIR: "the path of a file inside it", stat.S_IFIFO: "writing its content to a file first"}
 PathLike = str | os.PathLike[str]
 SETTLING_NANOSECONDS = 2 * 10**9  # see `text_digest`
-files_read: set[tuple[int, ...]] = set()  # the `identity` of each file that the command has read, up to a limit
-MAX_FILES_READ = 4096  # only training runs read more, and they write no file that the user names
+files_read: set[tuple[int, ...]] = set()  # the `identity` of each file read, at most MAX_FILES_READ of them
+MAX_FILES_READ = 4096  # only training runs read more files, and they write no file that the user names
 MISSING = "a path that does not exist"
 WOULD_REPLACE_A_FILE = "this output would replace an input or another output; try another path"
 THEN_RETRY, THEN_RESUME = "then the same command again", "then --resume"  # the end of the message of a WriteError
@@ -230,8 +230,8 @@ def atomic_write(path: PathLike, mode: str = "b", write_through: bool = False) -
                 check()
                 name = partial
                 if write_through and not partial.exists():
-                    name = partial if target.exists() else target  # a new output never has a temporary name
-                    os.link(f"/proc/self/fd/{descriptor}", name, src_dir_fd=0)  # src_dir_fd: follow the link
+                    name = partial if target.exists() else target  # a new output gets its final name at once
+                    os.link(f"/proc/self/fd/{descriptor}", name, src_dir_fd=0)  # src_dir_fd lets link() follow links
                 if name == partial:
                     os.replace(partial, target)
                 fsync(target.parent)
@@ -341,8 +341,8 @@ def make_folder(path: Path) -> None:
 def disk_errors(target: str, next_step: str = "") -> Iterator[None]:
     """Convert errors of system calls to WriteError, except for a closed pipe.
 
-    `next_step` (default THEN_RETRY) is the end of the message. If it is given, it also replaces the end of a WriteError
-    that a nested block raises.
+    `next_step` (default THEN_RETRY) is the end of the message. A given `next_step` also replaces the end of a
+    WriteError that a nested block raises.
     """
     try:
         yield

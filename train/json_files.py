@@ -1,6 +1,6 @@
 """JSON files that are checked when they are read: their structure by a schema, their content by a seal.
 
-The seal is the SHA-256 of the content. It is needed because a number with a flipped bit is often still valid.
+The seal is the SHA-256 of the content. A seal is needed because a number with a flipped bit is often valid.
 """
 
 import hashlib
@@ -75,7 +75,8 @@ def open_own_folder(out: Path, *marks: str, ignored: Collection[str] = ()) -> An
 
     The `marks` are the sealed files that the command writes. A new folder contains nothing except the names in
     `ignored` and perhaps an unfinished first mark, which is the first file that the command writes. Any other folder
-    belongs to the user and raises UserError. So does a folder with a link to another folder, or a new folder in a run.
+    belongs to the user. Raises UserError for a folder of the user, for one with a link to a folder, and for
+    a new folder in a run.
     """
     reject_links(*(path for path in (out.iterdir() if out.is_dir() else ()) if path.is_dir()))
     for mark in marks:

@@ -19,7 +19,7 @@ from train.errors import UserError
 from train.files import is_same_file, open_for_reading, open_locked
 from train.json_files import parse_json, reject_links
 
-# Seconds to wait for the lock of a dead process: its child process may hold the descriptor until it calls exec.
+# Seconds to wait for the lock of a dead process, whose child may hold the descriptor until the child calls exec.
 LOCK_WAIT_SECONDS = 5.0
 
 # The folders inside a run, in which this program writes and removes files.

@@ -37,12 +37,12 @@ class Work:
 
     Attributes:
         details: text to show instead of the speed.
-        n_logged: the number of completed items in a line that the caller has written; no plain line repeats it.
+        n_logged: the number of items in the caller's last log line; no plain line is written for the same number.
     """
 
     def __init__(self, name: str, unit: str = "", total: int | None = None, done: int = 0) -> None:
         self.name, self.unit, self.total = name, unit, total
-        self.n_before = done  # items that do not count for the speed
+        self.n_before = done  # items that are not part of the measured speed
         self.start = time.perf_counter()
         self.details = ""
         self.n_logged: int | None = None
@@ -51,7 +51,7 @@ class Work:
 
     @property
     def done(self) -> int:
-        """The number of completed items. Setting it also records the time, for `time_left`."""
+        """The number of completed items. Setting this number also records the time, for `time_left`."""
         return self._done
 
     @done.setter
@@ -165,7 +165,7 @@ class Display:
 
     def _write_regularly(self, work: Work, finished: threading.Event) -> None:
         while not finished.wait(max(FIRST_LINE, GROWTH * work.seconds)):
-            # only the innermost job prints lines; the others are waiting for it
+            # of nested jobs, only the innermost one prints lines
             if self.works[-1:] == [work] and work.done != work.n_logged:
                 self.write(work.describe())
 
@@ -184,7 +184,7 @@ class Display:
 
 
 def wrap(text: str, width: int, optional: int = 0) -> str:
-    """Wrap a line to `width` characters. It is broken between fields and, in a field that is too long, between words.
+    """Wrap a line to `width` characters. Lines break between fields and, in a field that is too long, between words.
 
     Fields are separated by two spaces. A line that is too long loses its last `optional` fields. A word longer than
     `width`, such as a path, is not broken.

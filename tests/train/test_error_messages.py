@@ -224,7 +224,7 @@ def copy(uninterrupted, tmp_path):
         (["train", "tiny", "--amp", "--out", "D"], "try --set train.precision=VALUE\n"),
         (
             ["score", "--ref", "FILE", "--hyp", "FILE", "--metric", "bleu,chrf"],
-            "--metric: expected one score; got bleu,chrf; try --metric bleu --metric chrf\n",
+            "--metric: expected one metric; got bleu,chrf; try --metric bleu --metric chrf\n",
         ),
         (["score", "-m", "bleu"], "-m: unknown option; try --metric\n"),
         (["translate", "--model", "RUN", "--remove-bpe"], "try --input F alone; the output has no subwords\n"),

@@ -7,7 +7,7 @@ try:
     from train.cli.main import main
 except KeyboardInterrupt:
     sys.exit(130)
-except ValueError as error:  # raised by npx, on import, if an environment variable is invalid
+except ValueError as error:  # npx raises a ValueError on import for an invalid environment variable
     import_error = str(error)
 
     def main(argv: Any = None) -> int:  # type: ignore[misc]

@@ -103,7 +103,7 @@ class Application(Commands):
 def check_values(params: Sequence[Any], args: Sequence[str]) -> None:
     """Raise UserError for an option with too few values, a repeated option that takes one value, or an unknown option
     whose name is a configuration key or an option of other programs."""
-    if "--out=" in args or ("--out", "") in pairwise(args):  # for example from an unset shell variable
+    if "--out=" in args or ("--out", "") in pairwise(args):  # an unset shell variable gives an empty path
         raise UserError("--out: expected a path; got an empty one; try --out . for the current folder")
     options = {name: p for p in params if p.param_type_name == "option" for name in p.opts}
     given: set[str] = set()
@@ -140,7 +140,7 @@ def check_values(params: Sequence[Any], args: Sequence[str]) -> None:
 
 
 def reject_unknown(option: str, value: str, options: Container[str]) -> None:
-    """Raise UserError for an unknown option that has a counterpart; click rejects the others."""
+    """Raise UserError for an unknown option if this program has an equivalent; click rejects the other options."""
     if option == "--set":  # an option of `train`
         name, _, text = value.removeprefix("search.").partition("=")
         key_option = f"--{name.replace('_', '-')}"
@@ -180,7 +180,7 @@ def bypass_typer_converters(command: Any, ctx: Any) -> None:
 
 
 def process_value(option: Any, kind: Any, typer_process: Callable[..., Any], ctx: Any, value: Any) -> Any:
-    """Return the converted and checked value of an option, in place of click's method of the same name.
+    """Convert, check and return the value of an option. Replaces click's method of the same name.
 
     `kind` is the type of an option that takes a path, a text, or a list of either; for other options, it is None.
     """
@@ -237,7 +237,7 @@ def open_input(path: Path | None) -> Iterator[Iterator[str | None]]:
 
 @contextmanager
 def line_progress(verb: str, input: Path | None, output: Path | None, enabled: bool = True) -> Iterator[Any]:
-    """Show progress through the lines of `input`, and yield its `Work`. `verb` is a participle such as "translated".
+    """Yield the `Work` that shows progress through the lines of `input`. `verb` is a participle such as "translated".
 
     If a terminal displays the results or supplies the input, no progress is shown.
     """

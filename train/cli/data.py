@@ -12,7 +12,7 @@ from train.cli.options import number_option, warn
 from train.errors import UserError, check_choice, plural
 
 OWN = "own"
-LARGE = 500_000  # the preset base is suggested for at least this many pairs, otherwise tiny
+LARGE = 500_000  # with at least this many pairs, the preset base is suggested; otherwise tiny
 
 
 @app.command(

@@ -242,7 +242,7 @@ def draw_confusion_of(run: Path, out: Path) -> None:
 
 
 def draw_roles_of(run: Path, out: Path, sentences: int, work: Any) -> None:
-    """Draw where the heads attend on the validation text, and the effect of ablating each head; report to `work`."""
+    """Draw where heads attend on the validation text, and the effect of ablating each; report progress to `work`."""
     from train.run.checkpoint import load_with_origin
     from train.viewer.inspection import check_heads
     from train.viewer.roles import EvaluationText, draw_roles, measure_roles

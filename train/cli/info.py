@@ -199,12 +199,12 @@ def describe_vocabulary(model_config: Any, sides: tuple[str, ...]) -> str:
 
 
 def has_metrics(entry: dict[str, Any], kind: str, *names: str) -> bool:
-    """Return whether an entry of metrics.jsonl has this kind, and a number under each of these names."""
+    """Return whether an entry of metrics.jsonl is of the given kind and has a number for each of the `names`."""
     return entry["kind"] == kind and all(type(entry.get(name)) in (int, float) for name in names)
 
 
 def last_update(run: Any, entries: list[dict[str, Any]]) -> dict[str, Any] | None:
-    """Return the step, tokens, loss and mean speed at the last log line, or at the newest checkpoint if it is later.
+    """Return the step, tokens, loss and mean speed at the last log line or, if it is later, the newest checkpoint.
 
     The speed is the mean over all updates, in tokens per second. The checkpoint is later if training stopped between
     two log lines.

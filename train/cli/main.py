@@ -34,7 +34,7 @@ OUT_OF_MEMORY = "out of memory; try shorter lines, or a smaller train.batch_toke
 ALLOCATION_FAILED = (
     "without exception set", "without setting an exception", "failed to map segment", "ThreadPoolBuildError",
 )  # fmt: skip
-OPTIONS_OF_FILES = (  # tried in this order, for files that were given without an option
+OPTIONS_OF_FILES = (  # options to suggest, in this order, for files that were given without an option
     ("--train-src", "--train-tgt", "--valid-src", "--valid-tgt"), ("--ref", "--hyp"), ("--input",), ("--prompt",),
 )  # fmt: skip
 CLICK_ERROR: Any = typer.BadParameter.__mro__[2]  # click's ClickException, or its copy in newer versions of typer
@@ -72,18 +72,18 @@ def run_command(argv: Sequence[str] | None) -> int:
         return result if isinstance(result, int) else 0
     except UserError as error:
         return report_user_error(str(error))
-    except CLICK_ERROR as error:  # unknown option or value of the wrong type; click's text has several lines
+    except CLICK_ERROR as error:  # for example, an unknown option; click's message has several lines
         name = getattr(error, "option_name", "")
         similar = getattr(error, "possibilities", None) or ()
-        error.possibilities = misspelled(name, similar)  # click also suggests less similar ones
-        details: Any = getattr(error.__cause__, "errors", list)()  # exists if typer uses pydantic
+        error.possibilities = misspelled(name, similar)  # click also suggests names that are less similar
+        details: Any = getattr(error.__cause__, "errors", list)()  # `errors` exists if typer uses pydantic
         got = f"; got {str(details[0]['input'])[:60]!r}" if details else ""
         return report_user_error(f"{error.format_message().rstrip('.')}{got}; try {suggest_usage(error, words)}")
-    except typer.Abort:  # raised by typer for an EOFError
+    except typer.Abort:  # typer raises Abort for an EOFError
         return report_user_error("unexpected end of file; try a complete copy of the input file")
     except KeyboardInterrupt:
         return 130
-    except FloatingPointError as error:  # raised by a search; training reports its own errors
+    except FloatingPointError as error:  # a search raises this error; training reports its own errors
         return report_user_error(f"{error}; try an earlier checkpoint")
     except MemoryError:
         return report_user_error(OUT_OF_MEMORY)
@@ -108,7 +108,7 @@ def suggest_usage(error: Any, words: Sequence[str]) -> str:
     context = getattr(error, "ctx", None)
     params = getattr(getattr(context, "command", None), "params", ())
     usage = f"{getattr(context, 'command_path', 'npx-transformer')} --help"
-    # words that are neither options nor, probably, their values
+    # words that are not options and probably not the values of options
     positional = [word for before, word in pairwise(words) if not (before.startswith("--") or word.startswith("-"))]
     files = [word for word in positional if os.path.isfile(word) and not word.endswith(".toml")]
     if type(error).__name__ == "MissingParameter" and error.param.param_type_name == "option":
@@ -144,7 +144,7 @@ def suggest_usage(error: Any, words: Sequence[str]) -> str:
 
 
 def without_extra(words: Sequence[str], extra: str) -> str:
-    """Return the command without the words in `extra`, the text of the extra arguments in click's message."""
+    """Return the command without the words in `extra`, which click's message lists as extra arguments."""
     command = ["npx-transformer", *words[:1]]
     for word in words[1:]:
         if f"{extra} ".startswith(f"{word} "):

@@ -32,7 +32,7 @@ def load_models(runs: Sequence[Path], on_warning: Callable[[str], object]) -> tu
 def resolve_model(
     what: str, vocab_size: int | None, settings: Sequence[str] = (), data: Path | None = None
 ) -> tuple[Any, Any, Any]:
-    """Return the run folder (or None), the configuration and the model's configuration of what the user named.
+    """Return the run folder (or None), the `RunConfig` and the `TransformerConfig` for `what`.
 
     Args:
         what: a run folder, a configuration file or the name of a preset.

@@ -139,7 +139,7 @@ def search_options(run_search: dict[str, Any], n_best: int, **overrides: Any) ->
 
 @contextmanager
 def name_option(argument: str, option: str) -> Iterator[None]:
-    """Replace the name of a function's argument at the start of a UserError with the name of an option."""
+    """If a UserError begins with the name of a function's argument, replace it with the name of an option."""
     try:
         yield
     except UserError as error:

@@ -82,9 +82,8 @@ def parse(
     with source as lines, open_output(output, input, gold, lexicon, models=[model]) as file:
         network, tokenizer, config, origin = load_with_origin(model, "parsing", warn)
         if tags and not tokenizer.with_tags:
-            raise UserError(
-                f"--lexicon: expected a parser that writes tags; got {model}, which writes XX; omit --lexicon"
-            )
+            got = f"{model}, which writes XX instead of tags"
+            raise UserError(f"--lexicon: expected a parser that writes tags; got {got}; omit --lexicon")
         overrides = {"beam": beam, "alpha": alpha, "penalty": penalty, "max_extra": max_extra}
         search = search_options(asdict(config.search), n_best, **overrides, batch_tokens=batch_tokens)
         search |= {"free": free, "lexicon": tags, "trained_length": trained_length(config)}

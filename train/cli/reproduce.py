@@ -112,7 +112,7 @@ def length(
 
 
 def row_names(rows: str | None, example: str) -> list[str]:
-    """Return the names in the value of --rows, or [] without --rows. Raises UserError if the value contains none."""
+    """Return the names in the value of --rows, or [] without --rows. Raises UserError if the value contains no name."""
     names = [row.strip() for row in (rows or "").split(",") if row.strip()]
     if rows is not None and not names:
         raise UserError(f"--rows: expected names of rows; got '{rows}'; try {example}, or omit --rows for all")
@@ -158,7 +158,7 @@ def table2(
             runs[pair] = TrainedRun(run, src, ref, devices, sustained)
         elif run or src or ref:
             options = f"--{pair}, --{pair}-src and --{pair}-ref"
-            raise UserError(f"table2: expected a run and both sides of its test set; got only a part; try {options}")
+            raise UserError(f"table2: expected a run and both sides of its test set; got only some; try {options}")
     use_device(device)
     run_table2(out, runs)
     print((out / "table2.md").read_text("utf-8"), end="")

@@ -18,7 +18,7 @@ from train.cli.app import Device, Quiet, app, open_output, use_device
 from train.cli.options import Output, number_option, warn
 from train.errors import UserError, check_choice, plural, quote
 
-# Begins a line of the output of `translate` that has more fields than the translation.
+# Matches a line of the output of `translate` that contains more than the translation.
 FIELDS = re.compile(r'.* \|\|\|( |$)|\{"index": ')
 
 
@@ -120,7 +120,7 @@ def score(
     for name in metric:
         if "," in name:
             attempt = " ".join(f"--metric {quote(part.strip())}" for part in name.split(",") if part.strip())
-            raise UserError(f"--metric: expected one score; got {name}; try {attempt}")
+            raise UserError(f"--metric: expected one metric; got {name}; try {attempt}")
         check_choice("--metric", name, SCORES)
     if bootstrap == 1:
         raise UserError("--bootstrap: expected 0, or at least 2 resamples; got 1; try 1000")
@@ -182,7 +182,7 @@ def score_given_pairs(runs: list[Path], pairs: tuple[Path, Path], as_json: bool,
     for index, t in enumerate(decoding.score_pairs(model, tokenizer, read_parallel(*pairs), **options)):
         if as_json:
             fields = {"index": index} | decoding.to_json(t, tokenizer, scores=True, alignments=False)
-            del fields["score"]  # unlike the score of a translation, it includes no length penalty
+            del fields["score"]  # unlike a translation's score, this one includes no length penalty
             print(json.dumps(fields, ensure_ascii=False))
         else:
             print(" ||| ".join([t.text, *decoding.format_fields(t, tokenizer, scores=True, alignments=False)]))

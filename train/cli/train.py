@@ -29,7 +29,7 @@ def with_task_options(command: Callable[..., None]) -> Callable[..., None]:
 
 
 def task_options() -> Iterator[inspect.Parameter]:
-    """Yield an option for each key of each task. Its help is the key's help up to a colon, semicolon or period."""
+    """Yield an option for each key of each task, with the help of the key up to a colon, semicolon or period."""
     from models.fields import range_of
 
     for f in (f for task in TASKS.values() for f in fields(task.keys)):
@@ -135,7 +135,7 @@ def train(
     try:
         run_training(run_config, out, resume=resume, progress=not quiet, max_hours=max_hours, debug=debug or "")
     except KeyboardInterrupt as error:
-        if not error.args and world().rank == 0:  # if there are args, the run has reported the stop
+        if not error.args and world().rank == 0:  # an error with args has been reported by the run
             warn(
                 f"interrupted; {'run the same command again' if RunFolder(out).is_new() else 'continue with --resume'}"
             )
@@ -215,7 +215,7 @@ def use_data_folder(
     if original.task != "translation":
         raise UserError(f"--data applies only to the task translation, not to {original.task}; omit --data")
     unused: set[str] = set()
-    if original.vocabularies == "separate":  # a new tokenizer encodes the texts again
+    if original.vocabularies == "separate":  # a new tokenizer is trained, and the texts are encoded again
         unused = {"tokenizer", "prepared"}
     if init is not None and digest(run_files(find_checkpoint(init))[0]) != digest(keys["tokenizer"]):
         unused = {"tokenizer", "prepared", "vocab_size"}
@@ -264,7 +264,7 @@ def read_config(config: str | None, changes: list[str], out: Path, resume: bool,
         tokenizer_file, config_file = run_files(find_checkpoint(init))
         tokenizer = f"data.tokenizer={to_toml(str(tokenizer_file))}"
         if config is None:
-            # The new run must not write to the token arrays of `init`, and it copies all weights.
+            # The new run copies all weights of `init`, and must not write to the token arrays of `init`.
             config = str(config_file)
             changes = ["data.prepared=", "train.init_only=", tokenizer, *changes]
         elif "data.tokenizer" not in changed:

@@ -65,7 +65,7 @@ def mean_result(trainings: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
 
 
 def compare(results: Results) -> dict[str, Any]:
-    """Compare the finished rows with the paper; return the keys rows, claims, pairs and deviation of table3.json.
+    """Compare the finished rows with the paper; return the rows, claims, pairs and deviation for table3.json.
 
     Args:
         results: a `mean_result` for each finished row.
@@ -129,7 +129,7 @@ def is_ordered(
 def count_agreements(
     measured: Mapping[str, Mapping[str, float]], measure: str, pooled: Mapping[str, float] | None
 ) -> dict[str, int]:
-    """Count the pairs of rows that differ in the paper and, of these, the pairs with the same order here, and the ties.
+    """Count the pairs of rows that differ in the paper, and how many of them have the same order or are ties here.
 
     If `pooled` is given, "clear" and "clear_alike" count only the pairs that differ by at least two standard errors.
     """

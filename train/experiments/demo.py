@@ -151,7 +151,7 @@ def run_demo(out: Path, seed: int = 1, n_train: int = 20_000, settings: Sequence
     write_lines(out / "test.translated.de", hypotheses)
     references = texts["test", "de"]
     exact = 100 * sum(a == b for a, b in zip(hypotheses, references, strict=True)) / len(hypotheses)
-    characters = Variant("", "char", False, False, "")  # not words: each translation is a single word
+    characters = Variant("", "char", False, False, "")  # counts characters, because each translation is one word
     score = bleu(hypotheses, references, characters)
     draw_attention(model, tokenizer, [(english(n), german(n)) for n in PICTURED], out / "attention.png")
 

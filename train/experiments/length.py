@@ -170,7 +170,7 @@ def train_model(
 
 
 def test_model(model: Transformer, pairs: Sequence[Pair]) -> dict[str, float]:
-    """Return the percentages of exact outputs and of target tokens that are correct at their position."""
+    """Return the percentage of exact outputs and the percentage of target positions with the correct output token."""
     src, _ = batch(pairs)
     longest = max(len(target) - len(source) for source, target in pairs)
     outputs = [h.tokens for h in greedy_search(model, src, max_extra=max(0, longest) + 5)]

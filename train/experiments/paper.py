@@ -45,7 +45,7 @@ PARSERS: list[tuple[str, str, float]] = [
     ("Dyer et al. (2016)", "generative", 93.3),
 ]
 
-# Table 2: BLEU on newstest2014 and training cost in FLOPs of each language pair; only the printed figures are present.
+# Table 2: BLEU on newstest2014 and training cost in FLOPs of each language pair, if the paper prints them.
 TABLE2: list[dict[str, str]] = [
     {"model": "ByteNet", "en-de": "23.75"},
     {"model": "Deep-Att + PosUnk", "en-fr": "39.2", "en-fr FLOPs": "1.0e20"},

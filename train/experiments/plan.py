@@ -119,7 +119,7 @@ def table(estimates: list[StepEstimate], tokens: float) -> Iterator[str]:
 
 
 def training_table(estimates: list[StepEstimate], updates: int, price: float | None) -> Iterator[str]:
-    """Yield the lines of a table of the time and cost of `updates` updates; `price` is the price of one GPU-hour."""
+    """Yield the lines of a table with the time and cost of `updates` updates; `price` is that of one GPU-hour."""
     yield f"  GPUs       hours    GPU-hours{'' if price is None else '         cost'}   of {updates:,} updates"
     for e in estimates:
         hours = updates * e.step / 3600

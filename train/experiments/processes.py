@@ -20,7 +20,7 @@ def run_tasks(tasks: Tasks, jobs: int) -> Iterator[tuple[str, str]]:
     """Run the tasks and yield (name, error) whenever one ends; the error is "" if the task succeeded.
 
     Args:
-        tasks: functions by name. With several jobs they must be picklable.
+        tasks: functions by name. With several jobs, the functions must be picklable.
         jobs: number of parallel tasks, each in its own process with an equal share of the threads. With 1 job, the
             tasks run one after another in this process.
 
@@ -43,7 +43,7 @@ def run_tasks(tasks: Tasks, jobs: int) -> Iterator[tuple[str, str]]:
                     arguments = task, threads, npx.device(), sender
                     process: Any = context.Process(target=run_in_process, args=arguments, name=name, daemon=True)
                     process.start()
-                    sender.close()  # so that the receiver sees the end of the pipe when the process ends
+                    sender.close()  # otherwise the receiver would never see that the process has ended
                     running[receiver] = process
                 for connection in wait([*running], timeout=0.5):
                     process = running.pop(connection)

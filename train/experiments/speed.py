@@ -41,10 +41,10 @@ def measure_speed(model_config: TransformerConfig, config: RunConfig, updates: i
 def measure_activations(model_config: TransformerConfig, config: RunConfig) -> float:
     """Return an estimate of the memory in bytes that an update takes in addition to weights, gradients and moments.
 
-    This is the peak during a micro-batch of `measure_speed`. Some memory does not depend on the batch, so for a larger
-    train.batch_tokens, the estimate is extrapolated from the peaks of this micro-batch and of its first half. The true
-    peak may be lower, because a large batch recomputes more intermediates. The memory that a kernel needs while it
-    runs is not included. Raises UserError for a task other than translation.
+    The estimate is the peak during a micro-batch of `measure_speed`. Some memory does not depend on the batch, so for a
+    larger train.batch_tokens, the estimate is extrapolated from the peaks of this micro-batch and of its first half.
+    The true peak may be lower, because a large batch recomputes more intermediates. The memory that a kernel needs
+    while it runs is not included. Raises UserError for a task other than translation.
     """
     update, batch = first_update(model_config, config)
 

@@ -61,7 +61,7 @@ SCALES = {
 
 
 class Mixing(Module):
-    """The part of a layer that connects positions, for inputs (1, n, inputs * d)."""
+    """The part of a layer that connects positions, for inputs of shape (1, n, inputs * d)."""
 
     def __init__(self, layer: Module | None, function: Callable[[Tensor], Tensor], inputs: int = 1) -> None:
         self.layer, self.function, self.inputs = layer, function, inputs
@@ -269,14 +269,14 @@ def input_gradient(layers: list[Module], n: int, d: int) -> Any:
 
 
 def gradient_by_distance(kind: Kind, distances: tuple[int, ...]) -> dict[str, float]:
-    """Differentiate a layer's last output; return the norm of the gradient for the input at each distance before it."""
+    """Differentiate a layer's last output; return the norm of the gradient at each distance before that output."""
     n = max(distances) + 1
     norms = input_gradient([build_initialized(kind.layer, HEAD)], n, HEAD)
     return {str(distance): float(norms[n - 1 - distance]) for distance in distances}
 
 
 def layers_to_reach(kind: Kind, distance: int) -> int:
-    """Return the smallest number of layers for which an output depends on the input at that distance."""
+    """Return the smallest number of layers that make an output depend on the input `distance` positions earlier."""
     layers: list[Module] = []
     while True:
         layers.append(build_initialized(kind.layer, 4))
@@ -285,7 +285,7 @@ def layers_to_reach(kind: Kind, distance: int) -> int:
 
 
 def path_length(kind: Kind, distance: int) -> int:
-    """Return the number of steps in which a signal crosses that distance: layers times recurrent steps per layer."""
+    """Return the number of steps that a signal needs to cross a distance: layers times recurrent steps per layer."""
     one, two, all_positions = (graph_depth(kind, n) for n in (1, 2, distance + 1))
     steps = 1 + (all_positions - one) // (two - one) if two > one else 1
     return layers_to_reach(kind, distance) * steps

@@ -1,7 +1,7 @@
 """Table 2 of the paper: BLEU and training cost of the models in the paper, and of models trained here.
 
-The cost of a model trained here is computed in two ways. One is a formula for the tokens that the run was trained on.
-The other is time x devices x sustained FLOP/s of a device, as in the paper (footnote 5). Only this one includes
+The cost of a model trained here is computed in two ways. The first applies a formula to the number of training tokens.
+The second is time x devices x sustained FLOP/s of a device, as in the paper (footnote 5). Only the second includes
 overhead.
 
     OUT/en-de.translated, en-fr.translated     translations of the test text, written atomically

@@ -169,7 +169,7 @@ def test_run(
     best = max(valid_f1, key=valid_f1.__getitem__)
     model, tokenizer, _ = load_model(candidates[best], "parsing")
     result: dict[str, Any] = {"checkpoint": best, "valid_f1": valid_f1, "parameters": model.n_parameters()}
-    for name, free in (("free", True), ("trees", False)):  # the paper's search; a search that allows only valid trees
+    for name, free in (("free", True), ("trees", False)):  # the paper's search, then one that allows only valid trees
         started = time.perf_counter()
         parses, report = parse_gold(model, tokenizer, gold["test"], free=free, **search)
         seconds = time.perf_counter() - started

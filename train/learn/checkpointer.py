@@ -37,7 +37,7 @@ OPTIONAL = {  # missing in files of earlier versions
     "best_metric": str,
 }  # fmt: skip
 SCHEDULE_KEYS = ("schedule", "peak_lr", "warmup_steps", "lr_scale", "max_steps")
-# For each part of the text, the key of state.json that holds the SHA-256 of its files, and its name in messages.
+# Maps each part of the text to the key of state.json with the SHA-256 of its files, and to its name in messages.
 TEXT_KEYS = {"train": ("text_sha256", "training"), "valid": ("valid_sha256", "validation")}
 
 
@@ -75,7 +75,7 @@ class Checkpointer:
     def open_folder(self, state: RunState, is_complete: bool = False) -> Iterator[None]:
         """Lock the run folder for rank 0 during this block, and prepare it for a run that continues from `state`.
 
-        A complete run does not continue: its config.toml is not changed, and the train.keep_last in it applies.
+        A complete run does not continue: its config.toml is not changed, and train.keep_last in that file applies.
         """
         with ExitStack() as stack:
             with self.world.rank_zero_first():
@@ -171,7 +171,7 @@ class Checkpointer:
             self.report.write_line(f"{error.problem}; training continues; the best weights are not saved")
 
     def _copy_best(self, state: RunState) -> None:
-        """Copy checkpoints/best to best-N if step N is ranked but best-N is missing, as after train.keep_best = 1."""
+        """Copy checkpoints/best to best-N if step N is ranked but best-N is missing, because train.keep_best was 1."""
         target = self.folder.best_path(state.best_step)
         if str(state.best_step) not in state.ranking or existing_folder(target).is_dir() or not self._has_best(state):
             return
@@ -278,7 +278,7 @@ class Checkpointer:
 
         The values of the new metric are read from metrics.jsonl. checkpoints/best stays until a validation is better.
         """
-        frozen = content.get("config")  # contains the metric in checkpoints of earlier versions
+        frozen = content.get("config")  # where earlier versions stored the metric
         frozen_metric = frozen.get("train.best_metric") if isinstance(frozen, dict) else None
         previous = content.get("best_metric", self._metric(frozen_metric))
         metric = self._metric(self.config.train.best_metric)
@@ -351,8 +351,8 @@ class Checkpointer:
         state = RunState.read(content.get("run"), content["step"])
         if state.step < self.config.train.max_steps:
             self._update_metric(content, state)
-        if not self.final_reason(state):  # a run that has ended keeps its best checkpoints
-            keep_best = self.config.train.keep_best  # may have changed since then
+        if not self.final_reason(state):  # a finished run keeps all its best checkpoints
+            keep_best = self.config.train.keep_best  # may have changed since the checkpoint was written
             if state.best_loss is not None and self._has_best(state):  # the ranking is empty if keep_best was 1
                 state.ranking |= {str(state.best_step): [state.best_loss, state.best_score]}
             by_loss = self._metric(self.config.train.best_metric) in ("", "loss")

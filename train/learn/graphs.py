@@ -38,7 +38,7 @@ class Graphs:
     def __init__(self, model: Any, settings: TrainSection, warn: Callable[[str], object]) -> None:
         self.model, self.settings, self.warn = model, settings, warn
         self.loss_options = settings.loss_options(1)
-        self.graphs: dict[Any, tuple[Graph, int, Any] | None] = {}  # by input shapes; None until the second batch
+        self.graphs: dict[Any, tuple[Graph, int, Any] | None] = {}  # keyed by input shapes; None after only one batch
         self.can_capture = True
         trained = next(p for p in model.parameters() if p.requires_grad)
         self.flat_gradient = trained.buffer().flatten_grad()  # graphs accumulate into this address
@@ -64,7 +64,7 @@ class Graphs:
         return graph([first_key, *inputs]) * weight
 
     def gradient(self, g: npx.Array, *inputs: npx.Array) -> npx.Array:
-        """Return the loss of inputs (a scalar on the device), summed over tokens; accumulate g times its gradient."""
+        """Return the loss summed over tokens, a scalar on the device; accumulate `g` times the gradient."""
         loss = self.model.loss_on_device(*inputs, **self.loss_options)
         loss.backward(g)
         return loss.data

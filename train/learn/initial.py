@@ -1,6 +1,6 @@
 """Copy initial weights from another run (train.init), and exclude parameters from training (train.freeze).
 
-Both select parameters by patterns: comma-separated names, in which `*` matches any text, as in "encoder.*, *.bias".
+Both keys select parameters by patterns: comma-separated names in which `*` matches any text, as in "encoder.*, *.bias".
 """
 
 import warnings
@@ -21,7 +21,7 @@ from train.run.config import to_toml
 from train.run.storage import mismatches, model_config
 from train.tasks.protocols import TextTokenizer
 
-MAX_LISTED = 3  # number of parameters that a message lists
+MAX_LISTED = 3  # maximum number of parameters in a message
 # These keys of [model] change what a model computes but not the shapes of its weights.
 COMPUTATION_KEYS = (
     "n_heads", "norm", "positions", "position_distance", "activation", "normalization",
@@ -52,7 +52,7 @@ def select_frozen(patterns: str, names: Collection[str]) -> list[str]:
     if len(frozen) == len(names):
         raise UserError(
             "train.freeze: expected patterns that leave some parameters to train; got patterns that match all "
-            f"{len(names)}; try fewer patterns"
+            f"{len(names)} of them; try fewer patterns"
         )
     return frozen
 

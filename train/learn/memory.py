@@ -11,7 +11,7 @@ from train.run.keys import TrainSection
 
 
 def count_trained(model_config: TransformerConfig, freeze: str) -> int:
-    """Return the number of trained parameters, which are all that match no pattern in `freeze`."""
+    """Return the number of trained parameters: those whose names match no pattern in `freeze`."""
     sizes = {name: p.size for name, p in model_config.outline().named_parameters()}
     return sum(sizes.values()) - sum(sizes[name] for name in select("train.freeze", freeze, sizes))
 

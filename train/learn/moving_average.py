@@ -27,7 +27,7 @@ class MovingAverage:
         self.values = flat.data.copy()  # (P,)
 
     def update(self, n: int) -> None:
-        """Include the weights after update n, which counts from 1."""
+        """Include the weights after update `n` in the average; the first update has n = 1."""
         d = min(self.decay, (1 + n) / (10 + n))
         for part in self._chunks():
             self.values[part] += (1.0 - d) * (self.flat.data[part] - self.values[part])

@@ -129,7 +129,7 @@ class Adam:
         return {"m": npx.to_host(self.m).copy(), "v": npx.to_host(self.v).copy(), "step": self.steps}
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
-        """Restore the result of `state_dict`. Raises ValueError if it belongs to a model of a different size."""
+        """Restore a result of `state_dict`. Raises ValueError for the state of a model of a different size."""
         for name, moment in (("m", self.m), ("v", self.v)):
             if state[name].shape != moment.shape:
                 raise ValueError(
@@ -145,7 +145,7 @@ class LossScale:
     """The factor on the loss that keeps fp16 gradients in range (Micikevicius et al., 2018, section 3.2).
 
     The largest fp16 number is 65,504, and the smallest positive one is 6e-8. Many gradients are smaller. The factor
-    starts high. It is halved when an update overflows, which is then skipped, and it is doubled after PATIENCE
+    starts high. It is halved when a gradient overflows (the update is then skipped), and doubled after PATIENCE
     consecutive updates without an overflow. It is a power of two, so scaling does not round. For other precisions
     (`dynamic` is False), it is always 1.
     """
@@ -188,7 +188,7 @@ class LossScale:
 
 
 def squared_norm(flat: FlatParameters) -> npx.Array:
-    """Return the sum of g^2 over all gradients, on the device. It is not finite if a g is not, or if it overflows."""
+    """Return the sum of g^2 over all gradients, on the device: NaN or infinite if a g is not finite or too large."""
     return npx.sum(npx.stack([sum_of_squares(g) for _, g in flat.gradient_chunks()]))
 
 

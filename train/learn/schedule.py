@@ -68,7 +68,7 @@ class Schedule:
         """Return a warning if training ends before the warmup, or "".
 
         The warning suggests a warmup of a tenth of the training, but at least 5 updates if possible. If the shorter
-        warmup would raise the peak, the warning also suggests a train.peak_lr that keeps it.
+        warmup would raise the peak learning rate, the warning also suggests the present peak as train.peak_lr.
         """
         if self.warmup_steps <= self.max_steps:
             return ""

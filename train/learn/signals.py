@@ -11,7 +11,7 @@ from contextlib import contextmanager, suppress
 from types import FrameType
 from typing import Any
 
-# SIGUSR1 is the only one that mpirun forwards to its ranks.
+# Of these signals, mpirun forwards only SIGUSR1 to its ranks.
 STOP_SIGNALS = [getattr(signal, name) for name in ("SIGINT", "SIGTERM", "SIGHUP", "SIGUSR1") if hasattr(signal, name)]
 
 
@@ -52,7 +52,7 @@ class Signals:
         self.received = True
         self.stop_requested = self.stop_requested or self.single_process
         if self.single_process and sys.__stderr__ is not None:
-            with suppress(OSError):  # not print, because the signal may have interrupted a buffered write
+            with suppress(OSError):  # print may fail: the signal may have interrupted a buffered write
                 os.write(2, b"\nstopping after this step; press Ctrl-C again to stop at once\n")
 
 
@@ -66,7 +66,7 @@ def reraise_lost_interrupts() -> Iterator[None]:
             return previous(unraisable)
         returned = threading.Event()
 
-        def interrupt() -> None:  # waits for `hook` to return, because Python ignores errors raised in `hook` too
+        def interrupt() -> None:  # interrupts after `hook` has returned, because Python ignores errors in `hook` too
             returned.wait()
             time.sleep(0.01)
             _thread.interrupt_main()

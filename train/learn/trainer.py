@@ -37,9 +37,9 @@ class Trainer:
     """Trains a model in a run folder: config.toml, tokenizer.json, checkpoints, metrics.jsonl, log.txt.
 
     An update consists of `accumulate` micro-batches. Each contributes the gradient of its summed loss, divided by the
-    number of target tokens (not padding) in the update. Therefore, micro-batches have the same gradient as one batch
-    with all their examples. Then the gradient is clipped, and Adam updates the weights with the learning rate of the
-    step (section 5 of the paper).
+    number of target tokens (not padding) in the update. Together, they have the same gradient as one batch with all
+    these examples. Then the gradient is clipped, and Adam updates the weights with the learning rate of the step
+    (section 5 of the paper).
 
     With several ranks (npx.distributed) each rank has a Trainer and computes its share of the micro-batches. Decisions
     depend only on values that all ranks have, so all ranks make the same decisions. Only rank 0 writes files.
@@ -135,7 +135,7 @@ class Trainer:
     # ---- one update
 
     def _update(self) -> bool:
-        """Perform one update. Return False if it was skipped because of a non-finite loss or gradient."""
+        """Perform one update. Return False if a non-finite loss or gradient caused the update to be skipped."""
         self.sync.begin()
         state = self.state
         step = state.step + 1
@@ -173,7 +173,7 @@ class Trainer:
         return plan_update(self.stream, position, self.checkpoints.micro_batches, self.world)
 
     def _prepare_batches(self) -> None:
-        """Build this rank's batches of the next update while the device computes the gradient of this one."""
+        """Build this rank's batches of the next update while the device computes the current gradient."""
         positions, _, share = self._plan()
         self.stream.prepare([positions[index] for index in share.indices])
 
@@ -334,7 +334,7 @@ class Trainer:
         return self._summarize(reason, result)
 
     def _report_unsaved_best(self, result: Mapping[str, float]) -> None:
-        """Write a log line if there is no checkpoints/best, or if the last weights are better than those in it.
+        """Log a line if checkpoints/best is missing, or if the last weights are better than the weights in it.
 
         Best weights are saved only at multiples of train.validate_every. Until then, commands load the newest weights.
         """

@@ -176,7 +176,7 @@ def prepare_tokenizer(
 ) -> TextTokenizer:
     """Return the run's tokenizer.
 
-    With `reuse`, this is the tokenizer in the run folder, if any. Otherwise it is `existing` or a newly trained one.
+    With `reuse`, return the tokenizer in the run folder, if any; otherwise `existing` or a newly trained tokenizer.
     """
     data, task = config.data, TASKS[config.data.task]
     if existing is not None:
@@ -250,7 +250,7 @@ def check_shared_arrays(
     differing = {
         "tokenizer": meta.get("tokenizer") != tokenizer.digest,
         "text": [*meta.get("sha256", {}).values()] != [text_digest(path) for path in paths],
-        "max_length": meta.get("max_length", max_length) != max_length,  # not every task cuts its text
+        "max_length": meta.get("max_length", max_length) != max_length,  # tasks that do not cut text store no value
     }
     if different := next((name for name, is_different in differing.items() if is_different), ""):
         original = advice = ""

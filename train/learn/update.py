@@ -92,7 +92,7 @@ class Update:
             try:
                 return self._gradient(batches, share, step)
             except MemoryError:
-                message = self.describe_out_of_memory(batches, step)  # read before the traceback releases the graph
+                message = self.describe_out_of_memory(batches, step)  # must run before the traceback releases the graph
             halves = [half for batch in batches for half in batch.halves()]
             if is_halved or len(halves) == len(batches) or self.gradients.has_sent:
                 raise UserError(message)
@@ -158,7 +158,7 @@ class Update:
             return {} if self.world.rank else self._by_name(full)
 
     def averaged_weights(self) -> AbstractContextManager[None]:
-        """Return a context in which the weights are their moving average, if there is one."""
+        """Return a context in which the moving average, if there is one, replaces the weights."""
         return nullcontext() if self.average is None else self.average.applied()
 
     def _gather_weights(self) -> npx.Array:
@@ -177,8 +177,8 @@ class Update:
     def load_weights(self, state: Mapping[str, npx.Array], trained: npx.Array | None = None) -> None:
         """Restore the result of `weights`.
 
-        With a moving average, `state` is the average. `trained` are the weights themselves, which `optimizer_state`
-        returns as "weights".
+        If there is a moving average, `state` contains the average, and `trained` the weights themselves, which
+        `optimizer_state` returns as "weights".
 
         Raises ValueError for the weights of a different model; nothing is changed in that case.
         """
@@ -250,7 +250,7 @@ class Update:
         largest = max(batches, key=lambda batch: batch.shape).describe()
         flat, adam = self.flat, self.adam
         arrays = flat.data, flat.low_precision, adam.m, adam.v
-        gradients = flat.size * flat.data.itemsize  # bytes for the complete model, even if sharded
+        gradients = flat.size * flat.data.itemsize  # bytes for all weights, even if sharded
         parameters = (sum(a.nbytes for a in arrays if a is not None) + gradients) / 2**20
         saved = "; ".join(map(str, saved_arrays()[:3])) or "nothing yet"
         remedy = ", or train.recompute = true, which is slower but gives identical results"

@@ -98,7 +98,7 @@ class Validation:
             return float(self.model.loss(*self.task.sequences(batch), label_smoothing=0.0, loss_normalizer=1.0).item())
 
     def locate_nonfinite(self, debug: bool) -> tuple[str, str]:
-        """Return the place of the failed examples in the text and, with `debug`, the first non-finite operation.
+        """Return where in the text the failed examples are and, with `debug`, the first non-finite operation.
 
         The result is the same on all ranks.
         """

@@ -49,7 +49,7 @@ Result = TypeVar("Result")
 class Origin(NamedTuple):
     """The checkpoint that a model was loaded from."""
 
-    path: str  # the checkpoint folder, inside the path that the user gave, with " (step N)" if its name lacks the step
+    path: str  # the checkpoint folder, for messages; " (step N)" is added to a name without the step
     caption: str  # a caption for pictures, which ends with the beginning of `digest`
     digest: str  # SHA-256 of state.json, which contains the checksums of all weights
 
@@ -95,10 +95,10 @@ def save_checkpoint(
 def prune(run: RunFolder, keep_last: int) -> None:
     """Remove all but the newest `keep_last` checkpoints (0 keeps all), and every extra one that is not the newest.
 
-    A run that is interrupted between two scheduled checkpoints writes an extra one. It is removed later, so the run
-    ends with the same checkpoints as an uninterrupted one. The last checkpoint of a finished run is not extra. Damaged
-    checkpoints do not count toward `keep_last`. If fewer than `keep_last` are intact, nothing is removed, because a
-    disk that returned an error may recover.
+    A run that is interrupted between two scheduled checkpoints writes an extra one. Extra checkpoints are removed
+    later, so the run ends with the same checkpoints as an uninterrupted one. The last checkpoint of a finished run is
+    not extra. Damaged checkpoints do not count toward `keep_last`. If fewer than `keep_last` are intact, nothing is
+    removed, because a disk that returned an error may recover.
     """
     states = dict(readable_states(run.step_paths()))
     intact = list(states)
@@ -220,8 +220,8 @@ def has_tokenizer_of(run: RunFolder, config: RunConfig) -> bool:
 def find_checkpoint(path: str | Path) -> Path:
     """Return `path` if it is a checkpoint folder or, if it is a run, the checkpoint that commands load.
 
-    That is the averaged, the best or the newest checkpoint, or else the newest best-N. `path` can also be the folder
-    `checkpoints` of a run. Raises NoCheckpoint if the run has no checkpoint, and UserError if there is no run.
+    Commands load the averaged, the best or the newest checkpoint, or else the newest best-N. `path` can also be the
+    folder `checkpoints` of a run. Raises NoCheckpoint if the run has no checkpoint, and UserError if there is no run.
     """
     with disk_errors(str(path)):
         path = existing_folder(Path(path))
@@ -258,8 +258,8 @@ def read_chosen(path: str | Path, read: Callable[[Path], Result], retries: int =
 def warn_of_old_average(
     path: str | Path, folder: Path, state: Mapping[str, Any], on_warning: Callable[[str], object]
 ) -> None:
-    """Warn if the checkpoint `folder`, chosen for `path`, is an outdated average: it lacks the newest checkpoint or, if
-    it averages the best checkpoints, one of those. `state` is the state.json of `folder`."""
+    """Warn if the checkpoint `folder`, chosen for `path`, is an average without the newest checkpoint or, if the best
+    checkpoints were averaged, without one of the present best. `state` is the state.json of `folder`."""
     averaged = state.get("averaged_steps")
     run = owner_of(folder)
     candidates = run.best_paths() if state.get("averaged_best") else run.step_paths()[-1:]
@@ -293,7 +293,7 @@ def run_files(checkpoint: Path) -> tuple[Path, Path]:
 
 
 def task_of(state: Mapping[str, Any]) -> Task:
-    """Return the task of a checkpoint. Early versions did not store it; their checkpoints are for translation."""
+    """Return the task of a checkpoint. Early versions had only translation, and did not store the task."""
     name = state.get("task", "translation")
     if name not in [*TASKS]:  # not `in TASKS`, because a damaged state may contain a value that is not hashable
         got = f"a checkpoint of the task {name!r}"

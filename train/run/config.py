@@ -62,7 +62,7 @@ class RunConfig:
         UserError: A value is invalid. The message is one line, `table.key: expected ...; got ...; try ...`.
     """
 
-    model: Any = ModelSection()  # built with make_dataclass in run/keys.py, as DataSection is
+    model: Any = ModelSection()  # ModelSection and DataSection are built with make_dataclass
     data: Any = DataSection()
     train: TrainSection = TrainSection()
     search: SearchSection = SearchSection()
@@ -122,7 +122,7 @@ class RunConfig:
 
     @classmethod
     def from_dict(cls, tables: Mapping[str, Any], settings: Iterable[str] = (), source: str = "config") -> "RunConfig":
-        """Return the configuration of `tables`, as tomllib parses them, overridden by `settings`.
+        """Return the configuration in `tables` (table -> key -> value), with the changes in `settings`.
 
         The preset and the variant set defaults. If `settings` change the preset or the variant, values that equal the
         old defaults are replaced by the new ones. `source` is the name of the tables in messages.
@@ -219,9 +219,9 @@ class RunConfig:
         return [f"{table}.{f.name}" for (table, f, a), (_, _, b) in pairs if f.metadata["may_change"] and a != b]
 
     def check_frozen(self, original: Mapping[str, Any], source: Path, command: str = "resume") -> None:
-        """Raise UserError, naming the key, if a frozen key differs from `original`, the `frozen()` of the run.
+        """Raise UserError, naming the key, if a frozen key differs from `original`, the frozen keys of the run.
 
-        A key that `original` lacks gets the value that describes the older program, which did not have this key. If
+        A key that `original` lacks gets the value that matches the older program, which did not have the key. If
         model.position_rates is not set here, the run's value is accepted. In the message, `source` is the file of
         `original` and `command` is the command that requires equal keys.
         """
@@ -258,10 +258,10 @@ def default_of(table: str, f: Field[Any]) -> Any:
 
 
 def complete_frozen(frozen: Mapping[str, Any]) -> dict[str, Any]:
-    """Add to a run's `frozen()` the keys that are newer than the program that wrote it.
+    """Add the keys that are newer than the program version that wrote the `frozen` keys of a run.
 
-    Their values match the behavior of that program. Keys of [model] that the run did not set get the values of its
-    preset and variant.
+    The values of the added keys match the behavior of that version. Keys of [model] that the run did not set get the
+    values of its preset and variant.
     """
     keys = ((table, name, f) for table in SECTIONS for name, f in keys_of(table).items())
     defaults = {f"{table}.{name}": default_of(table, f) for table, name, f in keys if not f.metadata["may_change"]}
@@ -301,7 +301,7 @@ def checked_value(table: str, f: Field[Any], value: Any, source: str = "config")
         attempt = f"{f.name} = {digits}"
     elif value_type(f) is int and type(value) is float and value.is_integer() and fits(f, int(value)):
         attempt = f"{f.name} = {int(value)}"
-    elif f.metadata["is_path"] and isinstance(value, str):  # the path may come from another option
+    elif f.metadata["is_path"] and isinstance(value, str):  # the path may come from an option other than --set
         source, attempt = source.replace("--set", "path"), "renaming the file or folder, or using a link to it"
     elif f.default is None:
         attempt = f"leaving {f.name} out ({f.metadata['unset']})"
@@ -343,7 +343,7 @@ def suggest_setting(name: str, text: str, key: str | None) -> str:
 
 
 def describe_unit(name: str, key: str | None) -> str:
-    """Return a key ("" for None). If the user's `name` has another unit or meaning, add the meaning of the key."""
+    """Return `key`, or "" for None; if the user's `name` has another unit or meaning, add the meaning of the key."""
     if key is None or plain_name(name) not in OTHER_UNITS:
         return key or ""
     table, _, field_name = key.partition(".")
@@ -367,7 +367,7 @@ def parse_value(table: str, f: Field[Any], text: str) -> Any:
         value = document["value"] if len(document) == 1 else text
     except ValueError:
         value = text
-        for kind in (float, int):  # Python's syntax of numbers includes .1 and 5.
+        for kind in (float, int):  # unlike TOML, Python also accepts ".1" and "5."
             with suppress(ValueError):
                 value = kind(text)
     value = text if value_type(f) is str and not isinstance(value, str) else value
@@ -375,7 +375,7 @@ def parse_value(table: str, f: Field[Any], text: str) -> Any:
 
 
 def read_toml(text: str) -> dict[str, Any]:
-    """Parse TOML. Raises ValueError if it is invalid or too large."""
+    """Parse TOML. Raises ValueError for text that is invalid or too large."""
     if len(text) > MAX_BYTES or max(map(len, text.split("\n"))) > MAX_LINE:
         raise ValueError(f"more than {MAX_BYTES:,} bytes, or a line of more than {MAX_LINE:,} characters")
     try:

@@ -34,7 +34,7 @@ from train.run.replace import CHECKPOINT, existing_folder, finish_replacements, 
 from train.tasks.protocols import TextTokenizer
 
 MORE_CHECKPOINTS = "again after more updates, or a run with a smaller train.checkpoint_every"
-MAX_LISTED_RUNS = 5  # number of runs that a message lists
+MAX_LISTED_RUNS = 5  # maximum number of runs in a message
 CONTENTS = {*"config.toml tokenizer.json data checkpoints log.txt metrics.jsonl metrics.csv tensorboard".split()}
 RUN_HEADER = f"{HEADER} Written by a training run."  # the first line of config.toml in a run
 FILES = r"(config|tokenizer|log|metrics|meta)\.(toml|jsonl?|txt|csv)|lock|((src|tgt)\.)?(tokens|offsets)|left-out"
@@ -91,7 +91,7 @@ class RunFolder:
             with suppress(ValueError, RecursionError):
                 entry = parse_json(line)
                 if isinstance(entry, dict) and type(entry.get("step")) is int and isinstance(entry.get("kind"), str):
-                    json.dumps(entry, ensure_ascii=False).encode()  # raises ValueError for half of a surrogate pair
+                    json.dumps(entry, ensure_ascii=False).encode()  # half of a surrogate pair raises ValueError
                     if all(type(value) is not int or abs(value) < 2**63 for value in entry.values()):
                         yield line, entry
 
@@ -149,7 +149,7 @@ class RunFolder:
         if not resume or self.weights_only_paths() or not (has_arrays or self.config_file.exists()):
             raise self.already_exists_error(resume)
         if self.config_file.exists():
-            self.load_config()  # raises UserError, which names the line
+            self.load_config()  # if the file is invalid, the UserError names the line
 
     def already_exists_error(self, resume: bool = False) -> UserError:
         """Return the error for a path that is not a new run folder or, with `resume`, not a run."""
@@ -204,7 +204,7 @@ class RunFolder:
                     raise
         finally:
             if missing and self._is_same_folder(status):
-                with suppress(OSError):  # the folder is not empty, so it stays
+                with suppress(OSError):  # a folder that is not empty stays
                     self.path.rmdir()
 
     def _is_same_folder(self, status: os.stat_result | None) -> bool:

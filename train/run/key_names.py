@@ -94,7 +94,7 @@ OTHER_NAMES = {
     "train.patience": "early_stop early_stopping early_stopping_patience",
     "train.log_every": "log_interval logging_freq logging_steps report_every disp_freq",
     "train.tensorboard": "tensorboard_logdir tensorboard_log_dir",
-    "": "test train_normalization",  # otherwise they would match data.text and model.normalization
+    "": "test train_normalization",  # without this entry, they would match data.text and model.normalization
     "search.beam": "beams beam_size beam_width generation_num_beams",
     "search.alpha": "beam_alpha length_penalty lenpen",
     "search.rule": "full_beam finish_in_beam stop_at_beam stop_early",
@@ -108,7 +108,7 @@ OTHER_UNITS = frozenset(
     "bsz mini_batch per_device_train_batch_size no_scale_embedding l2 search_max_length max_output_length "
     "max_new_tokens generation_max_length max_len_a validate_interval save_interval lenpen length_penalty".split()
 )
-CUTOFF = 0.85  # minimum similarity of a misspelling; min_length and max_length have 0.8, but are different keys
+CUTOFF = 0.85  # minimum similarity of a misspelling; the different keys min_length and max_length have 0.8
 KEY_LIST = "`npx-transformer info base --config`, which prints every key"
 
 
@@ -123,7 +123,7 @@ def plain_name(name: str) -> str:
 
 
 def resolve_name(name: str) -> str | None:
-    """Return the `table.key` with this name or synonym, "" if it is known to have no counterpart, or None.
+    """Return the `table.key` with this name or synonym, "" for a name without a counterpart, None for an unknown one.
 
     Raises UserError for "optimizer" and "optim", because there is no choice of optimizers.
     """
@@ -156,7 +156,7 @@ def misspelled(word: str, names: Collection[str]) -> list[str]:
 
 
 def deletions(word: str) -> set[str]:
-    """Return a word and its variants with one letter left out. If two words differ by one letter, the sets overlap."""
+    """Return a word and its variants without one letter. The sets of two words that differ by one letter overlap."""
     return {word, *(word[:i] + word[i + 1 :] for i in range(len(word)))}
 
 
@@ -164,7 +164,7 @@ def with_search_rule(entries: Mapping[str, Any]) -> Mapping[str, Any]:
     """Return a table [search] with `rule` instead of the three keys that earlier versions had for it.
 
     If the table also has `rule`, lacks `full_beam`, or one of the three is not a boolean, it is returned unchanged, so
-    these keys are reported as unknown. Stopping at the beam without finishing in it has no rule and becomes "fairseq".
+    these keys are reported as unknown. `stop_at_beam` without `finish_in_beam` has no rule and becomes "fairseq".
     """
     names = ("full_beam", "finish_in_beam", "stop_at_beam")
     full_beam, finish_in_beam, stop_at_beam = (entries.get(name, False) for name in names)

@@ -378,8 +378,8 @@ PRESET_TRAIN: dict[str, dict[str, Any]] = {
 }
 # The values of [data] that suit a preset: a small model trains on a small text.
 PRESET_DATA: dict[str, dict[str, Any]] = {"tiny": {"vocab_size": 8000}}
-# Choosing a preset or variant resets these keys to its values in PRESET_TRAIN, PRESET_DATA and VARIANTS. A key without
-# such a value gets its default.
+# Choosing a preset or variant resets these keys to the values in PRESET_TRAIN, PRESET_DATA and VARIANTS or, for keys
+# without such a value, to their defaults.
 RESET_KEYS: dict[str, tuple[str, ...]] = {
     "data": ("vocab_size",),
     "train": (

@@ -115,7 +115,7 @@ def tensorboard_copy(folder: Path, entries: Iterable[Entry]) -> Iterator[MetricC
     from tensorboard.summary.writer.record_writer import RecordWriter
 
     def seconds(entry: Entry) -> float:
-        with suppress(KeyError, TypeError, ValueError):  # a line that another program has written
+        with suppress(KeyError, TypeError, ValueError):  # another program may have written the line
             return datetime.strptime(entry["time"], "%Y-%m-%dT%H:%M:%S%z").timestamp()
         return 0.0
 

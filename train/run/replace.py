@@ -4,8 +4,8 @@ Another user with access to a run can replace the folder `checkpoints` with a li
 checked just before a folder in it is created or removed, so only a link made in the next microseconds is missed.
 
 There is no portable call that exchanges two folders, so `replace_folder` renames the old folder to a hidden name, then
-renames the new one to the target, and removes the old one last. In between, `existing_folder` finds the old one under
-the hidden name.
+renames the new one to the target, and removes the old one last. Between the two renames, `existing_folder` finds the
+old folder under the hidden name.
 """
 
 import os

@@ -17,7 +17,7 @@ from train.run.state import RunState
 from train.tasks import TASKS
 from train.tasks.protocols import TextTokenizer
 
-# Training has diverged if the loss exceeds that of uniform probabilities by this factor; it is below 2 before training.
+# Training has diverged if loss / (loss of uniform probabilities) is above this; before training, the ratio is below 2.
 DIVERGENCE_FACTOR = 5
 
 

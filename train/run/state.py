@@ -34,14 +34,14 @@ class RunState:
     """
 
     step: int = checked_field(COUNT)  # number of updates
-    epoch: int = checked_field(COUNT)  # epoch of the next micro-batch, from 0
+    epoch: int = checked_field(COUNT)  # epoch of the next micro-batch, counted from 0
     index: int = checked_field(COUNT)  # index of the next micro-batch within its epoch
     # version of the order of batches (text/batches.py)
     batch_order: int = checked_field(Range(int, f"[1, {ORDER_VERSION}]"), ORDER_VERSION)
-    logged_epoch: int = checked_field(COUNT, key="in_epoch")  # epoch of the last micro-batch, from 1
+    logged_epoch: int = checked_field(COUNT, key="in_epoch")  # epoch of the last micro-batch, counted from 1
     tokens: int = checked_field(COUNT)  # tokens trained on, without padding
     seconds: float = checked_field(NONNEGATIVE, 0.0)  # seconds in updates, without validation and writing
-    network: float = checked_field(NONNEGATIVE, 0.0)  # those seconds in which all ranks waited for the network
+    network: float = checked_field(NONNEGATIVE, 0.0)  # the part of `seconds` in which all ranks waited for the network
     valid_step: int = checked_field(COUNT, key="validated")  # step of the last validation
     # the lowest validation loss, or the loss of the validation with the best score
     best_loss: float | None = checked_field((NUMBER, None), None)
@@ -55,13 +55,13 @@ class RunState:
     window_tokens: int = checked_field(COUNT)  # tokens trained on
     window_seconds: float = checked_field(NONNEGATIVE, 0.0)
     window_network: float = checked_field(NONNEGATIVE, 0.0)
-    # The number of updates, up to the present one, that were skipped in a row because of a non-finite loss or gradient.
+    # The number of consecutive updates, up to now, that were skipped because of a non-finite loss or gradient.
     skipped: int = checked_field(COUNT)
-    all_skipped: int = checked_field(COUNT)  # number of skipped updates in the complete run
+    all_skipped: int = checked_field(COUNT)  # number of skipped updates since the start of the run
 
     @classmethod
     def read(cls, content: Any, step: int) -> "RunState":
-        """Return the state of the checkpoint of `step`. Raises ValueError (a one-line message) if it is invalid."""
+        """Return the state in `content`, written at `step`. Raises ValueError, with one line, for invalid content."""
         by_key = {f.metadata["key"] or f.name: f for f in fields(cls)}
         schema: Schema = {key: f.metadata["kind"] for key, f in by_key.items()}
         if isinstance(content, Mapping):

@@ -37,9 +37,9 @@ class WorkShare(NamedTuple):
 def balance(tokens: Sequence[int], ranks: int) -> list[list[int]]:
     """Return the indices of each rank's micro-batches, in ascending order. All ranks get similar numbers of tokens.
 
-    The micro-batches are assigned in descending order of size. Each goes to the rank that has the fewest tokens so far;
-    of several such ranks, it goes to one with the fewest micro-batches. The largest load is at most 4/3 of the optimum
-    (Graham, 1969).
+    The micro-batches are assigned in descending order of size. The next one always goes to the rank that has the
+    fewest tokens so far; of several such ranks, to one with the fewest micro-batches. The largest load is at most 4/3
+    of the optimum (Graham, 1969).
     """
     loads = [0] * ranks
     shares = [list[int]() for _ in range(ranks)]

@@ -21,7 +21,7 @@ class LocalGradients:
     """The gradient of a model that a single process trains. `GradientReducer` inherits from this class."""
 
     is_sharded = False  # whether each rank updates only its own shard
-    has_sent = False  # whether a part has been sent, after which the gradient cannot be recomputed
+    has_sent = False  # whether a part of the gradient has been sent, so that it is too late to recompute it
     # The backward pass calls this function with each leaf whose gradient is complete.
     on_leaf_done: Callable[[Tensor], object] | None = None
 
