@@ -167,7 +167,7 @@ def rejects_parameters(problem: Problem) -> bool:
         output, _ = problem.output_and_leaves(require=range(first, first + len(problem.parameters)))
         if output.requires_grad:
             output.backward(npx.ones_like(output.data))
-    except RuntimeError:  # from the engine, which validates gradients
+    except RuntimeError:  # raised when the engine validates gradients
         return True
     except REJECTIONS:
         pass
