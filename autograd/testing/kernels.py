@@ -127,10 +127,10 @@ class Outcome(NamedTuple):
 
 
 class KernelExpected(NamedTuple):
-    """The outcome of the reference for given values and a gradient g of the output (None without a gradient)."""
+    """The outcome of the reference for given values and a gradient g of the output."""
 
     values: Values
-    g: Any
+    g: Any  # None if there is no gradient
     outcome: Outcome
 
 

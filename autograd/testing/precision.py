@@ -188,7 +188,7 @@ def accuracy_in_16_bits(expected: Expected, dtype: str) -> None:
                 failure = failure_in_16_bits(expected, dtype, double, single, changes)
                 if failure is None:
                     return
-    except (AttributeError, RuntimeError, GradientError, *REJECTIONS):  # one cause is a gradient in a wider dtype
+    except (AttributeError, RuntimeError, GradientError, *REJECTIONS):  # for example, for a gradient in a wider dtype
         return
     if failure is not None:
         raise failure

@@ -124,7 +124,7 @@ def aliased_inputs(expected: Expected) -> None:
     try:
         copies = Expected.evaluate(problem.with_arrays([a.copy() for a in arrays]), expected.c)
         output, leaves = problem.with_arrays(arrays).output_and_leaves()
-    except (CheckError, *REJECTIONS):  # equal inputs are outside the domain
+    except (CheckError, *REJECTIONS):  # the function may reject equal inputs
         return
     gradients = copies.problem.protected_gradients(output, leaves, expected.c)
     condition = "for one array passed as several inputs as for copies of it"

@@ -14,7 +14,7 @@ from autograd.testing.reproduction import is_importable
 from npx import Array
 
 Gradients = Sequence[Array | None]
-# Maps the gradients of the outputs to the gradients of the flat list of arguments.
+# Maps the gradients of the outputs to those of the arguments; both are flat lists.
 Backward = Callable[[list[Array | None]], Gradients]
 # Turns the flat list of arguments into (positional arguments, options).
 Call = Callable[[list[Any]], tuple[tuple[Any, ...], dict[str, Any]]]

@@ -13,7 +13,7 @@ import npx
 np = npx.host
 Function = Callable[..., Any]
 
-# The primitives: each function takes the arguments and parameters of the JAX primitive in `PRIMITIVES` below.
+# Each of these functions implements a JAX primitive, with its arguments and parameters; see `PRIMITIVES` below.
 
 
 def divide(a: Any, b: Any) -> Any:
