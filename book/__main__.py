@@ -16,7 +16,7 @@ from book.files import MY, ROOT, Exercise, exercises, first_problem, shown
 
 WALL_PER_CPU = 6  # allowed wall-clock seconds per CPU second, high enough for a busy machine
 LIMIT = 20.0  # seconds of CPU time for all stages of an answer
-REQUIRED = ("numpy", "threadpoolctl", "tokenizers")  # packages that may be missing in a Python outside the environment
+REQUIRED = ("numpy", "threadpoolctl", "tokenizers")  # a Python outside `.venv` may lack these packages
 DONE = ".done.json"  # this file in `my/` maps each finished exercise to the hash of the accepted answer
 
 

@@ -73,7 +73,7 @@ def pair(module: Any, name: str, *args: Any) -> tuple[Any, Callable[[Any], Any]]
 
 
 def gradients(vjp: Callable[[Any], Any], g: Any, number: int) -> tuple[Any, ...]:
-    """Return the gradients of a vjp for g. Raises Rejected unless there are `number` of them."""
+    """Return the gradients of a vjp for g. Raises Rejected unless the vjp returns `number` gradients."""
     result = vjp(g)
     if not isinstance(result, tuple) or len(result) != number:
         raise Rejected(f"expected the vjp to return a tuple of {number}, a gradient for each input; got {kind(result)}")
@@ -130,8 +130,9 @@ def operation(
 ) -> list[Stage]:
     """Return the stages of an operation `name`; `right(*args)` returns its correct output and vjp.
 
-    `edges` and `drawn` yield its arguments. The gradients of the first `differentiated` arguments are checked.
-    `explain` describes a wrong gradient; by default, the description names the inputs whose gradients are right.
+    `edges` and `drawn` yield tuples of arguments of the operation. The gradients of the first `differentiated`
+    arguments are checked. `explain` describes a wrong gradient; by default, the description names the inputs whose
+    gradients are right.
     """
 
     def both(seed: int) -> Iterator[tuple[Any, ...]]:

@@ -133,7 +133,7 @@ def numbers(case: tuple[Any, ...]) -> int:
 
 
 def has_floats(x: Any) -> bool:
-    """Return whether a case contains floats; its integers are then only positions."""
+    """Return whether a case contains floats; if so, its integers are only positions."""
     inside = x.values() if isinstance(x, dict) else x if isinstance(x, (list, tuple)) else ()
     return isinstance(x, (float, np.ndarray)) or any(map(has_floats, inside))
 
@@ -182,7 +182,7 @@ def folded(line: str, label: str = "", max_lines: int = 6) -> list[str]:
 
 
 def wrapped(line: str, indent: str = "") -> list[str]:
-    """Wrap a sentence into lines; they keep its indentation."""
+    """Wrap a sentence into lines with the same indentation."""
     indent += line[: len(line) - len(line.lstrip())]
     line, lines = line.strip(), [indent]
     for word in line.split(" "):

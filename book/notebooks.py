@@ -67,7 +67,7 @@ def prose(exercise: Exercise, text: str) -> list[dict[str, Any]]:
 
 
 def executed(exercise: Exercise) -> dict[str, Any]:
-    """Return a chapter as a notebook with its outputs. Raises PageError if they differ from the chapter's."""
+    """Return a chapter as a notebook with its outputs. Raises PageError if these outputs differ from the chapter's."""
     import nbformat
     from nbclient import NotebookClient
     from traitlets.config import Config

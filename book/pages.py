@@ -65,7 +65,7 @@ class Page:
                 quoted(self.where(block), block.code, ROOT / block.source)
 
     def run(self) -> list[tuple[Block, str]]:
-        """Run the Python blocks and return each with its output. Raises PageError if one raises."""
+        """Run the Python blocks and return each with its output. Raises PageError if a block raises an exception."""
         scope: dict[str, Any] = {"__name__": self.path.stem}
         results = []
         for block in self.blocks:

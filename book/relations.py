@@ -18,7 +18,7 @@ class Pair(NamedTuple):
         yours, right: the wrong part of the learner's result, and the same part of the right result.
         doubled: the learner's part for an incoming gradient twice as large; None if there is no incoming gradient.
         all_yours, all_right: the complete results.
-        rows: the right part for only the first row of the incoming gradient, and for only the last; empty for one row.
+        rows: the right parts for the first and the last row of the incoming gradient; empty if there is only one row.
     """
 
     yours: Any

@@ -19,7 +19,7 @@ from book.slip_variants import variants
 
 FILE = "<slip>"
 MAX_LINES = 50_000  # a slip that executes more lines is stopped, because it may have made a loop endless
-MAX_WIDTH = 64  # characters of a quoted expression
+MAX_WIDTH = 64  # maximum width of a quoted expression, in characters
 EXPRESSIONS = (ast.expr, ast.keyword, ast.comprehension)
 
 

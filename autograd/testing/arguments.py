@@ -18,8 +18,8 @@ class Arguments:
     """The arguments of one call.
 
     Attributes:
-        values: a flat list of the positional arguments and the options that contain floating-point arrays. A list,
-            tuple or dict that contains such arrays is replaced by its items.
+        values: a flat list of all positional arguments, followed by those options that contain floating-point arrays.
+            A list, tuple or dict with floating-point arrays is replaced by its items.
         names: the name of each value, such as `input 0`, `input 1['gain']` or `option scale`.
     """
 
@@ -33,7 +33,7 @@ class Arguments:
         self.values = [on_device(x.data if isinstance(x, Tensor) else x) for _, x in leaves]
 
     def require_options(self, check: Callable[..., Any], function: Callable[..., Any]) -> None:
-        """Raise TypeError if `function` requires an option that has the name of an option of the check.
+        """Raise TypeError if `function` requires an option with the same name as an option of the check.
 
         The check would take a value passed by that name, and the function would never receive it.
         """

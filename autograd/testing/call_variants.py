@@ -54,7 +54,7 @@ def copied_to_device(value: Any, layout: str = "given") -> Any:
 
 
 def with_layout_or_broadcast(x: Array, layout: str) -> Array:
-    """Return x in the given memory layout. Only the layouts in `BROADCAST` change its values."""
+    """Return x in the given memory layout. Only the layouts in `BROADCAST` change the values."""
     if layout in BROADCAST and x.ndim:
         return npx.broadcast_to(x[(slice(0, 1),) * (x.ndim if layout == BROADCAST[0] else 1)], x.shape)
     if layout in (*BROADCAST, "given"):

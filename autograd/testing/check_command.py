@@ -56,7 +56,7 @@ class Outcome:
 
 
 def load(name: str) -> ModuleType:
-    """Import a module by its dotted name or the path of its file. Raises UsageError if that fails."""
+    """Import a module by its dotted name or the path of its file. Raises UsageError if the import fails."""
     path = Path(name).resolve()
     is_path = name.endswith(".py")
     if is_path and not path.is_file():
@@ -75,7 +75,7 @@ def load(name: str) -> ModuleType:
 def select(target: str) -> list[CustomGradient]:
     """Return the custom gradients of `MODULE`, or the one that `MODULE:NAME` names.
 
-    Raises UsageError if there is none.
+    Raises UsageError if the module has no such gradient.
     """
     module_name, _, name = target.partition(":")
     module = load(module_name)

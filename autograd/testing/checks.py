@@ -120,11 +120,11 @@ def operation_problem(operation: Callable[..., Tensor], arguments: Arguments, se
     """Return the problem of `check_operation`.
 
     Args:
-        settings: options of `check_operation` for the line that reproduces a failure; None stands for a default.
+        settings: the options to repeat in the line that reproduces a failure; options that are None are omitted.
     """
     name = f"check_operation: {getattr(operation, '__name__', type(operation).__name__)}"
     given = {k: v for k, v in settings.items() if v is not None}
-    if getattr(settings["reference"], "__name__", "") == "<lambda>":  # cannot be imported; the caller must define it
+    if getattr(settings["reference"], "__name__", "") == "<lambda>":  # a lambda cannot be imported
         given["reference"] = Placeholder("reference")
 
     def call(values: list[Any]) -> Any:

@@ -15,7 +15,7 @@ from autograd.testing.problem import Problem
 from autograd.testing.report import REJECTIONS, GradientError
 from npx import Array
 
-MAX_NEIGHBORS = 36  # a full rotation of the ranks of 36 entries takes 36 neighbors
+MAX_NEIGHBORS = 36  # with 36 rotations of the ranks, each of 36 entries takes every rank
 DISTANCE = 1e-6  # distance of the farthest neighbor, relative to the largest magnitude of each array
 JUMPS = 1e-3, 1e-5, 1e-7  # distances at which a jump of the function must persist
 ROUNDING = 1e-10  # relative to the largest output; smaller jumps may be rounding errors
@@ -52,7 +52,7 @@ class Neighborhood:
         Args:
             numerical: the numerical derivative at this point.
         """
-        for kind in ("nearby", "scattered", "aligned"):  # computed only if the previous kinds are inconclusive
+        for kind in ("nearby", "scattered", "aligned"):  # later kinds of points are computed only if needed
             points = getattr(self, kind)
             slopes = [slope for slope in self.slopes(direction, points) if npx.isfinite(slope)]
             low = min(slopes, default=0.0)
@@ -74,7 +74,7 @@ class Neighborhood:
         """Return whether the numerical derivatives at two neighboring points equal `analytic`.
 
         Both must be much closer to `analytic` than to `numerical`. Otherwise a slightly wrong gradient of a smooth
-        function would pass, because the neighbors' derivatives equal `numerical` and `analytic` is close to them.
+        function would pass, because `analytic` is close to `numerical` and to the derivatives at the neighbors.
         """
         for arrays, _ in points[:2]:
             neighboring = self.numerical_slope(direction, arrays)
@@ -131,8 +131,8 @@ class Neighborhood:
     def aligned(self) -> Points:
         """Neighboring points that differ from this point only in entries whose gradient is not 0.
 
-        For the eigenvalues of a matrix of zeros, any eigenbasis gives a defensible gradient. If this gradient has
-        zeros, it is the gradient at neighbors that have zeros in the same places, and random neighbors have no zeros.
+        For the eigenvalues of a matrix of zeros, any eigenbasis gives a defensible gradient. A gradient with
+        zeros occurs only at neighbors with zeros at the same positions, and random neighbors have no zeros.
         """
         counts = [int((g != 0).sum()) for g in self.at_point]  # nonzero entries of each gradient
         if not 0 < sum(counts) < sum(g.size for g in self.at_point):
@@ -179,8 +179,8 @@ class Neighborhood:
         """Return whether the function jumps at this point.
 
         If some outputs depend on the moved entries, only those count. The function is evaluated along the direction
-        itself, and along lines to neighboring points on which all arrays move, or a single one. One line is not
-        enough: x ** y is continuous along most lines through (0, 0), but 0 ** y jumps.
+        itself and along lines to neighboring points; on such a line, either all arrays move or a single one. One line
+        is not enough: x ** y is continuous along most lines through (0, 0), but 0 ** y jumps.
         """
         y0 = self.values({}, 0.0)
         min_jump = ROUNDING * float(abs(y0[npx.isfinite(y0)]).max(initial=0.0))

@@ -39,7 +39,7 @@ class DeclaredGradient:
         self.reason = expect if isinstance(expect, str) else f"{getattr(expect, '__name__', 'a function')}(g, *inputs)"
 
     def compare(self, problem: Problem, seed: int) -> Expected:
-        """Compare the gradient with the declared one for several incoming gradients; return results for the first."""
+        """Compare the gradient with the declared one for several incoming gradients; return the first results."""
         arrays = [npx.to_host(a).copy() for a in problem.arrays]
         problem = problem.with_arrays(arrays)
         y = npx.to_host(problem.output_and_leaves([npx.from_host(a.copy()) for a in arrays])[0].data).copy()

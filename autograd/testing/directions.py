@@ -150,8 +150,8 @@ class Directions:
         """Return the verdict `right` if one short step along a direction confirms the gradient, else None.
 
         For a right gradient, this saves most of the calls. The rounding error is assumed to be minimal, because more
-        noise would widen the accepted range. The weights are random, so the errors of the outputs add like independent
-        ones. Where the function is not smooth, the result is None.
+        noise would widen the accepted range. The weights of the outputs are random, so the errors are combined as if
+        they were independent. Where the function is not smooth, the result is None.
         """
         analytic, scale = self.analytic_along(direction)
         changed = npx.zeros_like(scale.y0, dtype="bool")
@@ -194,8 +194,8 @@ class Directions:
     def rounding_error_along(self, direction: Direction) -> float:
         """Return how much the analytic derivative along a direction changes if the inputs are rounded.
 
-        This is 0 unless the output loses digits to rounding as well (for example, when a linear system is nearly
-        singular), because a gradient must be as accurate as its output. Large changes come from broken ties and are
+        The result is 0 unless the output also loses digits to rounding, as in the solution of a nearly singular linear
+        system, because the gradient must be as accurate as the output. Large changes come from broken ties and are
         ignored.
         """
         if self.output_rounding <= 1e3 * EPS[self.scale.dtype]:

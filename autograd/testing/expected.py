@@ -73,7 +73,7 @@ def close(a: Array, b: Array, tolerance: float, scale: float = 0.0) -> bool:
     Non-finite values must be the same in both.
 
     Args:
-        scale: the tolerance is relative to at least this magnitude.
+        scale: replaces the largest magnitude of a if that is smaller.
     """
     if a.shape != b.shape:
         return False

@@ -26,10 +26,10 @@ from autograd.testing.reproduction import reproduction
 from npx import Array
 
 MAX_ENTRIES = 1500  # up to this many entries, each is perturbed separately
-SAMPLED_ENTRIES = 12  # entries to perturb separately if there are more
+SAMPLED_ENTRIES = 12  # entries to perturb separately if there are more than MAX_ENTRIES
 DIRECTIONS = 3  # random directions through all arrays, in addition to sampled entries
-CHUNK = 16  # entries of a large array that are perturbed together first
-# Indices of two random directions, different from those in `check_directions` and directions.py.
+CHUNK = 16  # number of entries of a large array that are first perturbed together
+# These indices select random directions that neither `check_directions` nor directions.py uses.
 ALL_ENTRIES, CHUNKS = 10**6 + 2, 10**6 + 3
 MAX_CONFIRMED = 3  # wrong entries to confirm in full; the rest get a quick estimate for the printed table
 

@@ -44,7 +44,7 @@ def referenced_objects(subject: Any) -> Iterator[Any]:
 
 
 def random_state(subject: Any) -> tuple[Callable[[], None], Callable[[], bool]]:
-    """Return a function that restores every random generator, and one that returns whether any has been used."""
+    """Return a function that restores every random generator, and one that returns whether a generator was used."""
     sources: list[tuple[Callable[[], Any], Callable[[Any], None]]] = [
         (npx.host.random.get_state, npx.host.random.set_state),
         (random.getstate, random.setstate),
@@ -138,7 +138,7 @@ def cast_buffers(layer: Any, dtype: Any) -> None:
         for module in (layer.modules() if hasattr(layer, "modules") else ())
         for name, value in vars(module).items()
         if isinstance(array := value.data if isinstance(value, Tensor) else value, npx.ndarray)
-        and array.dtype != dtype  # the dtypes are compared first, because `name` is slow
+        and array.dtype != dtype  # the dtypes are compared first, because `dtype.name` is slow
         and array.dtype.name in ("float32", "float64")
     ]
     parameters = {id(p) for _, p in layer.named_parameters()} if other_arrays else set()

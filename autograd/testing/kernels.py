@@ -29,8 +29,8 @@ from npx.dispatch import compare, copy_arrays, map_arrays
 
 BLOCK_SIZES = THREAD_COUNTS = (1, 2, 3)
 MAX_BLOCKS = 1000  # maximum number of blocks of an array; larger arrays get larger blocks
-MANY_ROWS, MANY_NUMBERS = 2100, 150_000  # maximum size of the call in `check_many_rows`
-FACTORS = 2.0**20, 2.0**-20, 0.0  # factors on the gradient of the output; powers of two are exact
+MANY_ROWS, MANY_NUMBERS = 2100, 150_000  # maximum number of rows and of numbers in `check_many_rows`
+FACTORS = 2.0**20, 2.0**-20, 0.0  # multiply the gradient of the output; powers of two cause no rounding
 np = npx.host
 
 
@@ -111,26 +111,26 @@ def is_available(device: str) -> bool:
 
 
 class Forward(NamedTuple):
-    """The output of a forward call, the values it saved (None without a gradient), and the arguments after the call."""
+    """The output of a forward call, the saved values, and the arguments after the call."""
 
     y: Any
-    saved: Any
+    saved: Any  # None if there is no gradient
     arguments: Any
 
 
 class Outcome(NamedTuple):
-    """The output of a call, its arguments after the call, and a pair (gradients, options after the call), or None."""
+    """The output of a call, the arguments after the call, and the gradients."""
 
     y: Any
     arguments: Any
-    gradients: Any
+    gradients: Any  # a pair (gradients, options after the backward call), or None if there is no gradient
 
 
 class KernelExpected(NamedTuple):
-    """The outcome of the reference for given values and a gradient g of the output (None without a gradient)."""
+    """The outcome of the reference for given values and a gradient g of the output."""
 
     values: Values
-    g: Any
+    g: Any  # None if there is no gradient
     outcome: Outcome
 
 
@@ -170,7 +170,7 @@ class KernelCheck:
     # Evaluation
 
     def forward(self, key: tuple[str, str] | None, arguments: Any) -> Forward:
-        """Run a version (the reference if `key` is None) on a pair of positional and named arguments."""
+        """Run a version (the reference if `key` is None); `arguments` is a pair (positional, named)."""
         args, named = arguments
         result = self.kernel.run(key, *args, **named)
         if self.kernel.grad is None:
@@ -179,7 +179,7 @@ class KernelCheck:
         return Forward(y, None if saved.values is None else saved, arguments)
 
     def gradients(self, call: Forward, expected: KernelExpected, layout: str = "given") -> Any:
-        """Return (gradients, options after the call), for the gradient of the output in the given layout.
+        """Return (gradients, options after the call); the gradient of the output has the given layout.
 
         Kernels may write to the arrays in the options, so these get the same layout only if it permits writing.
         """
@@ -218,7 +218,7 @@ class KernelCheck:
         return expected if is_finite(expected.outcome) or not is_finite(self.values) else None
 
     def with_rows(self, expected: KernelExpected, times: int) -> KernelExpected | None:
-        """Return `derived` for repeated rows; None unless each result keeps its shape or has `times` times the rows."""
+        """Return `derived` for repeated rows; None unless each result has as many rows as before or `times` as many."""
         longer = self.derived(with_repeated_rows(self.values, times))
         if longer is None:
             return None
@@ -256,7 +256,7 @@ class KernelCheck:
         compare(name, reference.y, outcome.y)
         triples = zip(*map(arrays_in, (expected.values[:2], reference.arguments, outcome.arguments)), strict=True)
         for i, (before, by_reference, after) in enumerate(triples):
-            is_result = differ(before, by_reference)  # written by the reference too: not a mutation
+            is_result = differ(before, by_reference)  # the reference also writes to this argument
             with reported_as("" if is_result else "no mutation", name):
                 compare(f"{name}, argument {i} after the call", by_reference, after)
         compare(f"{self.grad_name}, {condition}", reference.gradients, outcome.gradients)

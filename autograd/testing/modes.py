@@ -27,7 +27,7 @@ def check_return_to_mode(expected: Expected, others: Sequence[tuple[Action, Expe
     """Check that a layer that returns to a mode gives the same results as before.
 
     Args:
-        others: pairs of an action, which enters another mode, and the call to make in that mode (None: no call).
+        others: pairs of a function that enters another mode, and the results of a problem to call then, or None.
     """
     enter()
     expected.problem.output_and_leaves([npx.from_host(npx.to_host(a).copy()) for a in expected.problem.arrays])

@@ -62,7 +62,7 @@ def find_module(name: str) -> Path:
 
 
 def default_tests(file: Path) -> list[str]:
-    """Return the test files in the folder of the module and in ./tests that import it."""
+    """Return the test files that import the module, from its folder and from ./tests."""
     name = file.parent.name if file.stem == "__init__" else file.stem
     candidates = {*file.parent.glob("*.py"), *Path("tests").resolve().rglob("*.py")}
     tests = [path for path in sorted(candidates) if path.stem.startswith("test_") or path.stem.endswith("_test")]
@@ -260,8 +260,9 @@ def mutate(arguments: list[str]) -> int:
 def main(arguments: list[str]) -> int:
     """Run the command line; print one line on stderr for wrong usage, and nothing for Ctrl-C."""
     try:
-        previous = signal.signal(signal.SIGTERM, signal.default_int_handler)  # kills the test processes, as Ctrl-C does
-    except ValueError:  # not in the main thread
+        # SIGTERM then kills the test processes, as Ctrl-C does.
+        previous = signal.signal(signal.SIGTERM, signal.default_int_handler)
+    except ValueError:  # only the main thread can set signal handlers
         previous = None
     try:
         return mutate(arguments)

@@ -20,9 +20,9 @@ from typing import NamedTuple
 import npx
 from npx import Array
 
-STEP = {"float32": 6e-2, "float64": 1e-3}  # relative to the largest magnitude of each array
-RTOL = {"float32": 2e-2, "float64": 1e-6}  # relative to the larger of the two derivatives
-FLOOR = {"float32": 1e-4, "float64": 1e-9}  # relative to the outputs; smaller derivatives count as 0
+STEP = {"float32": 6e-2, "float64": 1e-3}  # first step, relative to the largest magnitude of each array
+RTOL = {"float32": 2e-2, "float64": 1e-6}  # tolerance, relative to the larger of the two derivatives
+FLOOR = {"float32": 1e-4, "float64": 1e-9}  # derivatives below this fraction of the outputs count as 0
 EPS = {"float32": 1.2e-7, "float64": 2.2e-16}
 WIDE = 1e-3  # a bound above this fraction of the derivative is too wide to confirm it
 LEVELS = 7  # maximum number of step sizes to try

@@ -18,8 +18,8 @@ class NarrowDtype(NamedTuple):
     Attributes:
         rule: a key of `RULES`.
         eps: the unit of rounding.
-        fraction, factor: the accepted difference, as a fraction of the largest entry plus a multiple of the change that
-            rounding the inputs causes.
+        fraction, factor: the accepted difference is `fraction` times the largest entry plus `factor` times the change
+            that rounding the inputs causes.
     """
 
     rule: str
@@ -50,7 +50,7 @@ def float64_precision(expected: Expected) -> None:
     if {x.dtype.name for x in (*arrays, *results)} != {"float64"}:
         return
     largest = max(1.0, *(float(abs(a[npx.isfinite(a)]).max(initial=0.0)) for a in (*arrays, expected.y)))
-    rounding = [npx.host.full(expected.y.shape, 2e-14 * largest, "float64")]  # at least the error of 1 + tiny
+    rounding = [npx.host.full(expected.y.shape, 2e-14 * largest, "float64")]  # includes the rounding error of 1 + tiny
     term_size = float(abs(expected.c).max(initial=0.0))  # terms of this size may cancel
     rounding += [
         npx.host.full(g.shape, 1e-13 * float(abs(g).max(initial=term_size)), "float64") for g in expected.gradients
@@ -69,9 +69,9 @@ def float64_precision(expected: Expected) -> None:
             y, gradients = neighbor.output_and_gradients(expected.c)
             rates.append([(new - old) / t for new, old in zip((y, *gradients), results, strict=True)])
         for k, (small, middle, large, error) in enumerate(zip(*rates, rounding, strict=True)):
-            is_straight = abs(large - middle) <= 0.3 * abs(large)  # finite and not at an extremum
+            is_straight = abs(large - middle) <= 0.3 * abs(large)  # False for non-finite rates and at an extremum
             is_resolved = npx.isfinite(small) & is_straight & (abs(large) * 1e-10 > error)
-            is_too_small = is_resolved & (abs(small) < 0.5 * abs(large))  # at a tie, the change is too large instead
+            is_too_small = is_resolved & (abs(small) < 0.5 * abs(large))  # at a tie, `small` is too large instead
             changes_in_steps[k] &= bool(is_resolved.any() and is_too_small.sum() > 0.5 * is_resolved.sum())
     for label, in_steps in zip(result_labels(expected), changes_in_steps, strict=True):
         if in_steps:
@@ -89,8 +89,8 @@ def float32_accuracy(
 
     Args:
         has_domain: whether a domain is declared; float32 results must then be finite within it.
-        typical_sizes: typical sizes of output and gradients. Smaller results get the same accepted difference as
-            results of these sizes.
+        typical_sizes: the magnitudes of the output and the gradients at the given inputs. A smaller result gets the
+            same accepted difference as a result of this magnitude.
         factor: multiplies the accepted difference.
 
     Returns False if no comparison was possible.
@@ -188,7 +188,7 @@ def accuracy_in_16_bits(expected: Expected, dtype: str) -> None:
                 failure = failure_in_16_bits(expected, dtype, double, single, changes)
                 if failure is None:
                     return
-    except (AttributeError, RuntimeError, GradientError, *REJECTIONS):  # one cause is a gradient in a wider dtype
+    except (AttributeError, RuntimeError, GradientError, *REJECTIONS):  # for example, for a gradient in a wider dtype
         return
     if failure is not None:
         raise failure

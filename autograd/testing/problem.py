@@ -135,7 +135,7 @@ class Problem:
         if output.requires_grad:
             try:
                 output.backward(npx.from_host(c.copy()))
-            except (RuntimeError, *REJECTIONS) as error:  # from the engine, which validates gradients, or from the vjp
+            except (RuntimeError, *REJECTIONS) as error:  # raised when the engine validates gradients, or by the vjp
                 text = f"backward raised {type(error).__name__}: {error}"
                 raise self.failure("valid gradient", text, GradientError) from error
         return [npx.to_host(leaf_gradient(t)).copy() for t in leaves]

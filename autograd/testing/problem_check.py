@@ -180,7 +180,7 @@ class ProblemCheck:
             self.check_variant(variant, 0 if variant.change.is_magnitude else MAX_DERIVED_ENTRIES)
         for variant in chain(variants.shapes(problem, self.domain), variants.undeclared_shapes(problem)):
             other = variant.problem
-            other.reproduce = lambda _: problem.reproduce(problem)  # checking `problem` derives this shape again
+            other.reproduce = lambda _: problem.reproduce(problem)  # the check of `problem` derives this shape
             guessed = variants.guessed_shapes(problem, other) if variant.is_declared else "all"
             self.check_variant(variant, 0, guessed)
 

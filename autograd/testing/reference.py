@@ -19,7 +19,10 @@ Reference = Callable[..., Any]  # takes the inputs as arrays, returns the output
 
 
 def reference_value(reference: Reference, values: Sequence[Any]) -> Array:
-    """Return the output of the reference on the host, in float64. Raises TypeError if it is not an array of numbers."""
+    """Return the output of the reference on the host, in float64.
+
+    Raises TypeError if the output is not an array of numbers.
+    """
     with no_grad():
         y = reference(*[x.copy() if hasattr(x, "copy") else x for x in values])
     host = npx.to_host(npx.asarray(y.data if isinstance(y, Tensor) else y))

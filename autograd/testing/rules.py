@@ -124,7 +124,7 @@ def aliased_inputs(expected: Expected) -> None:
     try:
         copies = Expected.evaluate(problem.with_arrays([a.copy() for a in arrays]), expected.c)
         output, leaves = problem.with_arrays(arrays).output_and_leaves()
-    except (CheckError, *REJECTIONS):  # equal inputs are outside the domain
+    except (CheckError, *REJECTIONS):  # the function may reject equal inputs
         return
     gradients = copies.problem.protected_gradients(output, leaves, expected.c)
     condition = "for one array passed as several inputs as for copies of it"
@@ -167,7 +167,7 @@ def rejects_parameters(problem: Problem) -> bool:
         output, _ = problem.output_and_leaves(require=range(first, first + len(problem.parameters)))
         if output.requires_grad:
             output.backward(npx.ones_like(output.data))
-    except RuntimeError:  # from the engine, which validates gradients
+    except RuntimeError:  # raised when the engine validates gradients
         return True
     except REJECTIONS:
         pass

@@ -126,7 +126,7 @@ def indices(draw: st.DrawFn, n: int, shape: Any = None) -> Array:
     """Draw int64 indices in [0, n), n >= 1: all equal, arbitrary, or only 0 and 1.
 
     Args:
-        shape: the shape; None draws one of up to two axes.
+        shape: the shape of the array; None draws a shape with up to two axes.
     """
     shape = draw(shapes(max_dims=2) if shape is None else st.just(shape))
     style = draw(st.sampled_from(("equal", "arbitrary", "few")))
@@ -142,7 +142,7 @@ def masks(draw: st.DrawFn, shape: tuple[int, ...], allow_none: bool = True) -> A
     """Draw a boolean mask (True = attend), which may have rows that are all False.
 
     Args:
-        shape: its shape.
+        shape: the shape of the mask.
         allow_none: whether to draw None (no mask) as well.
     """
     styles = ("none", "all", "random", "first row masked", "random", "nothing")

@@ -22,10 +22,10 @@ from autograd.testing.problem import (
 )
 from npx import Array
 
-MANY_ROWS = 2600  # length of the longest first axis; exceeds the usual block sizes
-LONG = 70  # length of the longest axis if each position needs its own operations; exceeds the usual windows
-MAX_LENGTH = 1100  # length of the longest of the other axes
-MAX_ENTRIES = 1 << 17  # maximum size of an array with a long axis
+MANY_ROWS = 2600  # maximum length of an extended first axis; exceeds the usual block sizes
+LONG = 70  # maximum length of an extended axis if the cost grows faster than the length; exceeds the usual windows
+MAX_LENGTH = 1100  # maximum length of an extended axis other than the first
+MAX_ENTRIES = 1 << 17  # maximum number of entries after an axis is extended beyond LONG
 Domain = tuple[float, float] | None
 
 
@@ -63,7 +63,7 @@ class Change(NamedTuple):
     Attributes:
         name: describes the new values in messages.
         apply: returns the array with the new values.
-        is_magnitude: whether overflow is the only likely error, which a single direction reveals.
+        is_magnitude: whether overflow is the only likely error; a check along one random direction then suffices.
         float32_factor: multiplies the tolerance of float32 results; None if float32 overflows or loses all digits.
     """
 
@@ -148,9 +148,9 @@ def is_inside(x: Array, domain: Domain) -> bool:
 
 
 def input_domains(problem: Problem, domain: Any) -> list[Domain]:
-    """Return the domain of each floating-point input; the user gives one for all inputs or one for each.
+    """Return the domain of each floating-point input, given one domain for all inputs or a sequence of domains.
 
-    Raises ValueError if it is malformed.
+    Raises ValueError if `domain` is malformed.
     """
     number = len(problem.floats)
     parts = [*domain] if hasattr(domain, "__len__") else []
@@ -225,7 +225,7 @@ def values(problem: Problem, domain: Any = None) -> Iterator[Variant]:
 def undeclared_values(problem: Problem) -> Iterator[Variant]:
     """Yield problems with integers and booleans that the declared domain and the reference do not cover.
 
-    On a GPU, integers are not changed, because operations there do not check indices, which would wait for the device.
+    On a GPU, integers are not changed: operations do not check indices there, because a check would wait for the GPU.
     """
     kinds = "ib" if npx.device() == "cpu" else "b"
     for i, x in enumerate(problem.values):
@@ -335,8 +335,8 @@ def resized_problems(problem: Problem) -> Iterator[Variant]:
 def guessed_shapes(problem: Problem, other: Problem) -> str:
     """Return which arrays of a derived problem may have unsuitable shapes: "", "inputs" or "all".
 
-    An argument may share its length with a changed axis of the first one by coincidence. A function of matrices may
-    happen to accept an array with a different number of axes.
+    By coincidence, an argument may have the same length as a changed axis of the first argument. A function of matrices
+    may happen to accept an array with a different number of axes.
     """
     x = problem.values[problem.floats[0]]
     changed = other.values[problem.floats[0]]

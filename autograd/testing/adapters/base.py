@@ -14,7 +14,7 @@ from autograd.testing.reproduction import is_importable
 from npx import Array
 
 Gradients = Sequence[Array | None]
-# Maps the gradients of the outputs to the gradients of the flat list of arguments.
+# Maps the gradients of the outputs to those of the arguments; both are flat lists.
 Backward = Callable[[list[Array | None]], Gradients]
 # Turns the flat list of arguments into (positional arguments, options).
 Call = Callable[[list[Any]], tuple[tuple[Any, ...], dict[str, Any]]]
@@ -35,7 +35,7 @@ class ForeignOperation:
     """
 
     adapter = ""  # the name of the function that creates it, such as "from_torch"
-    placeholders: tuple[str, ...] = ("my_function",)  # names for unnamed functions in code that reproduces a failure
+    placeholders: tuple[str, ...] = ("my_function",)  # names for functions that the caller has to define
     materializes_zeros = True  # whether an unused output gets a gradient of zeros instead of None
 
     def __init__(self, *functions: Any) -> None:
@@ -51,7 +51,7 @@ class ForeignOperation:
         Args:
             values: the arguments, in a flat list.
             requires_grad: whether each argument needs a gradient.
-            call: turns such a list into positional arguments and options.
+            call: turns a list of arguments into positional arguments and options.
         """
         raise NotImplementedError
 
@@ -121,7 +121,10 @@ class ForeignOperation:
             self.notes.append(text)
 
     def require_gradient(self, dtypes: Sequence[Any], has_gradient: Sequence[bool]) -> None:
-        """Record the outputs without a gradient. Raises TypeError if no output has one or if an output is complex."""
+        """Record the outputs without a gradient.
+
+        Raises TypeError if no output has a gradient or if an output is complex.
+        """
         for i, (dtype, differentiable) in enumerate(zip(dtypes, has_gradient, strict=True)):
             if "complex" in str(dtype):
                 self.reject(f"expected real outputs; got {dtype} as output {i}", "returning real and imaginary parts")
@@ -147,7 +150,7 @@ class ForeignOperation:
         return f"{self.adapter}({', '.join(source_of(f, placeholder) for f, placeholder in pairs)})"
 
     def imports(self) -> list[tuple[str, str]]:
-        """Return the (module, name) pairs that `repr` needs."""
+        """Return the (module, name) pairs to import before the `repr` of this object is evaluated."""
         owners = [owner_of(f) for f in self.functions]
         names = [(f.__module__, f.__name__) for f in owners if is_importable(f)]
         return [("autograd.testing", self.adapter), *names]
@@ -174,7 +177,7 @@ def reject_backward(g: Array) -> tuple[None, ...]:
 
 
 def import_framework(name: str, adapter: str) -> Any:
-    """Import a framework. Raises ImportError with a one-line message if it is not installed."""
+    """Import a framework. Raises ImportError with a one-line message if the framework is not installed."""
     try:
         return import_module(name)
     except ImportError as error:

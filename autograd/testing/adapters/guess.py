@@ -19,7 +19,7 @@ MAX_TRIED = 1500
 
 
 def guess_inputs(operation: Any, seed: int = 0) -> list[Any]:
-    """Return inputs that an operation accepts. Raises ValueError if it rejects every attempt.
+    """Return inputs that an operation accepts. Raises ValueError if all attempts are rejected.
 
     The i-th argument is `np.random.default_rng(seed + i).normal(size=shape)`, or its absolute values.
     """
@@ -47,7 +47,7 @@ def required_names(operation: Any) -> list[str]:
     """Return the names of the positional arguments without a default."""
     function = getattr(operation, "functions", [operation])[0]
     owner = getattr(function, "__self__", None)
-    if isinstance(owner, type) and hasattr(owner, "forward"):  # such as MyFunction.apply of PyTorch
+    if isinstance(owner, type) and hasattr(owner, "forward"):  # for example, MyFunction.apply of PyTorch
         function = owner.forward
         is_new_style = "setup_context" in vars(owner)
         skipped = 0 if is_new_style else 1

@@ -14,8 +14,8 @@ def from_jax(function: Callable[..., Any], numpy: bool = True) -> "JaxOperation"
     """Return an operation for `check_operation` and `gradcheck` from a function of JAX arrays.
 
     Args:
-        function: takes arrays and returns an array or a tuple, list or dict of arrays. Its gradient comes from
-            `jax.vjp`, which runs its custom_vjp or custom_jvp.
+        function: takes arrays and returns an array or a tuple, list or dict of arrays. `jax.vjp` computes its gradient
+            and runs any custom_vjp or custom_jvp.
         numpy: whether to evaluate the traced function in NumPy. JAX takes ten times as long, because it compiles every
             operation for every shape. JAX always evaluates functions that branch on values: they cannot be traced.
 

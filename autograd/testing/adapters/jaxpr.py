@@ -13,7 +13,7 @@ import npx
 np = npx.host
 Function = Callable[..., Any]
 
-# The primitives: each function takes the arguments and parameters of the JAX primitive in `PRIMITIVES` below.
+# Each of these functions implements a JAX primitive, with its arguments and parameters; see `PRIMITIVES` below.
 
 
 def divide(a: Any, b: Any) -> Any:
@@ -136,7 +136,7 @@ def iota(dtype: Any, shape: Any, dimension: int, **params: Any) -> Any:
 
 
 def windows(shape: Any, indices: Any, numbers: Any, sizes: Any) -> tuple[Any, Any, list[int]]:
-    """Return the index arrays of all window elements of a gather or scatter, a mask, and the broadcast shape.
+    """Return index arrays for the windows of a gather or scatter, a mask, and the shape to which these broadcast.
 
     The mask is True for elements inside the array. The axes are the batch axes of `indices` followed by the window
     axes, as in XLA's definition of Gather.
@@ -271,7 +271,7 @@ def evaluate(closed: Any, arguments: list[Any]) -> list[Any]:
 
 
 def cost(closed: Any) -> tuple[int, int]:
-    """Return how many operations a program has, and how many numbers they compute, not counting loops and branches."""
+    """Return the numbers of operations in a program and of values that they compute; a loop or branch counts once."""
     equations = closed.jaxpr.eqns
     return len(equations), sum(math.prod(v.aval.shape) for equation in equations for v in equation.outvars)
 
@@ -310,7 +310,7 @@ def loop(inputs: list[Any], cond_nconsts: int, cond_jaxpr: Any, body_nconsts: in
     body = inputs[cond_nconsts : cond_nconsts + body_nconsts]
     state = inputs[cond_nconsts + body_nconsts :]
     while True:
-        running = evaluate(cond_jaxpr, [*condition, *state])[0]  # under vmap, an array over the batch axes
+        running = evaluate(cond_jaxpr, [*condition, *state])[0]  # an array with the batch axes under vmap
         if not running.any():
             return state
         n_batch = running.ndim

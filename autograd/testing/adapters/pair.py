@@ -92,7 +92,7 @@ class PairOperation(ForeignOperation):
     def order_gradients(self, returned: Any, values: list[Any]) -> list[Array | None]:
         """Return the gradients in the order of the positional arguments.
 
-        Raises RuntimeError if their number is wrong.
+        Raises RuntimeError if the number of gradients is wrong.
         """
         floats = [i for i, x in enumerate(values) if is_float(x)]
         names = self.names or [str(i) for i in range(len(values))]

@@ -42,13 +42,13 @@ class TorchOperation(ForeignOperation):
     """See `from_torch`."""
 
     adapter = "from_torch"
-    materializes_zeros = False  # PyTorch creates the zeros, unless `ctx.set_materialize_grads(False)`
+    materializes_zeros = False  # PyTorch creates the zeros unless a function disables that
 
     def __init__(self, torch: Any, function: Callable[..., Any], device: str) -> None:
         super().__init__(function)
         self.torch, self.device = torch, device
         self.is_random = False
-        # One entry per output, for the case in which every floating-point input requires a gradient.
+        # Whether each output has a gradient when every floating-point input requires one.
         self.has_gradient: list[bool] | None = None
 
     def evaluate(self, values: list[Any], requires_grad: list[bool], call: Call) -> tuple[list[Array], Backward | None]:
@@ -135,7 +135,7 @@ class TorchOperation(ForeignOperation):
         state = random.get_rng_state()
         try:
             if self.is_random:
-                self.torch.default_generator.manual_seed(SEED)  # torch.manual_seed takes longer than most functions
+                self.torch.default_generator.manual_seed(SEED)  # faster than torch.manual_seed
                 if self.device != "cpu":
                     self.torch.cuda.manual_seed_all(SEED)
                 return function(arguments)
@@ -157,10 +157,10 @@ class TorchOperation(ForeignOperation):
     def reject_silent_writes(
         self, values: list[Any], arguments: list[Any], origins: list[Any], requires_grad: list[bool]
     ) -> None:
-        """Note changes of arguments that autograd has recorded; copy other changes to the checker's arrays.
+        """Add a note for changes of arguments that autograd tracks; copy other changes to the checker's arrays.
 
-        These arrays are read-only, so the copy makes the checker report the change. Autograd has recorded a change if
-        it replaced the `grad_fn` of the argument: an in-place operation, or one declared with `ctx.mark_dirty`.
+        These arrays are read-only, so the copy makes the checker report the change. Autograd tracks in-place
+        operations and changes declared with `ctx.mark_dirty`: it replaces the `grad_fn` of the changed argument.
         """
         for i, (x, argument, origin) in enumerate(zip(values, arguments, origins, strict=True)):
             if not is_array(x) or arrays_equal(self.array(argument), x):
@@ -178,7 +178,7 @@ class TorchOperation(ForeignOperation):
             return torch.from_numpy(host.copy())  # the general case below takes several times as long
         dtype = getattr(torch, host.dtype.name, None)
         if self.is_random and 0 not in host.strides:
-            host = npx.host.ascontiguousarray(host)  # random numbers are drawn in memory order
+            host = npx.host.ascontiguousarray(host)  # the layout changes the order of random numbers
         if dtype is None:
             self.reject(f"expected a dtype that PyTorch supports; got {host.dtype}", ".astype('float32')")
         is_bfloat16 = host.dtype.name == "bfloat16"

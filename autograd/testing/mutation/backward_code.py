@@ -102,7 +102,7 @@ class BackwardCode:
 
     Attributes:
         backward: the functions of the backward code.
-        definitions: for the module and each function, the functions defined in it, by name.
+        definitions: for the module and for each function, a dictionary from names to the functions defined there.
         array_functions: the functions on arrays that return an output and its vjp.
     """
 
@@ -179,7 +179,7 @@ class BackwardCode:
                 yield node
 
     def torch_functions(self) -> Iterator[tuple[str, Function, list[str], int]]:
-        """For each subclass of `torch.autograd.Function`, yield its name, `backward`, inputs and the position of g."""
+        """Yield (name, backward, inputs, position of the incoming gradient) for each `torch.autograd.Function`."""
         for node in ast.walk(self.source.tree):
             if isinstance(node, ast.ClassDef) and is_torch_function(node):
                 methods = {m.name: m for m in node.body if isinstance(m, ast.FunctionDef)}
@@ -189,7 +189,7 @@ class BackwardCode:
                     yield node.name, methods["backward"], inputs, 1
 
     def jax_rules(self) -> Iterator[tuple[str, Function, list[str], int]]:
-        """For each `f.defvjp(forward, backward)`, yield the name of f, `backward`, the inputs and the position of g."""
+        """Yield (name of f, backward, inputs, position of the incoming gradient) for each call `f.defvjp(...)`."""
         for node in ast.walk(self.source.tree):
             match node:
                 case ast.Call(func=ast.Attribute(value=ast.Name(id=name) as f, attr="defvjp"), args=[_, rule, *_]):
@@ -200,7 +200,7 @@ class BackwardCode:
                         yield name, backward, inputs, len(arguments(backward)) - 1
 
     def pairs(self) -> Iterator[tuple[str, Function, list[str], int]]:
-        """For each pair of functions with matching names, yield (name, backward function, inputs, position of g)."""
+        """Yield (name, backward, inputs, position of the incoming gradient) for each pair of matching functions."""
         functions = {node.name: node for node in self.source.tree.body if isinstance(node, ast.FunctionDef)}
         for name, node in functions.items():
             stem = name.replace("backward", "").strip("_")
@@ -255,7 +255,7 @@ class BackwardCode:
             backward = {*self.backward, *candidates}
             return any(not backward & set(self.source.ancestors(name)) for name in uses[function])
 
-        while any(map(is_used_outside, candidates)):  # without a function, its helpers may no longer qualify
+        while any(map(is_used_outside, candidates)):  # removing a function may disqualify its helpers
             candidates = [f for f in candidates if not is_used_outside(f)]
         queue = list(self.backward.values())
         while queue:

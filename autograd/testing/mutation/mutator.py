@@ -85,7 +85,7 @@ def instrumented(text: str, mutants: list[Mutant]) -> str:
     places: dict[tuple[int, int, bool], list[int]] = {}
     for number, mutant in enumerate(mutants):
         places.setdefault((mutant.start, mutant.end, mutant.statement), []).append(number)
-    insertions: list[tuple[int, int, str]] = []  # position, order (keeps nested places nested), text
+    insertions: list[tuple[int, int, str]] = []  # position, sort key for nested places, text
     for (start, end, statement), numbers in places.items():
         arguments = ", ".join(f"({i}, {mutants[i].gradient}, {mutants[i].overwritten})" for i in numbers)
         if statement:
@@ -151,7 +151,7 @@ class Mutator:
         )
 
     def parsed(self, node: Node, start: int, end: int, text: str) -> str | None:
-        """Return a dump of the top-level statement around a node with `text` in its place; None for invalid Python."""
+        """Return a dump of the top-level statement around a node, after `text` replaces the node; None if invalid."""
         statement = [node, *self.source.ancestors(node)][-2]
         assert isinstance(statement, ast.stmt)
         data = self.source.data

@@ -20,7 +20,7 @@ from functools import wraps
 from types import ModuleType
 from typing import Any, cast
 
-import pytest  # its plugins, which may import NumPy, are loaded later
+import pytest  # pytest loads its plugins, which may import NumPy, later
 
 
 class planted:
@@ -80,8 +80,8 @@ class planted:
     def reached(value: Any, *places: tuple[int, int | None, Any]) -> Any:
         """Record that the running test reaches these places, and which of their mutants would change anything.
 
-        A place is (index of the mutant, index of the mutated gradient in the value or None, the incoming gradient if
-        the mutant overwrites it).
+        A place is a tuple: the index of the mutant; the index of the mutated gradient if the value is a tuple, else
+        None; and the incoming gradient if the mutant overwrites it, else None.
         """
         for number, i, g in places:
             planted.reached_by.setdefault(number, set()).add(planted.test)

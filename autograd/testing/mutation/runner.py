@@ -23,7 +23,7 @@ SCRIPT = Path(__file__).with_name("planted.py")
 FOUND, CRASHED, ENDLESS = "found", "crashed", "does not end"  # detected by the tests
 UNNOTICED, NOT_RUN = "unnoticed", "not run"  # survivors
 NO_TESTS_RAN = 5  # pytest's exit status
-COLLECTION = ""  # recorded as the test if a place is reached outside of tests; its mutants affect all tests
+COLLECTION = ""  # stands for the running test if there is none; mutants that are reached then affect all tests
 ONE_THREAD = dict.fromkeys(("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS", "NPX_THREADS"), "1")
 
 
@@ -50,7 +50,7 @@ class FirstRun(NamedTuple):
     """The run of the tests on the original module.
 
     Attributes:
-        seconds: its duration.
+        seconds: the duration of the run.
         reached: the tests that reach the place of each mutant. Mutants that tests reach but that change nothing are
             omitted: their gradient is always None, or does not fit the array in which it would be stored.
         names: all tests that reach the place of any mutant.
@@ -71,7 +71,7 @@ class Runner:
         self.stopped = False
 
     def first_run(self, mutants: list[Mutant]) -> FirstRun:
-        """Run the tests on the original module. Raises UsageError unless they pass and import the module."""
+        """Run the tests on the original module. Raises UsageError unless the tests pass and import the module."""
         start = time.perf_counter()
         status, result, last = self.run(instrumented(self.text, mutants))
         seconds = time.perf_counter() - start

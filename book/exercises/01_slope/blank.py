@@ -7,7 +7,7 @@ def slope(f, x, h):
 
 
 def step(x):
-    """Return the step h > 0 that makes `slope` most accurate near x: there, its two errors are equal.
+    """Return the step h > 0 with which `slope` is most accurate near x: its two errors are then equal.
 
     eps is 2.2e-16. The step is proportional to the size of x: |x|, or 1 if |x| is smaller.
     """

@@ -7,9 +7,9 @@ def slope(f, x, h):
 
 
 def step(x):
-    """Return the step h > 0 that makes `slope` most accurate near x: there, its two errors are equal.
+    """Return the step h > 0 with which `slope` is most accurate near x: its two errors are then equal.
 
     eps is 2.2e-16. The step is proportional to the size of x: |x|, or 1 if |x| is smaller.
     """
     size = max(abs(x), 1.0)  # rounding errors grow with |x|, so the step does too
-    return 2.2e-16 ** (1 / 3) * size  # here the errors from the bend, h^2, and from rounding, eps / h, are equal
+    return 2.2e-16 ** (1 / 3) * size  # makes the errors from the bend, h^2, and from rounding, eps / h, equal

@@ -1,4 +1,4 @@
-"""The derivative of a / b is 1 / b for a and -a / b^2 for b. Multiply each by g, and sum it to its input's shape."""
+"""The derivatives of a / b are 1 / b and -a / b^2. Multiply each by g, and sum it to the shape of its input."""
 
 import numpy as np
 

@@ -66,7 +66,7 @@ def by_hand(seed):
     yield ([[], [[0, 2.0]], [[1, 1.0], [1, 3.0]], [[1, 5.0]], [[2, 1.0], [3, 1.0]]],)  # x2 uses x1 twice, x3 once
     yield ([[], [[0, 2.0]], [[1, 1.0], [1, 3.0]], [[1, 5.0]], [[3, 1.0], [2, 1.0]]],)
     yield ([[], [[0, 0.0]]],)  # a gradient of 0 belongs in the dict too
-    yield ([[], [[0, 3.0]], [[1, 1.0], [1, -1.0]]],)  # and so do the parents of a node whose gradient is 0
+    yield ([[], [[0, 3.0]], [[1, 1.0], [1, -1.0]]],)  # the parents of a node with gradient 0 belong there too
     yield [[]], 10.0
 
 

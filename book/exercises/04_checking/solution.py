@@ -4,9 +4,10 @@ import numpy as np
 
 
 def inputs():
-    """Return a list of pairs x (rows, columns), g (rows,) on which a gradient check exposes three bugs.
+    """Return a list of pairs (x, g) with which a gradient check exposes three bugs.
 
-    The operation is y = max(x) - mean(x) of each row. Here are its correct gradient and three wrong ones:
+    x has the shape (rows, columns) and g, the gradient of the output, has the shape (rows,). The operation is
+    y = max(x) - mean(x) of each row. Here are its correct gradient and three wrong ones:
 
         top = x == x.max(axis=1, keepdims=True)
         right   g[:, None] * (top / top.sum(axis=1, keepdims=True) - 1 / x.shape[1])

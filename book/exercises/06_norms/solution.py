@@ -16,8 +16,8 @@ def layer_norm(x, gamma, beta, eps):
 
     def vjp(g):
         h = g * gamma  # the gradient with respect to xhat
-        along_ones = h.mean(axis=-1, keepdims=True)  # shifting the row does not change y: remove this part of h
-        along_xhat = xhat * (h * xhat).mean(axis=-1, keepdims=True)  # scaling it does not either: remove this part too
+        along_ones = h.mean(axis=-1, keepdims=True)  # shifting a row does not change y: remove this part of h
+        along_xhat = xhat * (h * xhat).mean(axis=-1, keepdims=True)  # nor does scaling a row: remove this part too
         rows = tuple(range(g.ndim - 1))
         return rstd * (h - along_ones - along_xhat), (g * xhat).sum(axis=rows), g.sum(axis=rows)
 

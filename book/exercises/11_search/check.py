@@ -29,7 +29,7 @@ def answer(module, table, beam, max_length, alpha):
     result = module.beam_search(next_log_p, beam, max_length, alpha)
     if isinstance(result, tuple) and len(result) == 2 and result[0] is None:
         raise Rejected(
-            f"expected a tuple (tokens, score); got {result}. Scores are at most 0. Is the first one compared with 0?"
+            f"expected a tuple (tokens, score); got {result}. Scores are at most 0. Does your best score start at 0?"
         )
     if not (isinstance(result, tuple) and len(result) == 2 and isinstance(result[0], (list, tuple))):
         raise Rejected("expected beam_search to return a tuple (tokens, score)")
@@ -104,7 +104,7 @@ def narrow(seed):
 
 
 class Outcome(dict):
-    """A result and, to explain it, the prefixes that were extended."""
+    """A result, with the prefixes that the search extended; `explain` uses these."""
 
     extended = ()
 

@@ -5,9 +5,9 @@ from npx import AttentionSpec
 
 
 def decoder_block(x, memory, w, n_heads):
-    """Return the output (B, T, D) of the paper's decoder layer for x (B, T, D) and memory (B, S, D), without dropout.
+    """Return the output of the paper's decoder layer, without dropout.
 
-    All arrays are Tensors. w is a dict of parameters:
+    All arrays are Tensors. x and the output are (B, T, D), and memory is (B, S, D). w is a dict of parameters:
         self-attention: q, k, v, o (D, D); for example, the queries are x @ w["q"]
         cross-attention: cross_q, cross_k, cross_v, cross_o (D, D)
         feed-forward network: w1 (D, F), b1, w2 (F, D), b2

@@ -93,7 +93,7 @@ def call(x, memory, w, n_heads):
 
 
 def explain(yours, right, x, memory, w, n_heads):
-    """Say which sub-layer is wrong, or that the sums or norms are."""
+    """Say where the error may be: in the sums and norms, in one sub-layer, or between sub-layers."""
     active = [name for key, name in OUTPUTS.items() if w[key].any()]
     if not active:
         return "Every sub-layer adds 0 here, so only the residual sums and the norms, with their weights, can be wrong."
