@@ -264,7 +264,7 @@ def test_unwritable_folders_and_invalid_lengths_raise_user_errors(tmp_path):
     for length in (1, MAX_LENGTH + 1):
         with pytest.raises(UserError, match=f"max_length: expected 2 to {MAX_LENGTH} .* got {length}; try"):
             prepare(src, tgt, LetterTokenizer(), tmp_path / "out", length)
-    with pytest.raises(UserError, match="pair 0 \\(from 0\\): expected at most 65,535 tokens"):
+    with pytest.raises(UserError, match="pair 0 \\(numbered from 0\\): expected at most 65,535 tokens"):
         Corpus.from_pairs([([5] * MAX_LENGTH, [5])])
 
 
