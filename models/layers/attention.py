@@ -72,7 +72,7 @@ class Attention(Module):
 
     @property
     def key_value_shapes(self) -> tuple[tuple[int, int], tuple[int, int]]:
-        """The number of heads and the head size of the keys, and those of the values."""
+        """The number of heads and the head size, for the keys and for the values."""
         return (self.n_kv_heads, self.d_k), (self.n_kv_heads, self.d_v)
 
     @property

@@ -34,8 +34,8 @@ class Blocks:
         self.block_size = window
         self.n_blocks = -(-self.length // self.block_size)
         self.width = self.block_size + self.before + self.after  # positions of a block with its margins
-        # The front margin is added to a sequence as padding, so block b with its margins begins where block b of the
-        # padded sequence begins. For each i, it contains the first part_sizes[i] positions of block b + i.
+        # Each sequence is padded in front, by the front margin. Block b with its margins then begins where block b of
+        # the padded sequence begins, and consists of the first part_sizes[i] positions of each padded block b + i.
         self.part_sizes = [min(self.block_size, self.width - start) for start in range(0, self.width, self.block_size)]
         self.n_padded_blocks = self.n_blocks + len(self.part_sizes) - 1
 

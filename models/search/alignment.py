@@ -36,5 +36,5 @@ def check_alignable(model: Any) -> None:
     """Raise ValueError for a model, or a member of an Ensemble, without attention to the source."""
     for member in model.members if isinstance(model, Ensemble) else [model]:
         if not member.attentions()["cross"]:
-            got = f"the architecture {member.config.architecture}, which has no such attention"
-            raise ValueError(f"alignments: expected attention to the source; got {got}; try without alignments")
+            got = f"the architecture {member.config.architecture}, which has none"
+            raise ValueError(f"alignments: expected cross-attention to the source; got {got}; try without alignments")

@@ -23,7 +23,7 @@ PACKET = 1024  # bytes in the first message of a value; a value that fits needs 
 
 
 class MpiWorld(World):
-    """The processes of an MPI communicator. Once it is created, only the CommThread calls MPI until `close`."""
+    """The processes of an MPI communicator. From its creation until `close`, only the CommThread calls MPI."""
 
     def __init__(self, comm: Any) -> None:
         from mpi4py import MPI

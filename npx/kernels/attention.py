@@ -344,7 +344,7 @@ def tile_size(length: int, row_bytes: int) -> int:
 
 
 def access_bytes(*arrays: Array) -> int:
-    """Return how many bytes a thread can access at once: the largest power of two up to 16 to which all rows align."""
+    """Return how many bytes a thread can access at once: the largest power of two up to 16 that aligns all rows."""
     bits = 16
     for x in arrays:
         bits |= x.ctypes.data if isinstance(x, np.ndarray) else x.data.ptr
