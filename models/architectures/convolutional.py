@@ -17,7 +17,7 @@ from models.layers.positions import Positions, RotaryPositions
 from models.registry import NORMS, architecture
 from npx import host
 
-SQRT_HALF = 0.5**0.5  # preserves the variance of a sum of two terms
+SQRT_HALF = 0.5**0.5  # a sum of two terms, multiplied by this, has the variance of one term
 
 
 # ConvS2S

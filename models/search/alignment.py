@@ -14,7 +14,7 @@ def align(model: Any, src_ids: Any, outputs: Sequence[Sequence[int]]) -> list[li
     that predicts the token. Weights are averaged over the heads of the last layer.
 
     Args:
-        model: a Transformer, or an Ensemble of them, whose attention weights are averaged.
+        model: a Transformer or an Ensemble; the attention weights of an ensemble's members are averaged.
         src_ids: (B, S), each row with at least one token, EOS, padding.
         outputs: B lists of ids without BOS and EOS.
     """

@@ -211,7 +211,7 @@ def linear_cross_entropy_numpy(
     on, off = smoothing.target_weights(len(w))
     token_rows = np.flatnonzero(targets != smoothing.pad_id)
     has_padding = len(token_rows) < len(x)
-    x_tokens = x  # `_tokens`: without the rows of padding
+    x_tokens = x  # in names, `_tokens` means "without the rows of padding"
     if has_padding:
         x_tokens = x[token_rows]
         targets = targets[token_rows]
@@ -325,7 +325,7 @@ def losses_and_gradient(z: Array, targets: Array, gz: Array | None, losses: Arra
     on, off = smoothing.target_weights(classes)
     sizes = np.int32(classes), np.int64(z.strides[0] // z.itemsize), np.float32(on), np.float32(off)
     row_bytes = classes * z.itemsize
-    two_blocks = 2 * (row_bytes + RESERVED)  # keep a row only if a multiprocessor has room for two blocks
+    two_blocks = 2 * (row_bytes + RESERVED)  # with room for two blocks, rows stay in shared memory
     keep_row = gz is not None and two_blocks <= block_size(shared_memory(array_module(z)))
     flags = np.int64(smoothing.pad_id), np.int32(smoothing.excludes_padding), np.int32(keep_row)
     args = z, targets, gz, losses, *sizes, *flags

@@ -10,7 +10,7 @@ from npx.cuda.launch import BLOCK_THREADS, contiguous, launch
 from npx.dispatch import Output, kernel
 from npx.random import Key, bits16
 
-WORD_VALUES = 1 << 16  # number of 16-bit words; a value is dropped if its random word is below rate * WORD_VALUES
+WORD_VALUES = 1 << 16  # random words are 16 bits; a value is dropped if its word is below rate * WORD_VALUES
 
 
 class DropoutSpec(NamedTuple):

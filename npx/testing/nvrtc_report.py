@@ -26,7 +26,7 @@ from npx.testing.cuda_emulator.emulator import cache_directory
 ARCHITECTURES = ("sm_75", "sm_80", "sm_90")  # Turing, Ampere, Hopper
 
 
-FLAGS = (*OPTIONS, "--device-as-default-execution-space", "-ftz=true")  # CuPy adds the last two
+FLAGS = (*OPTIONS, "--device-as-default-execution-space", "-ftz=true")  # CuPy adds the last two to the options
 MAX_LINES = 40  # maximum number of lines shown of a compiler message
 
 
