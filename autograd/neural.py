@@ -220,8 +220,8 @@ def attention(
     """Return dropout(softmax(q k^T / sqrt(d_k) + bias)) v for every head (paper equation 1).
 
     q (B, T, H, d_k); k (B, S, H, d_k); v (B, S, H, d_v); result (B, T, H, d_v). Packed arrays have one axis instead of
-    B and T, or B and S. If k and v have fewer heads, H_kv, which must divide H, each group of H / H_kv query
-    heads shares one key and value head (Ainslie et al., "GQA", 2023).
+    B and T, or B and S. k and v may have fewer heads (H_kv, a divisor of H); each group of H / H_kv
+    query heads then shares one key and value head (Ainslie et al., "GQA", 2023).
 
     Args:
         spec: masks, constant bias, rotary positions and packing.

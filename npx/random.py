@@ -32,7 +32,7 @@ class Key(NamedTuple):
 
     @property
     def device_counter(self) -> Array | None:
-        """None, or a uint64 array (2,) on the device; CUDA kernels add [0] to `step` and [1] to `call`."""
+        """None, or a uint64 array (2,) on the device; CUDA kernels add its elements to `step` and `call`."""
         return None
 
 

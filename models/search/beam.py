@@ -255,8 +255,8 @@ def _decide(candidates: _Candidates, eos_id: int, beam: int, finishes_in_beam: b
 def _best_reachable_score(log_p: Any, length: int, limit: Any, alpha: float, penalty: str) -> Any:
     """Return the best score (n,) that live hypotheses can reach if their log-probability is at most `log_p`.
 
-    The log-probability of a live hypothesis can only fall. The penalty is monotonic in the length, so at
-    any later length the score is at most the greater of the scores at `length` + 1 and at `limit`.
+    The log-probability of a live hypothesis can only fall. The penalty is monotonic in the length, so at any later
+    length the score is at most the greater of the scores at `length` + 1 and at `limit`.
     """
     score_at_next = log_p / length_penalty(length + 1, alpha, penalty)
     score_at_limit = log_p / length_penalty(limit, alpha, penalty)
@@ -268,8 +268,8 @@ def _next_rows(
 ) -> tuple[Any, Any, Any, Any]:
     """Return, for each row (R,) of the next step, the row that it continues, its token, node and log-probability.
 
-    Each sentence gets the same number of rows. If a sentence has fewer live candidates, its other rows are copies of
-    a live one with log-probability -inf.
+    Each sentence gets the same number of rows. If a sentence has fewer live candidates, its other rows are copies of a
+    live candidate with log-probability -inf.
 
     Args:
         kept: indices of the sentences whose search continues.

@@ -167,7 +167,7 @@ def table(rows: list[KernelResources]) -> str:
 
 
 def main(names: list[str]) -> int:
-    """Print the table of the named kernel files (default: all). Return 2 if NVRTC is missing, 1 for other errors."""
+    """Print the table of the named kernel files (default: all). Return 2 without NVRTC, 1 if one does not compile."""
     try:
         load_nvrtc()
     except CompileError as error:
