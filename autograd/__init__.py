@@ -10,7 +10,7 @@
   of saving them.
 - `observe.py`, `memory.py`, `anomaly.py`, `saved.py`: tools that observe a graph.
 - `draw/`: pictures of a graph (`python -m autograd.draw "a * b + a"`).
-- `testing/`: gradient checks for these operations and for your own. It is imported only when it is used.
+- `testing/`: gradient checks for these operations and for your own; imported only when it is used.
 """
 
 from __future__ import annotations

@@ -11,8 +11,8 @@ class GradientSum:
 
     Attributes:
         array: the sum.
-        is_owned: whether the sum may write to the array. If not, the array is the result of a vjp, and other nodes may
-            use it.
+        is_owned: whether later gradients may be added to the array in place. If not, the array is the result of a vjp,
+            and other nodes may use it.
     """
 
     __slots__ = ("array", "is_owned")
@@ -29,7 +29,7 @@ class GradientSum:
 
 
 def add_to_leaf(leaf: Any, gradient: Array, is_unshared: bool = False) -> None:
-    """Add a gradient to the `grad` of a leaf Tensor. Unless `is_unshared`, `grad` is a copy."""
+    """Add a gradient to the `grad` of a leaf Tensor; the first gradient is copied unless `is_unshared`."""
     if leaf.grad is not None:
         leaf.grad += gradient
     elif is_unshared:

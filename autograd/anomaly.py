@@ -67,7 +67,7 @@ def is_finite(x: Any) -> bool:
 
 
 def first_bad_value(x: Array) -> str:
-    """Describe the first element of x that is not finite: its value, its index, and the number of such elements."""
+    """Describe the elements of x that are not finite: the value and the index of the first one, and their number."""
     x = npx.host.atleast_1d(npx.to_host(x))
     is_bad = ~npx.isfinite(x)
     index = tuple(int(k[0]) for k in npx.nonzero(is_bad))

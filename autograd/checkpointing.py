@@ -23,7 +23,7 @@ def checkpoint(function: Callable[..., Tensor], *args: Any, **kwargs: Any) -> Te
     Args:
         function: returns a Tensor computed from its arguments and from parameters. A second call must return the same
             values; random numbers from `npx.keyed` are the same in both calls.
-        args, kwargs: the arguments of `function`. If it uses the result of another operation, pass it as an argument.
+        args, kwargs: the arguments of `function`, including each result of an operation that `function` uses.
 
     The gradients of the inputs and of every parameter are bitwise equal to those without `checkpoint`, provided that
     no other operation uses the inputs; otherwise, gradients may be summed in another order and round differently.

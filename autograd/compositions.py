@@ -31,7 +31,7 @@ def pad_sentences(x: Tensor, packing: Packing | None) -> Tensor:
 
 
 def composed_rotation(x: Tensor, first: Any, base: float) -> Tensor:
-    """Rotate x (..., T, H, d) by its positions with elementary operations (formula: npx/kernels/attention_spec.py).
+    """Compute `rotate` of x (..., T, H, d) with elementary operations (formula: npx/kernels/attention_spec.py).
 
     Args:
         first: the position of x[..., 0, :, :], or an array of positions (T,).

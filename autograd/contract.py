@@ -15,7 +15,7 @@ def checked_values(data: Any) -> Any:
 
 
 def reject_operands(name: str, dtypes: Collection[Any], hidden: list[Any]) -> NoReturn:
-    """Raise TypeError for Tensors in lists or options (`hidden`), which get no gradient, or mixed floating dtypes."""
+    """Raise TypeError: `hidden` Tensors, in lists or options, would get no gradient, or floating dtypes are mixed."""
     if hidden:
         raise TypeError(
             f"{name}: expected each Tensor as a separate positional argument; got a Tensor in a list, a tuple or an "
@@ -28,7 +28,7 @@ def reject_operands(name: str, dtypes: Collection[Any], hidden: list[Any]) -> No
 
 
 def check_result(name: str, result: Any, *operands: Any) -> None:
-    """Raise TypeError if a result is wider than a floating operand, as when float32 and integers give float64."""
+    """Raise TypeError unless all floating operands have the dtype of the result; float32 + int64 gives float64."""
     for x in operands:
         if hasattr(x, "dtype") and x.dtype.kind not in "iub" and x.dtype != result.dtype:
             other = next(getattr(y, "dtype", type(y).__name__) for y in operands if y is not x)

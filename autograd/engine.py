@@ -15,10 +15,10 @@ engine drops a vjp as soon as it has run.
 Five rules keep the engine simple and fast:
 - Nodes are numbered in order of creation. Inputs are created before outputs, so backward begins at the highest number.
 - A vjp never writes to the gradient it receives, so several parents can receive the same array without a copy.
-- The engine sums the gradients that arrive at a node. It borrows the first one, writes the sum of the first two to a
-  new array, and adds later ones to this array. If a leaf already has a `grad`, the engine adds to this array directly.
+- The engine sums the gradients that arrive at a node: it borrows the first gradient, writes the sum of the first two to
+  a new array, and adds later gradients to this array. If a leaf already has a `grad`, the engine adds to it directly.
 - A vjp marked with `adds_in_place` also receives the arrays in which the gradients of its parents are summed. For each
-  parent it either adds to that array and returns it, or returns a new array that the engine may keep.
+  parent, the vjp either adds the gradient to this array and returns the array, or returns the gradient in a new array.
 - A vjp may have an attribute `recompute_fn`: a function that recomputes the operation's output, bit for bit, for later
   operations that would otherwise save the output. `Tensor.recompute_fn` returns this function.
 """
@@ -63,7 +63,7 @@ class Node:
         self.name = name
         self.shape, self.dtype = output.shape, output.dtype
         self.vjp: VJP | None = vjp
-        self.parents = parents  # aligned with the operation's positional arguments; None where no gradient is wanted
+        self.parents = parents  # one for each positional argument; None where no gradient is wanted
         self.number = next(_clock)
 
 
@@ -77,10 +77,10 @@ class Tensor(TensorMethods):
 
     Attributes:
         data: the values.
-        grad: None before the first `backward`, then an array of the same shape and dtype, to which later passes add. It
-            may be set before `backward`, to an array of the same or a wider dtype.
-        node: the `Node` of the operation that computed it; None for a leaf.
-        requires_grad: whether gradients flow through it.
+        grad: None before the first `backward`, then an array of the same shape and dtype, to which later passes add.
+            Before `backward`, `grad` may be set to an array of the same or a wider dtype.
+        node: the `Node` of the operation that computed the Tensor; None for a leaf.
+        requires_grad: whether gradients flow through the Tensor.
 
     Raises TypeError for a Tensor, text, objects or a masked array as `data`, and for `requires_grad` with a
     non-floating dtype.
@@ -125,8 +125,9 @@ class Tensor(TensorMethods):
 def differentiable(function: Callable[..., Result]) -> Callable[..., Tensor]:
     """Turn a function on arrays that returns (output, vjp) into an operation on Tensors, and register it.
 
-    Positional arguments may be Tensors; all others are passed on unchanged. The vjp takes the gradient of the output
-    and returns a tuple with one gradient, or None, for each positional argument. Trailing Nones may be omitted.
+    Positional arguments may be Tensors, which `function` receives as arrays; other arguments are passed on unchanged.
+    The vjp takes the gradient of the output and returns a tuple with one gradient, or None, for each positional
+    argument. Trailing Nones may be omitted.
 
     `OPERATIONS` lists the operations of this package by name; a name registered in two modules raises ValueError.
     Operations of other packages are listed as "module.name", and a new definition replaces the old one.
@@ -144,7 +145,7 @@ def differentiable(function: Callable[..., Result]) -> Callable[..., Tensor]:
         arrays, dtypes = [], []
         items = [*kwargs.values()]
         wants_gradient = False
-        for a in args:  # a single loop, because it takes most of the time of an operation on small arrays
+        for a in args:  # a single loop, for speed: it takes most of an operation's time if the arrays are small
             if isinstance(a, Tensor):
                 wants_gradient = wants_gradient or a.requires_grad
                 a = a.data
@@ -190,10 +191,9 @@ def adds_in_place(vjp: VJP) -> VJP:
     """Mark vjp(g, accumulate_into=NO_TARGETS) as one that can add gradients to existing sums.
 
     `accumulate_into` has an entry for each argument: None if there is no sum yet, otherwise a contiguous array with the
-    sum so far. The array has the argument's shape, and its dtype or a wider one. A vjp that adds to
-    `accumulate_into[i]` returns this array at position i. It may also ignore the array and return the gradient in a new
-    one. Every other array that it returns must be new: neither g nor an array that is used elsewhere. It may return the
-    same new array for several arguments.
+    sum so far. The array has the argument's shape, and the argument's dtype or a wider one. For argument i, the vjp
+    either adds the gradient to `accumulate_into[i]` and returns this array, or returns the gradient in a new array:
+    neither g nor an array that is used elsewhere. The same new array may be returned for several arguments.
     """
     vjp.adds_in_place = True  # type: ignore[attr-defined]
     return vjp
@@ -235,9 +235,9 @@ def backward(tensor: Tensor, g: Any = None, on_leaf_done: Callable[[Tensor], obj
 
     Args:
         tensor: the result of operations on Tensors with `requires_grad`.
-        g: gradient of `tensor`, with its shape and dtype. Default: 1, for a tensor of one element.
-        on_leaf_done: called with each leaf as soon as its `grad` is complete, while the pass continues. It is not
-            called for a leaf if a vjp on some path to it returned None.
+        g: gradient of `tensor`, of the same shape and dtype. Default: 1, for a tensor of one element.
+        on_leaf_done: called with each leaf as soon as its `grad` is complete, while the pass continues; not called for
+            a leaf if a vjp on any path to this leaf returned None.
 
     Raises RuntimeError if `tensor` requires no gradient, if its graph is consumed, or if a weight has changed since
     it was used. Raises ValueError for a wrong shape or dtype of `g`, or if `tensor` has several elements but no `g`.

@@ -1,4 +1,4 @@
-"""The losses: label-smoothed cross entropy, computed from logits or fused with the projection that computes them."""
+"""The losses: label-smoothed cross entropy, computed from logits or fused with the projection to logits."""
 
 import npx
 from autograd import operations as ops
@@ -16,8 +16,8 @@ def cross_entropy(logits: Array, targets: Array, smoothing: LabelSmoothing = Lab
     not precise enough for a sum over a batch.
 
     Args:
-        smoothing: see npx/kernels/cross_entropy.py. Its pad_id (default 0) is the padding class; with -1, every
-            target counts.
+        smoothing: see npx/kernels/cross_entropy.py. `smoothing.pad_id` (default 0) is the padding class; with -1,
+            every target counts.
     """
     targets = npx.asarray(targets)
     check_targets("cross_entropy", logits, targets, logits.shape[-1])

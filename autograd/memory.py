@@ -30,9 +30,8 @@ class MemoryProfiler(Observer):
     """An observer that counts the bytes of a step's live arrays after each operation and each vjp.
 
     Args:
-        traced: whether to include the memory that kernels allocate temporarily, such as a masked gradient, as measured
-            by tracemalloc. Each sample then resets the peak of tracemalloc. Default False. Raises ValueError if
-            tracemalloc is not tracing.
+        traced: whether to use tracemalloc to include temporary arrays of kernels, such as a masked gradient. Each
+            sample then resets the peak of tracemalloc. Default False. Raises ValueError if tracemalloc is not tracing.
 
     An output, saved array or gradient counts from its creation until a weak reference reports that it has been freed.
     The data and gradients of leaves that existed before the step are not counted.

@@ -144,7 +144,7 @@ def linear(
 def composed_linear(
     x: Tensor, w: Tensor, b: Tensor | None = None, activation: str = "", *, recompute_x: Any = None
 ) -> Tensor:
-    """Compute `linear` with elementary operations. They save x, so `recompute_x` is ignored."""
+    """Compute `linear` with elementary operations, which save x; `recompute_x` is ignored."""
     y = x @ w if b is None else x @ w + b
     return ops.relu(y) if activation else y
 
@@ -220,8 +220,8 @@ def attention(
     """Return dropout(softmax(q k^T / sqrt(d_k) + bias)) v for every head (paper equation 1).
 
     q (B, T, H, d_k); k (B, S, H, d_k); v (B, S, H, d_v); result (B, T, H, d_v). Packed arrays have one axis instead of
-    B and T, or B and S. k and v may have fewer heads if their number divides H; each of their heads then serves a group
-    of query heads (Ainslie et al., "GQA", 2023).
+    B and T, or B and S. k and v may have fewer heads (H_kv, a divisor of H); each group of H / H_kv
+    query heads then shares one key and value head (Ainslie et al., "GQA", 2023).
 
     Args:
         spec: masks, constant bias, rotary positions and packing.
@@ -306,7 +306,7 @@ def cross_attention(
 
     queries (B, T, H * d_k); keys_values (B, S, n_kv_heads * (d_k + d_v)) begins with all keys; result (B, T, H * d_v).
     Packed arrays are (R, ...). `recompute_inputs` contains, for each input, a function that recomputes it in backward
-    (`Tensor.recompute_fn`), or None. An input with such a function is not saved. `n_kv_heads` is the number of key and
+    (`Tensor.recompute_fn`), or None. An input is saved only if its entry is None. `n_kv_heads` is the number of key and
     value heads (default: `heads`).
     """
     n_kv_heads = n_kv_heads or heads
@@ -323,7 +323,7 @@ def merged_attention(
 ) -> Result:
     """Compute `attention` of queries, keys and values that are parts of one or two merged arrays.
 
-    Backward writes their gradients directly into views of the gradients of the merged arrays. If
+    Backward writes the gradients of these parts directly into the gradients of the merged arrays. If
     `npx.should_rematerialize(y)`, neither the attention weights nor the output is saved: backward recomputes both.
 
     Args:
@@ -389,7 +389,7 @@ def composed_cross_attention(
     n_kv_heads: int | None = None,
     **kwargs: Any,
 ) -> Tensor:
-    """Compute `cross_attention` with elementary operations. They save their inputs, so `recompute_inputs` is ignored.
+    """Compute `cross_attention` with elementary operations, which save their inputs; `recompute_inputs` is ignored.
 
     Other arguments: see `composed_attention`.
     """

@@ -87,10 +87,10 @@ class Step:
     name: str
     layer: str
     value: Array
-    parents: list[int]  # numbers of nodes; leaves have negative numbers
-    saved_bytes: int = 0  # bytes of the arrays that its vjp closes over
-    visit: int | None = None  # position in the backward pass; None if not reached
-    g: Array | None = None  # the gradient that its vjp received
+    parents: list[int]  # the numbers of the parent nodes; negative for leaves
+    saved_bytes: int = 0  # size of the arrays that the vjp closes over
+    visit: int | None = None  # position in the backward pass; None if no gradient reached the operation
+    g: Array | None = None  # the gradient that the vjp received
     gradients: list[Array | None] = field(default_factory=list)  # from the vjp, for parents that require a gradient
     handling: list[str] = field(default_factory=list)  # how the engine handles each of these gradients
 
@@ -159,8 +159,8 @@ def describe_handling(
 def hook_gradient(x: Tensor, function: Callable[[Array], Any]) -> Tensor:
     """Return x with a hook: in the backward pass `function` receives the full gradient of x and may replace it.
 
-    Use it where x is computed: `x = hook_gradient(x, print)`. `function` returns a new gradient, or None to leave the
-    gradient unchanged. It must not write to its argument.
+    Use it where x is computed: `x = hook_gradient(x, print)`. `function` must not write to its argument; it
+    returns a new gradient, or None to leave the gradient unchanged.
     """
     if not (is_grad_enabled() and x.requires_grad):
         return x

@@ -1,7 +1,7 @@
 """Rematerialization: an operation's output is recomputed in backward instead of being saved by later operations.
 
-If the output of an operation is cheap to recompute, the operation attaches a function that does so to its vjp
-(`recomputable`). `Tensor.recompute_fn` returns this function, and later operations can save it instead of the array.
+An operation whose output is cheap to recompute attaches to its vjp a function that recomputes the output
+(`recomputable`). `Tensor.recompute_fn` returns this function; later operations can save it instead of the output.
 Checkpointing (checkpointing.py) does the same for a complete layer.
 """
 

@@ -55,7 +55,7 @@ def find_owner(array: Array) -> Array:
 
 
 def iterate_captured_arrays(value: Any, visited: set[int] | None = None) -> Iterator[Array]:
-    """Yield each array that a value contains. For a vjp, these are the arrays that it and its kernels save."""
+    """Yield each array that a value contains; if the value is a vjp, the arrays that the vjp and its kernels save."""
     visited = set() if visited is None else visited
     if id(value) in visited:
         return

@@ -16,8 +16,8 @@ class DecodingState:
     A state may contain other states, as attributes or in lists with one state per layer.
 
     Attributes:
-        projection: the output projection (D, V), or None before the first step. It is a copy made once for all steps,
-            because a matmul with few rows is slow if it reads the columns of a transposed matrix.
+        projection: None before the first step, then a transposed copy (D, V) of the output projection. Without the
+            copy, a matmul with few rows would be slow, because it would read columns of the original.
     """
 
     projection: npx.Array | None = None

@@ -15,7 +15,7 @@ from npx.messages import suggest_arguments
 
 
 def add_former_defaults(values: Mapping[str, Any]) -> dict[str, Any]:
-    """Return a model's stored keys plus missing newer ones, with the values that versions without these keys used.
+    """Add the keys that a stored configuration lacks, with the values that the versions without these keys used.
 
     Versions without `position_rates` used the paper's rates for both layouts of the sinusoids.
     """
@@ -39,7 +39,7 @@ class TransformerConfig:
             and may equal pad_id.
         unk_id: id of the unknown token, for word dropout.
         src_vocab_size: number of source token ids, if the source has a separate vocabulary.
-        n_outputs: number of output ids; the model predicts only ids below it. Default: vocab_size.
+        n_outputs: number of output ids; the model predicts only ids below this number. Default: vocab_size.
         suppressed_ids: ids that a search never chooses, in addition to pad_id and bos_id.
 
     Raises ValueError, naming the field, for a model that cannot be built.
@@ -238,7 +238,7 @@ class TransformerConfig:
 
     @property
     def longest_distance(self) -> int:
-        """`position_distance` or its default for the positions t5 and shaw."""
+        """`position_distance` or, if it is not set, the default for the positions t5 or shaw."""
         return self.position_distance or {"t5": 128, "shaw": 16}.get(self.positions, 0)
 
     @property

@@ -39,7 +39,7 @@ def check_special_ids(c: Any) -> None:
             raise ValueError(f"{name}: expected a whole number below vocab_size = {vocab_size}; got {value!r}")
     names = ", ".join(special)
     ids = special.values()
-    # With decoder_start "pad", bos_id is not used. Search must tell the other ids apart.
+    # Search needs different ids. With decoder_start "pad", it does not use bos_id.
     used = {name: i for name, i in special.items() if (name, c.decoder_start) != ("bos_id", "pad")}
     if len({*used.values()}) < len(used):
         raise ValueError(f"{names}: expected different ids; got {', '.join(map(str, ids))}")

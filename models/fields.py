@@ -32,7 +32,7 @@ def key(
         within: interval of allowed numbers, such as "[0, 1)".
         unset: what the value None means, for keys whose default is None.
         may_change: whether the value may change when a run is resumed.
-        is_path: whether the value is the path of a file or folder. A run stores its absolute path.
+        is_path: whether the value is the path of a file or folder; a run stores absolute paths.
         architectures: the architectures that use the key; empty for all.
     """
     return field(default=default, metadata={
@@ -77,10 +77,10 @@ def check(config: Any) -> None:
 
 
 def optional_keys(cls: type, unset: str) -> list[tuple[str, Any, Any]]:
-    """Return the keys of a dataclass as fields for `make_dataclass`. Each field may be None, which is its default.
+    """Return the keys of a dataclass as fields for `make_dataclass`, with None as an additional value and default.
 
     Args:
-        unset: what None means, for keys that do not define it.
+        unset: a description of None, for keys that have no such description.
     """
     optional = []
     for f in keys_of(cls):

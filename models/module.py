@@ -27,7 +27,7 @@ class Parameter(Tensor):
         super().__init__(data, requires_grad=True)
         self.version = 0
         self.master: npx.Array | None = None
-        self.buffer: Any = None  # weak reference to the FlatParameters that holds it (models/parameters.py)
+        self.buffer: Any = None  # weak reference to the FlatParameters that holds this parameter
 
     def __getstate__(self) -> Any:
         """Return the state for a copy or pickle: without the original's buffer, and with version 0."""
@@ -76,7 +76,7 @@ class Module:
         return self.forward(*args, **kwargs)
 
     def named_children(self) -> Iterator[tuple[str, "Module"]]:
-        """Yield (name, module) for each direct child: its attribute name, or "name.i" for part i of a list."""
+        """Yield (name, module) for each direct child, named like its attribute or, as part i of a list, "name.i"."""
         return ((name, part) for name, part in _parts(vars(self)) if isinstance(part, Module))
 
     def modules(self) -> Iterator["Module"]:

@@ -1,9 +1,9 @@
 """The parameters of a module in one flat buffer, for the optimizer and for data-parallel training.
 
-By default, each gradient is a separate array. It exists from the vjp that computes it until the next `zero_grad`, so it
-can use memory that activations have freed, and no array has to be filled with zeros. The alternative is one array for
-all gradients, created by `FlatParameters.flatten_grad`. It is needed with several ranks, which send parts of it; with
-CUDA graphs, which add to fixed addresses; and with low-precision weights, whose gradients are float32.
+By default, each gradient is a separate array, which a vjp creates and the next `zero_grad` deletes. It can therefore
+use memory that activations have freed, and no array has to be filled with zeros. The alternative is one array for all
+gradients, created by `FlatParameters.flatten_grad`. This array is needed with several ranks, which send parts of it;
+with CUDA graphs, which add to fixed addresses; and with low-precision weights, whose gradients are float32.
 """
 
 import weakref
@@ -15,15 +15,15 @@ import npx
 from autograd.engine import next_version
 from models.module import Module
 
-CHUNK_SIZE = 1 << 17  # neighboring gradients are concatenated up to this total number of elements
+CHUNK_SIZE = 1 << 17  # small neighboring gradients are concatenated up to this number of elements
 
 
 class FlatParameters:
     """All trainable parameters of a module, as views into one array `data`.
 
     Args:
-        module: the module. Parameters with `requires_grad = False` are left out. Raises ValueError if any of the others
-            is already in a buffer (create one FlatParameters and share it), or if they have different dtypes.
+        module: the module. Parameters with `requires_grad = False` are left out. Raises ValueError if a trainable
+            parameter is already in a FlatParameters (share that one), or if these parameters have different dtypes.
         compute_dtype: for mixed precision, a narrower dtype for computations. Default None: the parameters' dtype.
 
     Attributes:
@@ -47,8 +47,8 @@ class FlatParameters:
         in_use = [name for name, p in trainable.items() if p.buffer is not None and p.buffer() is not None]
         if in_use:
             raise ValueError(
-                f"FlatParameters: expected parameters in no other buffer; got {in_use[0]}, which is in another one; "
-                "try the existing FlatParameters, as in Adam(flat), or deleting that object and its Adam"
+                f"FlatParameters: expected parameters that no other FlatParameters contains; got {in_use[0]}; "
+                "try sharing the existing FlatParameters, as in Adam(flat), or deleting it and its Adam"
             )
         self.module = module
         self.parameters = list(trainable.values())
@@ -89,12 +89,12 @@ class FlatParameters:
 
     def __reduce_ex__(self, protocol: Any) -> Any:
         raise TypeError(
-            "FlatParameters and Adam, which contains one, cannot be copied or pickled without the module; "
+            "FlatParameters and Adam cannot be copied or pickled without the module; "
             "try copying the module, then Adam(copy) and load_state_dict"
         )
 
     def shard_to(self, spans: Sequence[slice]) -> None:
-        """Restrict the updates of this process to these spans of the buffer; other ranks update and send the others.
+        """Restrict the updates of this process to these spans of the buffer; other ranks update and send the rest.
 
         In mixed precision `data` then holds only these spans, and parameters have no `master`.
         """
@@ -111,7 +111,7 @@ class FlatParameters:
     def flatten_grad(self) -> npx.Array:
         """Make every gradient a view of one array, `grad`, and return this array. Missing gradients become zeros.
 
-        The array is created by the first call. Later calls copy the gradients that were assigned in between.
+        The first call creates the array. A later call copies into it the gradients assigned since the previous call.
         """
         if self.grad is None:
             self.grad = npx.empty(self.size, self.data.dtype)
@@ -170,7 +170,7 @@ class FlatParameters:
             )
 
     def mark_updated(self) -> None:
-        """Record that the weights have changed; backward then rejects graphs that were computed with the old ones."""
+        """Record that the weights have changed; backward then rejects graphs computed with the old weights."""
         version = next_version()
         for p in self.parameters:
             p.version = version

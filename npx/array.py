@@ -121,7 +121,7 @@ def asarray(x: Any, dtype: Any = None) -> Array:
 def from_host(x: np.ndarray) -> Array:
     """Copy a NumPy array to the current device; on a CPU, return the array itself.
 
-    The result is that of `asarray`; this name marks the places where data is uploaded to a GPU.
+    This function is the same as `asarray`; its name marks the places where data is uploaded to a GPU.
     """
     return asarray(x)
 

@@ -212,8 +212,8 @@ def compare(name: str, expected: Any, result: Any, computed_in: str = "float64")
     """Raise KernelMismatch unless two results (arrays, numbers, None, or tuples or dicts of these) agree.
 
     Args:
-        computed_in: the dtype of the computation. If it is less precise than the dtype of the compared arrays, its
-            tolerance applies, for example if 16-bit gradients are added to float32 arrays.
+        computed_in: the dtype of the computation. The tolerance is that of this dtype or of the arrays' dtype,
+            whichever is less precise, because 16-bit gradients may have been added to float32 arrays.
     """
     if (expected is None) != (result is None):
         kinds = type(expected).__name__, type(result).__name__

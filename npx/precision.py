@@ -6,7 +6,7 @@
     fp16      float16, with 10 bits of mantissa and a small range, which requires loss scaling; otherwise like bf16
     float64   for checks
 
-bf16, fp16 and tf32 need a GPU: NumPy has no matmuls for them, so a CPU rejects them.
+bf16, fp16 and tf32 need a GPU; NumPy has no matmuls in these precisions, so on a CPU they raise an error.
 """
 
 from dataclasses import dataclass
@@ -38,7 +38,7 @@ class Precision:
 
     @property
     def compute_dtype(self) -> np.dtype:
-        """The dtype of activations and matmuls. Raises ValueError if it needs ml_dtypes and that is missing."""
+        """The dtype of activations and matmuls. Raises ValueError for bfloat16 if ml_dtypes is not installed."""
         return dtype_named(self.compute_dtype_name)
 
     def require_dtype(self) -> None:

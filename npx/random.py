@@ -32,7 +32,7 @@ class Key(NamedTuple):
 
     @property
     def device_counter(self) -> Array | None:
-        """A uint64 device array (2,), or None. CUDA kernels add its two values to `step` and `call`."""
+        """None, or a uint64 array (2,) on the device; CUDA kernels add its elements to `step` and `call`."""
         return None
 
 
@@ -55,7 +55,8 @@ def keyed(seed: int, step: int, device_counter: Array | None = None, first_call:
     """Make `next_key` return the keys (seed, step, first_call), (seed, step, first_call + 1), ... within the block.
 
     Args:
-        device_counter: a uint64 array (2,) on the GPU whose values kernels add to the key's step and call.
+        device_counter: a uint64 array (2,) on the GPU. CUDA kernels add its first value to the step of each key, and
+            its second value to the call.
     """
     calls = count(first_call)
     if device_counter is None:

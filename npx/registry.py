@@ -12,7 +12,7 @@ U = TypeVar("U")
 class UnknownName(KeyError, ValueError):
     """A name that is not registered: a KeyError, as in any dict, and a ValueError, because the name is a bad value."""
 
-    __str__ = ValueError.__str__  # KeyError's shows the message as a quoted string
+    __str__ = ValueError.__str__  # KeyError.__str__ would put the message in quotes
 
 
 class Registry(dict[str, T]):

@@ -261,7 +261,7 @@ def draw_expression(expression: str, values: list[str], output_format: str) -> s
     with observing(Recorder()) as recorder:
         result = evaluate(parse(expression), leaves)
         if not isinstance(result, Tensor) or result.node is None:
-            raise ExpressionError(f"expected an expression with an operation on a name; got {expression!r}")
+            raise ExpressionError(f"expected an operation on at least one name, such as 2 * a; got {expression!r}")
         result.backward(npx.ones_like(result.data))
     graph = boxes(recorder, {id(leaf): name for name, leaf in leaves.items()})
     return {"mermaid": mermaid, "dot": dot, "svg": svg}[output_format](graph)

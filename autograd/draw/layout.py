@@ -2,8 +2,8 @@
 
 from dataclasses import dataclass, field
 
-GAP = 26  # between the boxes of a row
-ROW = 104  # between the centers of rows
+GAP = 26  # distance between the boxes of a row
+ROW = 104  # distance between the centers of rows
 HALF = 22  # half of a box's height
 Point = tuple[float, float]
 

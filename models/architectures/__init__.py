@@ -1,4 +1,4 @@
-"""The architectures, registered by name in ARCHITECTURES. Each module that registers one is imported here."""
+"""The registered architectures (`ARCHITECTURES`). Each module that registers an architecture is imported here."""
 
 from models.architectures.convolutional import ByteNet, ConvS2S
 from models.architectures.decoder import LanguageModel

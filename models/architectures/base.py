@@ -152,7 +152,7 @@ class SequenceModel(Module):
         return neural.linear(hidden, self.output_embedding.transpose() if projection is None else projection, bias)
 
     def step(self, tokens: npx.Array, state: Any) -> npx.Array:
-        """Return the array of logits (R, V) of the token after `tokens` (R,), and advance the state by one position."""
+        """Append `tokens` (R,), one per row, to the state; return the array of logits (R, V) of the next tokens."""
         ids = npx.from_host(self.checked_ids("last ids", tokens[:, None]))
         if state.projection is None:
             state.projection = self.output_embedding.data.T.copy()
@@ -196,8 +196,8 @@ class SequenceModel(Module):
         The indices 1 and 2 denote two calls with different dropout masks (Liang et al., 2021; their loss is twice this
         one). Like CE, the divergence is summed over targets, without padding, and divided by `loss_normalizer`.
 
-        In training mode, the balance losses of the experts are added. They are multiplied by `config.balance_loss` and
-        by this call's fraction of the update's targets, which is its number of targets divided by `loss_normalizer`.
+        In training mode, the balance losses of the experts are added, multiplied by `config.balance_loss` and by n / N:
+        n is the number of targets in this call, and N = `loss_normalizer` is the number in the complete update.
         """
         options = tgt_ids, label_smoothing, smoothing_classes, loss_normalizer
         with collect_balance_losses() as balance_losses:
@@ -233,7 +233,7 @@ class SequenceModel(Module):
         return total
 
     def _chunk_divergence(self, hidden: Tensor, other_hidden: Tensor, is_target: npx.Array) -> Tensor:
-        """Return sum_k (p_k - q_k) (log p_k - log q_k) (), summed over the targets of a chunk of rows (R, D).
+        """Return the divergence sum_k (p_k - q_k) (log p_k - log q_k), summed over the targets among the rows (R, D).
 
         Logits can stand for log p and log q, because sum_k (p_k - q_k) = 0 cancels their normalizers.
         """

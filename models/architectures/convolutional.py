@@ -17,7 +17,7 @@ from models.layers.positions import Positions, RotaryPositions
 from models.registry import NORMS, architecture
 from npx import host
 
-SQRT_HALF = 0.5**0.5  # preserves the variance of a sum of two terms
+SQRT_HALF = 0.5**0.5  # a sum of two terms, multiplied by this, has the variance of one term
 
 
 # ConvS2S
@@ -184,7 +184,7 @@ class ByteNet(EncoderDecoder):
     positions as the source has tokens. Target position t reads position t of the memory, if it exists.
     """
 
-    expansion = 1.2  # as in the paper, for English to German
+    expansion = 1.2  # the paper's value for English to German
 
     def make_encoder(self, c: TransformerConfig) -> list[ResidualConvolution]:
         return [ResidualConvolution(c, i, causal=False) for i in range(c.n_layers)]

@@ -91,7 +91,7 @@ class LanguageModel(SequenceModel):
     # Decoding (models/search/protocol.py)
 
     def start(self, prompts: Any) -> tuple[npx.Array, "TextState"]:
-        """Read all tokens but the last of the prompts (B, T), T >= 1; return the last tokens (B,) and the state."""
+        """Read the prompts (B, T), T >= 1, except their last tokens; return these tokens (B,) and the state."""
         ids = self.checked_ids("text ids", prompts)
         if not ids.shape[1]:
             raise ValueError(
@@ -107,7 +107,8 @@ class LanguageModel(SequenceModel):
     def limits(self, prompts: npx.Array, max_extra: int) -> npx.Array:
         """Return the maximum number of tokens (B,) that may follow prompts (B, T).
 
-        This is `max_extra` or the number of positions left, whichever is smaller. Raises ValueError if none is left.
+        This is `max_extra` or the number of positions left, whichever is smaller. Raises ValueError if there are no
+        positions left.
         """
         positions_left = max_extra if self.max_length is None else self.max_length - prompts.shape[1] + 1
         if positions_left < 1:

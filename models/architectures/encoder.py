@@ -100,7 +100,7 @@ class Encoder(SequenceModel):
         return [] if self.config.src_vocab_size is None else ["projection", "output_bias", "output_transform"]
 
     def forward(self, ids: Any, token_types: Any = None) -> Tensor:
-        """Return the logits (B, S, V) of the labels of ids (B, S)."""
+        """Return the logits (B, S, V) from which labels are predicted for ids (B, S)."""
         return self.logits(self._transform(self.encode(ids, token_types)[0]))
 
     def encode(self, ids: Any, token_types: Any = None) -> tuple[Tensor, npx.Array]:

@@ -189,7 +189,7 @@ class EncoderDecoder(SequenceModel):
 
         Args:
             memory_spec: the spec of cross-attention, which also holds the packing of the ids.
-            state: the decoded positions, and the keys and values of the memory. With a state, `memory` is None.
+            state: the decoding state, which holds keys and values of the memory; `memory` is then None.
         """
         q_packing = memory_spec.q_packing
         kv_packing = memory_spec.kv_packing
@@ -373,7 +373,7 @@ class SourceState(SharedState):
 
 
 class DecoderState(DecodingState):
-    """The decoding state: the number `length` of decoded positions, their cache for each layer, and the source."""
+    """The decoding state: the number of decoded positions (`length`), the cache of each layer, and the source."""
 
     def __init__(self, caches: list[Any], source: SourceState) -> None:
         self.caches, self.source = caches, source

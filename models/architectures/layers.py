@@ -73,7 +73,7 @@ class DecoderLayer(Layer):
         """Apply the layer to x (B, T, D), or packed x (R, D). The result has the shape of x.
 
         Args:
-            memory: the encoder's output (B, S, D), or packed. With `cross_cache`, it may be None.
+            memory: the encoder's output (B, S, D), or packed; may be None with `cross_cache`.
             memory_spec: the spec of cross-attention: mask and packing of the memory, and packing of x.
             self_cache: the keys and values of earlier positions, for self-attention.
             cross_cache: the keys and values of the memory, for cross-attention.

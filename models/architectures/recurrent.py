@@ -27,7 +27,7 @@ from models.registry import CELLS, architecture
 
 
 class RecurrentEncoderLayer(Layer):
-    """A recurrent layer. The first one of an encoder reads in both directions; the others have residual connections."""
+    """A recurrent encoder layer. The first one reads in both directions; the others have residual connections."""
 
     def __init__(self, c: TransformerConfig, i: int) -> None:
         cell: type[Recurrent] = CELLS[c.cell]
@@ -46,7 +46,7 @@ class RecurrentEncoderLayer(Layer):
 
 
 class RecurrentDecoderLayer(Layer):
-    """A recurrent layer. The first one also has cross-attention; its result, the context, is an input of the others."""
+    """A recurrent decoder layer. The first one also has cross-attention; the others read the resulting context."""
 
     def __init__(self, c: TransformerConfig, i: int) -> None:
         self.recurrent: Recurrent = CELLS[c.cell]((2 if i else 1) * c.d_model, c.d_model)

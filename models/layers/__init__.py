@@ -1,4 +1,4 @@
-"""The layers. Each module that registers one is imported here."""
+"""The layers. Each module that registers a layer is imported here."""
 
 from models.layers.alibi import AlibiBias, AlibiPositions
 from models.layers.attention import CrossAttention, SelfAttention

@@ -23,11 +23,11 @@ class Attention(Module):
         rotary_base: the base for rotating queries and keys by their positions. Default None: no rotation.
         gain: the gain of the Xavier initialization of W^Q, W^K and W^V. Default 1.
         n_kv_heads: number of key and value heads, a divisor of H; H / n_kv_heads query heads share each of them. This
-            is grouped-query attention (Ainslie et al., 2023) or, with 1, multi-query attention (Shazeer, 2019).
+            is grouped-query attention (Ainslie et al., 2023) or, if 1, multi-query attention (Shazeer, 2019).
             Default: H.
-        qk_norm: name in NORMS of a norm of each head's queries and keys (Dehghani et al., "ViT-22B", 2023). Default
-            None: no norm.
-        eps: epsilon of that norm. Default 1e-6.
+        qk_norm: a norm that is applied to each head's queries and keys (Dehghani et al., "ViT-22B", 2023): a name in
+            NORMS. Default None: no norm.
+        eps: epsilon of the norm `qk_norm`. Default 1e-6.
         score_bias: module that computes a bias on the scores of self-attention. Default None.
         value_gain: factor on the initialization of W^V and W^O (`deep_norm_factors`). Default 1.
     """
@@ -72,7 +72,7 @@ class Attention(Module):
 
     @property
     def key_value_shapes(self) -> tuple[tuple[int, int], tuple[int, int]]:
-        """The number of heads and the head size of the keys, and those of the values."""
+        """The number of heads and the head size, for the keys and for the values."""
         return (self.n_kv_heads, self.d_k), (self.n_kv_heads, self.d_v)
 
     @property

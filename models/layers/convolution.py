@@ -22,7 +22,7 @@ def tap_offsets(width: int, dilation: int, causal: bool) -> list[int]:
 
 
 def has_neighbor(x: npx.Array, offset: int, packing: npx.Packing | None, lengths: npx.Array | None) -> npx.Array:
-    """Return, for each row of x (B, T, ...) or packed x (R, ...), whether its sentence has a position at `offset`."""
+    """Return, for each position of x (B, T, ...) or packed x (R, ...), whether position + offset is in its sentence."""
     if packing is None:
         position = npx.arange(x.shape[1]) + offset
         end = x.shape[1] if lengths is None else npx.minimum(lengths, x.shape[1])[:, None]
@@ -86,7 +86,7 @@ class Convolution(Module):
         d_in, d_out: widths D and F.
         width: number of positions that an output reads.
         dilation: distance between neighboring positions that an output reads. Default 1.
-        causal: whether an output reads only its own and earlier positions. Default False: it also reads later ones.
+        causal: whether an output reads only its own and earlier positions. Default False.
         separable: whether to replace the matmul over positions and features by a weighted sum over the positions for
             each feature, followed by a matmul over the features. Default False.
         gain: factor on the Xavier uniform initialization of the matrix. Default 1.

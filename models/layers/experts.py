@@ -31,7 +31,7 @@ class Experts(Module):
     """E experts, and a router that selects k of them for each token.
 
     The balance loss is E sum_i P_i c_i, where P_i is the mean of p_i over tokens and c_i the fraction of tokens whose
-    first choice is expert i (Fedus et al., equation 4). It is 1 if the tokens are spread evenly over the experts.
+    first choice is expert i (Fedus et al., equation 4). The loss is 1 if each expert gets equally many tokens.
 
     Args:
         d_model: width D.
@@ -72,7 +72,7 @@ class Experts(Module):
         return (y * gates.astype(x.dtype).reshape((n, k, 1))).sum(axis=1).reshape(x.shape)
 
     def record_balance_loss(self, p: Tensor, first: npx.Array) -> None:
-        """Within a `collect_balance_losses` block, add the loss for p (R, E) and the first choices (R,) to its list."""
+        """Compute the balance loss from p (R, E) and the first choices (R,), for `collect_balance_losses`."""
         losses = _balance_losses.get()
         if losses is not None and self.training and len(first):
             fractions = host.bincount(first, minlength=len(self.experts)) / len(first)

@@ -33,7 +33,7 @@ class Positions(Module):
 
     @classmethod
     def make_score_bias(cls, c: Any, causal: bool) -> "ScoreBias | None":
-        """Build the bias on the scores of a layer's self-attention, if this encoding is such a bias; else return None.
+        """Return a module that computes a bias on self-attention scores; None if these positions need no bias.
 
         Args:
             c: a TransformerConfig.
@@ -155,11 +155,11 @@ class ScoreBias(Module):
     """Base class of positional encodings that are added to the scores q k^T / sqrt(d_k) of self-attention.
 
     Subclasses define `forward(q, n_keys, packing)`, which returns a bias that is broadcastable to the scores
-    (B, H, T, S) of queries q (B, T, H, d_k), or packed q (R, H, d_k) with their packing, and S = n_keys keys. The last
-    query is at the position of the last key.
+    (B, H, T, S), S = n_keys. The queries q are (B, T, H, d_k) or, with a packing, (R, H, d_k). The last query is at the
+    position of the last key.
 
     Attributes:
-        is_shared: whether all layers of a stack use the bias of the first one.
+        is_shared: whether all layers of a stack use the bias of the first layer.
         multiplications: number of multiplications for each query token, for the FLOP count.
     """
 

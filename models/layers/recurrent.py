@@ -38,7 +38,7 @@ class TimeMajor:
             position = npx.where(position <= last, last - position, position)
         self.batch, self.length = batch, length
         self.rows = position * batch + sentence
-        # The layout of sentences of equal length that are read forward is a transposition, which needs no indices.
+        # For sentences of equal length that are read forward, the conversion is a transposition and needs no indices.
         self.is_transposed = not reverse and (packing is None or packing.is_rectangular)
 
     def scatter(self, x: npx.Array) -> npx.Array:
@@ -65,7 +65,7 @@ def recurrence(kernel: npx.Kernel, gradient: npx.Gradient, layout: TimeMajor, n_
     """Return the outputs of a recurrence that starts from zeros, and its vjp.
 
     Args:
-        arrays: the gate inputs z, in the layout of the input; the recurrent weights w; other parameters.
+        arrays: the gate inputs z, padded or packed; the recurrent weights w; other parameters.
     """
     steps, *parameters = layout.prepare(*arrays)
     y, saved = kernel(steps, *parameters, npx.zeros((n_states, layout.batch, len(parameters[0])), steps.dtype))

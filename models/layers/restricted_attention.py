@@ -34,8 +34,8 @@ class Blocks:
         self.block_size = window
         self.n_blocks = -(-self.length // self.block_size)
         self.width = self.block_size + self.before + self.after  # positions of a block with its margins
-        # The front margin is added to a sequence as padding, so block b with its margins begins where block b of the
-        # padded sequence begins. For each i, it contains the first part_sizes[i] positions of block b + i.
+        # Each sequence is padded in front, by the front margin. Block b with its margins then begins where block b of
+        # the padded sequence begins, and consists of the first part_sizes[i] positions of each padded block b + i.
         self.part_sizes = [min(self.block_size, self.width - start) for start in range(0, self.width, self.block_size)]
         self.n_padded_blocks = self.n_blocks + len(self.part_sizes) - 1
 
@@ -73,7 +73,7 @@ class Blocks:
     def bias(self, lengths: npx.Array | None) -> npx.Array:
         """Return the bias (B n, 1, L, L + margins) that masks keys outside the window or the sentence."""
         query = npx.arange(self.block_size)[:, None]
-        key = npx.arange(self.width)  # counted from the first position of the margin
+        key = npx.arange(self.width)  # 0 is the first position of the front margin
         in_window = (query <= key) & (key <= query + self.before + self.after)  # (L, width)
         position = npx.arange(self.n_blocks)[:, None] * self.block_size - self.before + key  # (n, width)
         ends = npx.full((self.batch,), self.length, npx.int64) if lengths is None else npx.minimum(lengths, self.length)
@@ -92,7 +92,7 @@ def require_no_bias(spec: npx.AttentionSpec) -> None:
 
 @differentiable
 def restricted_self_attention(qkv, heads, d_k, window, spec=npx.AttentionSpec(), drop=None):
-    """Return `self_attention` in which a position attends to the `window` positions around it or, if causal, up to it.
+    """Return `self_attention` in which each position attends to `window` positions around or, if causal, up to itself.
 
     qkv (B, T, H * (2 d_k + d_v)) begins with the queries of all heads; result (B, T, H * d_v). Packed arrays are (R,
     ...). The spec must have no bias.
@@ -125,7 +125,7 @@ def restricted_self_attention(qkv, heads, d_k, window, spec=npx.AttentionSpec(),
 
 
 class RestrictedSelfAttention(SelfAttention):
-    """Self-attention in which each position attends to a window: around it or, if causal, up to it.
+    """Self-attention in which each position attends to a window around itself or, if causal, to a window up to itself.
 
     Args:
         window: number r of positions that a position attends to, itself included.

@@ -25,7 +25,7 @@ def gated_silu(x):
 
 @ACTIVATIONS.register("swiglu")
 class SwiGLU(Module):
-    """Two linear maps, of which the SiLU of the first gates the second. Their weights W and V are one matrix."""
+    """The SiLU of one linear map, multiplied by another linear map; one matrix holds the weights of both."""
 
     def __init__(self, d_model: int, d_ff: int) -> None:
         self.gate_value = Linear(d_model, d_ff, d_ff)

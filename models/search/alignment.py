@@ -14,7 +14,7 @@ def align(model: Any, src_ids: Any, outputs: Sequence[Sequence[int]]) -> list[li
     that predicts the token. Weights are averaged over the heads of the last layer.
 
     Args:
-        model: a Transformer, or an Ensemble of them, whose attention weights are averaged.
+        model: a Transformer or an Ensemble; the attention weights of an ensemble's members are averaged.
         src_ids: (B, S), each row with at least one token, EOS, padding.
         outputs: B lists of ids without BOS and EOS.
     """
@@ -36,5 +36,5 @@ def check_alignable(model: Any) -> None:
     """Raise ValueError for a model, or a member of an Ensemble, without attention to the source."""
     for member in model.members if isinstance(model, Ensemble) else [model]:
         if not member.attentions()["cross"]:
-            got = f"the architecture {member.config.architecture}, which has no such attention"
-            raise ValueError(f"alignments: expected attention to the source; got {got}; try without alignments")
+            got = f"the architecture {member.config.architecture}, which has none"
+            raise ValueError(f"alignments: expected cross-attention to the source; got {got}; try without alignments")

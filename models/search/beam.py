@@ -1,4 +1,4 @@
-"""Beam search over a batch of sentences; the search for each one stops as soon as its result cannot change."""
+"""Beam search over a batch of sentences; for each sentence, it stops as soon as the result cannot change."""
 
 from collections.abc import Callable
 from typing import Any, NamedTuple
@@ -14,8 +14,8 @@ ENDED, BEAM_FULL = -1, -2  # in `SearchStep.node`, which never contains ROOT: ca
 class SearchStep(NamedTuple):
     """One step of a beam search, for observers: C candidates, best first, for each of the n active sentences.
 
-    The first K candidates (2 K unless the rule is "plain") compete. Those ending in EOS are finished. The others, at
-    most K, are the new nodes of the prefix tree. All arrays are on the host.
+    The first K candidates (2 K unless the rule is "plain") compete: those ending in EOS are finished, and at most K
+    others become new nodes of the prefix tree. All arrays are on the host.
     """
 
     sentences: Any  # (n,)
@@ -73,10 +73,10 @@ class _BestHypotheses:
         Finished hypotheses compete by score, log_p / divisor; unfinished ones only fill empty entries.
 
         Args:
-            selected: (n,), False for sentences to which nothing is added.
-            valid: (n, C), which of the hypotheses to add.
-            log_p: their log-probabilities (n, C).
-            new: their attributes `end`, `node` and `depth`, each (n, C) or one value for all.
+            selected: a mask (n,) of the sentences to which hypotheses are added.
+            valid: a mask (n, C) of the hypotheses to add.
+            log_p: log-probabilities (n, C) of the hypotheses.
+            new: `end`, `node` and `depth` of the hypotheses, each (n, C) or one value for all.
         """
         n_best = self.score.shape[1]
         score = host.where(valid, log_p / divisor, -host.inf)
@@ -104,11 +104,11 @@ class _Candidates(NamedTuple):
 
 
 class _Continuations:
-    """The most probable continuations of n sentences; those of all rows of a sentence are ranked together.
+    """The most probable continuations of the rows of n sentences, ranked over all rows of a sentence.
 
     Args:
         log_p: log-probabilities (R,) of the rows.
-        values, ids: log-probabilities and ids (R, width) of their most probable next tokens.
+        values, ids: log-probabilities and ids (R, width) of the most probable next tokens of each row.
     """
 
     def __init__(self, n_sentences: int, log_p: Any, values: Any, ids: Any) -> None:
@@ -239,9 +239,9 @@ def beam_search(
 
 
 def _decide(candidates: _Candidates, eos_id: int, beam: int, finishes_in_beam: bool) -> tuple[Any, Any, Any]:
-    """Return masks (n, C) of candidates that end and that stay live, and an array (n, C) for the nodes of the latter.
+    """Return which candidates end, which stay live, and the array for `SearchStep.node`, each (n, C).
 
-    The array contains ENDED or BEAM_FULL for the others.
+    The array contains ENDED or BEAM_FULL; the caller sets the nodes of live candidates.
     """
     exists = candidates.log_probability > -host.inf
     ended = exists & (candidates.token == eos_id)
@@ -255,8 +255,8 @@ def _decide(candidates: _Candidates, eos_id: int, beam: int, finishes_in_beam: b
 def _best_reachable_score(log_p: Any, length: int, limit: Any, alpha: float, penalty: str) -> Any:
     """Return the best score (n,) that live hypotheses can reach if their log-probability is at most `log_p`.
 
-    The log-probability of a live hypothesis can only fall. The penalty is monotonic in the length, so its score at any
-    later length is at most the greater of its scores at `length` + 1 and at `limit`.
+    The log-probability of a live hypothesis can only fall. The penalty is monotonic in the length, so at any later
+    length the score is at most the greater of the scores at `length` + 1 and at `limit`.
     """
     score_at_next = log_p / length_penalty(length + 1, alpha, penalty)
     score_at_limit = log_p / length_penalty(limit, alpha, penalty)
@@ -268,8 +268,8 @@ def _next_rows(
 ) -> tuple[Any, Any, Any, Any]:
     """Return, for each row (R,) of the next step, the row that it continues, its token, node and log-probability.
 
-    Each sentence gets the same number of rows. If it has fewer live candidates, the other rows are copies of a live one
-    with log-probability -inf.
+    Each sentence gets the same number of rows. If a sentence has fewer live candidates, its other rows are copies of a
+    live candidate with log-probability -inf.
 
     Args:
         kept: indices of the sentences whose search continues.

@@ -23,7 +23,9 @@ class Ensemble:
         vocabularies = {(c.vocab_size, c.n_outputs, c.pad_id, c.bos_id, c.eos_id) for c in configs}
         if len(vocabularies) != 1:
             got = f"{len(vocabularies)} vocabularies" if members else "no model"
-            raise ValueError(f"ensemble: expected models with one vocabulary; got {got}; try runs with one tokenizer")
+            raise ValueError(
+                f"ensemble: expected models with the same vocabulary; got {got}; try runs with the same tokenizer"
+            )
         self.members = list(members)
         self.config = configs[0]
 

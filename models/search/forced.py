@@ -13,7 +13,7 @@ MAX_LOGITS = 1 << 23  # maximum number of logits in memory at a time
 
 
 def forced_log_probabilities(model: Any, src_ids: Any, outputs: Sequence[Sequence[int]]) -> list[list[float]]:
-    """Return the log-probabilities (nats) of the tokens of each output and of its EOS, given its source.
+    """Return the log-probability (nats) of each token of each output, EOS included, given the source.
 
     Args:
         model: a Transformer, or an Ensemble of them.

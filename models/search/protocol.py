@@ -21,7 +21,7 @@ RULES = ("plain", "tensor2tensor", "transformers", "fairseq")
 
 
 class SearchModel(Protocol):
-    """The interface that a model offers to search. The R rows of its state are hypotheses; at first, one per source."""
+    """The interface that a model offers to search. The R rows of a state are hypotheses; at first, one per source."""
 
     config: Any  # with pad_id, bos_id, eos_id, and suppressed_ids, if any
 
@@ -34,7 +34,7 @@ class SearchModel(Protocol):
         """Return the first tokens (R,), NumPy integers, and the decoding state, for source ids (B, S)."""
 
     def step(self, tokens: npx.Array, state: Any) -> npx.Array:
-        """Return the logits (R, V) of the token after `tokens` (R,), and advance the state by one position."""
+        """Append `tokens` (R,), one per row, to the state; return the logits (R, V) of the next tokens."""
 
     def limits(self, src_ids: npx.Array, max_extra: int) -> npx.Array:
         """Return the maximum number of tokens (B,), EOS included, that search may generate for each source."""

@@ -35,8 +35,8 @@ def sample(
             `top_k`. Default 1.
         seed: text i uses the random keys (seed, i), independently of the other texts and of `tokens`. Default 0.
         window: the maximum number of positions that the model sees. Default: `model.max_length`. When the window is
-            full, the model rereads only its later half and continues. All texts advance together from the end of the
-            shortest prompt, so the part of a text that the model rereads depends on the other prompts.
+            full, the model rereads only the later half of the window and continues. All texts advance together from the
+            end of the shortest prompt, so the part of a text that the model rereads depends on the other prompts.
 
     Padding, BOS and EOS are never sampled. Raises ValueError for an invalid argument, FloatingPointError for NaN.
     """
@@ -68,7 +68,7 @@ def sample(
             logits[:, [*excluded_ids(model.config), model.config.eos_id]] = -host.inf
             if not host.isfinite(logits.max(axis=1)).all():
                 raise FloatingPointError(f"sample: expected finite logits; got NaN or infinity at position {end}")
-            n_generated = end - lengths  # (B,) negative within the prompt; may exceed `tokens`, cut off at the end
+            n_generated = end - lengths  # (B,) negative within the prompt; tokens beyond `tokens` are cut off later
             uniform = uniforms[rows, host.clip(n_generated, 0, tokens - 1)]
             chosen = draw_tokens(logits, uniform, temperature, top_k, top_p)
             texts[:, end] = host.where(n_generated >= 0, chosen, texts[:, end])
@@ -153,7 +153,7 @@ def sampling_probabilities(
 
 
 def check_sampling(*, temperature: float = 1.0, top_k: int = 0, top_p: float = 1.0, **counts: int | None) -> None:
-    """Raise ValueError, naming the option, for invalid options of sampling; `counts` must be None or at least 1."""
+    """Raise ValueError, naming the option, for invalid options of sampling; `counts` are None or at least 1."""
     check_integer("top_k", top_k, 0)
     for name, value in counts.items():
         if value is not None:

@@ -10,9 +10,9 @@ single call to BLAS, which then uses its own threads.
 
 Some bugs appear only when an array has several blocks. For example, the last rows are not computed, or each block
 overwrites the sum of the previous ones. To find such bugs without large test arrays, pass every block size through
-`block_size`, in your own kernels too. In a test, `small_blocks` then shrinks it:
+`block_size`, in your own kernels too. In a test, `small_blocks` then shrinks all blocks:
 
-    step = npx.cpu.row_blocks.block_size(1024)      # 1024, unless a test shrinks it
+    step = npx.cpu.row_blocks.block_size(1024)      # 1024, unless a test sets a smaller size
     parts = npx.cpu.row_blocks.parallel_ranges(body, len(x), step)
 
     with npx.small_blocks(rows=2, threads=3):
@@ -106,8 +106,8 @@ def elementwise(formula: Callable[..., Any], *arrays: Any, outputs: int = 1, in_
     array; a formula with several `outputs` returns them as a tuple. Raises ValueError if the shapes differ.
 
     Args:
-        in_place: whether the formula takes one more array per output and writes the output to it instead of returning
-            it, to save a pass over each output.
+        in_place: whether the formula takes an additional array for each output and writes the output there instead of
+            returning it, which saves a pass over each output.
     """
     x = arrays[0]
     if mismatches := [a.shape for a in arrays if a.shape != x.shape]:

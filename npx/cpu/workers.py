@@ -23,7 +23,7 @@ os.register_at_fork(after_in_child=_forget_workers)
 
 
 class Offer:
-    """An offer to a worker: a function, the caller's context in which it runs, and the error that it raised."""
+    """An offer to a worker: a function, the context to run it in (the caller's), and its error, if any."""
 
     def __init__(self, worker: "Worker", function: Callable[[], object]) -> None:
         self.worker = worker

@@ -52,7 +52,7 @@ def leading_dimension(x: Array) -> tuple[bool, int] | None:
 # Enum values of cuBLAS and CUDA
 DATA_TYPE = {"float32": 0, "float64": 1, "float16": 2, "bfloat16": 14}
 COMPUTE_32F, COMPUTE_64F, COMPUTE_32F_FAST_TF32, DEFAULT_ALGORITHM = 68, 70, 77, -1
-DISALLOW_REDUCED_PRECISION_REDUCTION = 16  # without it, partial sums are rounded to the dtype of `out`
+DISALLOW_REDUCED_PRECISION_REDUCTION = 16  # otherwise, partial sums are rounded to the dtype of `out`
 _graph_handle: Cublas | None = None  # set by `use_graph_handle`
 ZERO_AND_ONE = {name: np.array([0, 1], name) for name in ("float32", "float64")}  # alpha and beta
 

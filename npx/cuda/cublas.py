@@ -101,7 +101,7 @@ class Cublas:
         self.plans: dict[Any, Plan] = {}
 
     def call(self, name: str, *args: Any) -> None:
-        """Call a function of the library. Raises RuntimeError with the status if it fails."""
+        """Call a function of the library. Raises RuntimeError with the status if the call fails."""
         if status := getattr(self.functions, name)(*args):
             raise RuntimeError(f"{name}: expected CUBLAS_STATUS_SUCCESS (0); got status {status}")
 

@@ -5,9 +5,9 @@
 
 The Python function runs only once, while the graph is captured, and the GPU computes nothing during the capture. Each
 call to the graph then repeats the same kernels with the same arguments. The function must therefore not wait for a
-value, and it may read host data only through its inputs. All existing arrays that it reads or writes must keep their
-addresses. Call the function once without a graph first: this compiles kernels, uploads tables and initializes
-libraries.
+value, and it may read host data only through its inputs. All existing arrays that the function reads or writes must
+keep their addresses. Call the function once without a graph first: this compiles kernels, uploads tables and
+initializes libraries.
 """
 
 import functools
@@ -105,7 +105,7 @@ class Graph:
 
 
 def _views(buffer: Array, starts: Any, inputs: Sequence[np.ndarray]) -> list[Array]:
-    """Return one view of the buffer for each input: it begins at the input's start and has its shape and dtype."""
+    """Return, for each input, a view of the buffer from the input's start, with the input's shape and dtype."""
     parts = [buffer[start : start + x.nbytes] for start, x in zip(starts, inputs, strict=False)]
     return [part.view(x.dtype).reshape(x.shape) for part, x in zip(parts, inputs, strict=True)]
 

@@ -2,9 +2,9 @@
 
     launch("softmax.cu", "softmax_rows", grid, block, (x, y, np.int32(n)), T=x.dtype)
 
-A .cu file is next to its reference in `kernels/` and includes only `device.cuh`. Its "Built with:" lines list the
-definitions with which it is compiled. `python -m npx.testing.nvrtc_report` compiles the file with each of them, for
-three generations of GPUs, and reports how many registers the kernels use.
+A .cu file is next to its reference in `kernels/` and includes only `device.cuh`. The "Built with:" lines in the
+file list the definitions with which to compile it. `python -m npx.testing.nvrtc_report` compiles the file with each of
+these definitions, for three generations of GPUs, and reports how many registers the kernels use.
 """
 
 import functools

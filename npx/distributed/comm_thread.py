@@ -69,7 +69,7 @@ class Task:
 
 
 class CommThread:
-    """The communication thread. It calls `on_abort(status)` once if the run must be aborted."""
+    """The communication thread, which calls `on_abort(status)` once if the run must be aborted."""
 
     def __init__(self, on_abort: Callable[[int], None]) -> None:
         # Queues run concurrently; the tasks within a queue run in order.

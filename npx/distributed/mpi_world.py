@@ -23,7 +23,7 @@ PACKET = 1024  # bytes in the first message of a value; a value that fits needs 
 
 
 class MpiWorld(World):
-    """The processes of an MPI communicator. Once it is created, only the CommThread calls MPI until `close`."""
+    """The processes of an MPI communicator. From its creation until `close`, only the CommThread calls MPI."""
 
     def __init__(self, comm: Any) -> None:
         from mpi4py import MPI
@@ -103,7 +103,7 @@ class MpiWorld(World):
     def _reduce_scatter(self, flat: array.Array, wire_dtype: Any) -> Steps:
         sent = flat if wire_dtype is None else flat.astype(wire_dtype)
         shard = flat[self.shard_slice(flat.size)]
-        received = np.empty((self.size, shard.size), sent.dtype)  # each rank's values for this rank's shard
+        received = np.empty((self.size, shard.size), sent.dtype)  # row r: the values of rank r for this shard
         shard_bytes = shard.size * sent.itemsize
         receive_layout = [shard_bytes] * self.size, [r * shard_bytes for r in range(self.size)]
         byte = self.mpi.BYTE  # MPI only transfers bytes and never adds, so any dtype works

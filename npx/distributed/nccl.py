@@ -19,7 +19,7 @@ class NcclCollectives:
         self.cupy, self.nccl, self.world = cupy, nccl, world
         self.communicator = nccl.NcclCommunicator(world.size, unique_id, world.rank)
         self.stream = cupy.cuda.Stream(non_blocking=True)
-        self._waits: list[tuple[Any, Any]] = []  # pairs of events: a stream starts to wait, the collective ends
+        self._waits: list[tuple[Any, Any]] = []  # events: the start of a wait, and the end of the collective
         self._wait_seconds = 0.0
 
     def reduce_scatter(self, flat: array.Array, wire_dtype: Any = None) -> Wait:
@@ -68,7 +68,7 @@ class NcclCollectives:
         world = self.world
         shard = flat[world.shard_slice(flat.size)]
         sent = flat if wire_dtype is None else flat.astype(wire_dtype)
-        received = array.empty((world.size, shard.size), sent.dtype)  # each rank's values for this rank's shard
+        received = array.empty((world.size, shard.size), sent.dtype)  # row r: the values of rank r for this shard
         received[world.rank] = sent[world.shard_slice(flat.size)]
         self._exchange([sent[world.shard_slice(flat.size, r)] for r in range(world.size)], list(received))
         shard[...] = received[0].astype(shard.dtype)

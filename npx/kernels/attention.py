@@ -290,7 +290,7 @@ def launch_attention(
 
     Args:
         inputs: q, k, v, of any strides.
-        grads: their gradients, of any strides, or ().
+        grads: the gradients of q, k and v, of any strides; () for the forward pass.
         outputs: (y,) or (g, y), contiguous.
         sums: the log-sum-exp and, for gradients, the array for the gradient of the scores, or None; all float32.
     """
@@ -333,18 +333,18 @@ def launch_attention(
 def tile_size(length: int, row_bytes: int) -> int:
     """Return the number of positions per tile of attention.cu: the largest multiple of 16 that fits in shared memory.
 
-    It is at most 64 and at most `length` rounded up to a multiple of 16.
+    The number is at most 64, and at most `length` rounded up to a multiple of 16.
 
     Args:
-        row_bytes: bytes of shared memory per position in the gradient's four tiles, excluding padding (16 bytes per
-            position and tile) and data for dropout and sums (18 bytes per position).
+        row_bytes: bytes of shared memory that a position takes in the four tiles of the gradient. In addition, padding
+            takes 16 bytes per position and tile, and dropout and sums take 18 bytes per position.
     """
     fitting = SHARED_BYTES // (row_bytes + 4 * 16 + 18) // 16 * 16
     return max(16, min(64, fitting, -(-length // 16) * 16))
 
 
 def access_bytes(*arrays: Array) -> int:
-    """Return how many bytes a thread can access at once: the largest power of two up to 16 to which all rows align."""
+    """Return how many bytes a thread can access at once: the largest power of two up to 16 that aligns all rows."""
     bits = 16
     for x in arrays:
         bits |= x.ctypes.data if isinstance(x, np.ndarray) else x.data.ptr

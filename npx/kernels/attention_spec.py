@@ -131,14 +131,14 @@ def rotation_factors(x: Array, positions: Any, base: float) -> Array:
 
 @lru_cache(maxsize=16)
 def _consecutive_rotation_factors(first: int, length: int, *args: Any) -> Array:
-    """Return the factors of consecutive positions. They are cached, because all layers and training steps use them."""
+    """Return the factors of consecutive positions, cached because all layers and training steps use them."""
     return read_only(_rotation_factors(np, np.arange(first, first + length), *args))
 
 
 def _rotation_factors(xp: Any, positions: Array, heads: int, size: int, base: float, dtype: Any) -> Array:
     frequency = base ** (-2 * xp.arange(size // 2) / size)
     factors = xp.exp(1j * (positions[:, None] * frequency)[:, None]).astype(dtype)
-    return xp.repeat(factors, heads, axis=1)  # NumPy multiplies by longer rows faster
+    return xp.repeat(factors, heads, axis=1)  # longer rows, because NumPy multiplies them faster
 
 
 def rotary_positions(spec: AttentionSpec, q: Array, k: Array) -> tuple[Any, Any]:

@@ -1,7 +1,7 @@
 """Label-smoothed cross entropy from logits (paper section 5.4), alone and fused with the projection to the vocabulary.
 
-The smoothed target is q_k = on [k = target] + off for each of the V classes. The value of `off` depends on eps and on
-the classes over which `LabelSmoothing` spreads it:
+The smoothed target is q_k = on [k = target] + off for each of the V classes. The value of `off` depends on
+the classes among which `LabelSmoothing` divides the probability eps:
 
     "all"                  off = eps / V        the complete vocabulary, including target and padding
                                                 (Szegedy et al., 2016, which the paper cites; also PyTorch)
@@ -30,8 +30,8 @@ from npx.precision import accumulation_dtype
 
 SMOOTHING_CLASSES = ("all", "others", "others_without_pad")
 PANEL = 1024  # maximum number of classes whose logits one thread computes at a time in `linear_cross_entropy`
-CHUNK = 3 << 22  # logits in memory at a time in `linear_cross_entropy`: 48 MiB of float32
-CUDA_CHUNK = 1 << 28  # the same on a GPU, which needs matmuls of thousands of rows: 512 MiB of bfloat16
+CHUNK = 3 << 22  # maximum number of logits in memory at a time in `linear_cross_entropy`: 48 MiB of float32
+CUDA_CHUNK = 1 << 28  # replaces CHUNK on a GPU, where matmuls need thousands of rows: 512 MiB of bfloat16
 RESERVED = 1152  # bytes of shared memory that a block needs besides its row of logits: 1,024 for CUDA, 128 for sums
 CUDA_ROWS = 64  # on a GPU, the numbers of rows in a chunk and of allocated columns are multiples of this
 
@@ -40,8 +40,8 @@ class LabelSmoothing(NamedTuple):
     """Label smoothing of the targets.
 
     Attributes:
-        epsilon: the probability mass that is spread over the classes, at least 0 and below 1.
-        classes: the classes it is spread over: "all", "others" or "others_without_pad" (see above).
+        epsilon: the probability that is divided among classes, at least 0 and below 1.
+        classes: the classes that receive this probability: "all", "others" or "others_without_pad" (see above).
         pad_id: the id of padding; positions with this target are ignored.
     """
 
@@ -211,7 +211,7 @@ def linear_cross_entropy_numpy(
     on, off = smoothing.target_weights(len(w))
     token_rows = np.flatnonzero(targets != smoothing.pad_id)
     has_padding = len(token_rows) < len(x)
-    x_tokens = x  # `_tokens`: without the rows of padding
+    x_tokens = x  # in names, `_tokens` means "without the rows of padding"
     if has_padding:
         x_tokens = x[token_rows]
         targets = targets[token_rows]
@@ -325,7 +325,7 @@ def losses_and_gradient(z: Array, targets: Array, gz: Array | None, losses: Arra
     on, off = smoothing.target_weights(classes)
     sizes = np.int32(classes), np.int64(z.strides[0] // z.itemsize), np.float32(on), np.float32(off)
     row_bytes = classes * z.itemsize
-    two_blocks = 2 * (row_bytes + RESERVED)  # keep a row only if a multiprocessor has room for two blocks
+    two_blocks = 2 * (row_bytes + RESERVED)  # with room for two blocks, rows stay in shared memory
     keep_row = gz is not None and two_blocks <= block_size(shared_memory(array_module(z)))
     flags = np.int64(smoothing.pad_id), np.int32(smoothing.excludes_padding), np.int32(keep_row)
     args = z, targets, gz, losses, *sizes, *flags

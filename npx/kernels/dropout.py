@@ -10,7 +10,7 @@ from npx.cuda.launch import BLOCK_THREADS, contiguous, launch
 from npx.dispatch import Output, kernel
 from npx.random import Key, bits16
 
-WORD_VALUES = 1 << 16  # number of 16-bit words; a value is dropped if its random word is below rate * WORD_VALUES
+WORD_VALUES = 1 << 16  # random words are 16 bits; a value is dropped if its word is below rate * WORD_VALUES
 
 
 class DropoutSpec(NamedTuple):
@@ -36,7 +36,7 @@ class DropoutSpec(NamedTuple):
         return WORD_VALUES / n_kept if n_kept else 0.0
 
     def keep_mask(self, shape: tuple[int, ...]) -> np.ndarray:
-        """Return a bool array on the host, False where a value is dropped. It depends only on key and rate."""
+        """Return a bool array on the host, False where a value is dropped. The array depends only on key and rate."""
         size = int(np.prod(shape))
         keep = np.empty(size, bool)
 
@@ -47,7 +47,7 @@ class DropoutSpec(NamedTuple):
         return keep.reshape(shape)
 
 
-SavedDropout = tuple[DropoutSpec | None, Array | None]  # the values that `dropout` saves: its argument and the mask
+SavedDropout = tuple[DropoutSpec | None, Array | None]  # what `dropout` saves: its argument `drop` and the mask
 
 
 @kernel

@@ -72,7 +72,7 @@ def embedding_numpy(
     if not y.size:
         return y, saved
     length = 1 if positions is None or ids.ndim == 1 else ids.shape[-1]
-    ids2 = ids.reshape(-1, length)  # one row per sentence; one per id without positions or for 1-d ids
+    ids2 = ids.reshape(-1, length)  # one row per sentence or, without positions or with 1-d ids, per id
     y3 = y.reshape(-1, length, table.shape[1])
     keep3 = None if keep is None else keep.reshape(y3.shape)
 
@@ -111,7 +111,7 @@ def embedding_grad_numpy(
 
 
 def sums_by_id(g: Array, ids: Array) -> tuple[Array, Array]:
-    """Return the unique ids (U,), ascending, and for each the sum (U, D) of its rows of g (R, D), in row order."""
+    """Return the sorted unique ids (U,) and, as (U, D), the sum of the rows of g (R, D) for each id, in row order."""
     order = np.argsort(ids, kind="stable")
     sorted_ids = ids[order]
     starts = np.flatnonzero(np.concatenate((sorted_ids[:1] == sorted_ids[:1], sorted_ids[1:] != sorted_ids[:-1])))

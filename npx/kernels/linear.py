@@ -102,7 +102,7 @@ def linear_cuda(x: Array, w: Array, b: Array | None = None, activation: str = ""
 def linear_grad_cuda(
     g: Array, x: Array, w: Array, y: Array | None, bias: bool, accumulate_into: GradientTargets = NO_TARGETS
 ) -> Gradients:
-    """Set g to 0 where the ReLU is 0 and sum slices of its rows in one pass, then run the two matmuls."""
+    """In one pass, set g to 0 where the ReLU is 0 and sum slices of rows; then run both matmuls."""
     masked, gb = mask_and_sum(g, y, bias, accumulate_into[2:3])
     return (
         blas.matmul(masked, w.T, accumulate_into[0], add=True),
@@ -112,7 +112,7 @@ def linear_grad_cuda(
 
 
 def mask_and_sum(g: Array, y: Array | None, bias: bool, accumulate_into: GradientTargets) -> tuple[Array, Array | None]:
-    """Set g to 0 where y = 0, unless y is None. Return this masked g and, if `bias`, the sum of its rows, else None."""
+    """Return g with 0 where y = 0 (g itself if y is None), and the sum of its rows (None unless `bias`)."""
     if y is None and not bias:
         return g, None
     xp = array_module(g)

@@ -12,7 +12,7 @@ from npx.kernels.packing import Packing, pack_padded, pad_packed
 
 
 class SentenceRows(NamedTuple):
-    """The rows of a block of sentences in an array of queries, keys or values, and their packing."""
+    """The rows and the packing of a block of sentences in one array: the queries, the keys or the values."""
 
     rows: slice
     packing: Packing | None
@@ -38,7 +38,7 @@ class SentenceRows(NamedTuple):
 
 
 class SentenceBlock(NamedTuple):
-    """Sentences i to j - 1, and their rows of the queries and of the keys and values."""
+    """A block of sentences, i to j - 1, with their rows in the queries and their rows in the keys and values."""
 
     i: int
     j: int

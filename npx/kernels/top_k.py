@@ -25,8 +25,8 @@ def top_k(logits: Array, k: int, excluded: tuple[int, ...] = ()) -> tuple[Array,
     return values - xp.log(total), xp.where(values > -xp.inf, columns, 0)
 
 
-GROUP_COLUMNS = 16  # columns of a group in `top_k_numpy`
-LARGEST_EXPONENT = 50.0  # row maxima are subtracted before exp only if the magnitude of one of them exceeds this
+GROUP_COLUMNS = 16  # number of columns per group in `top_k_numpy`
+LARGEST_EXPONENT = 50.0  # row maxima are subtracted before exp only if any has a larger magnitude
 
 
 @top_k.fast("numpy", "float32", "float64")

@@ -20,7 +20,7 @@ TIMEOUT = 1.0  # seconds to wait for a turn before interleaving ends: the thread
 class Turns:
     """A wrapper of the body of `parallel_ranges`: the first range of each thread runs interleaved with the others.
 
-    Each of the `threads` threads must call it for at least one range.
+    Each of the `threads` threads must call the wrapper for at least one range.
     """
 
     def __init__(self, body: Callable[[int, int], Any], threads: int) -> None:

@@ -26,7 +26,7 @@ from npx.testing.cuda_emulator.emulator import cache_directory
 ARCHITECTURES = ("sm_75", "sm_80", "sm_90")  # Turing, Ampere, Hopper
 
 
-FLAGS = (*OPTIONS, "--device-as-default-execution-space", "-ftz=true")  # CuPy adds the last two
+FLAGS = (*OPTIONS, "--device-as-default-execution-space", "-ftz=true")  # CuPy adds the last two to the options
 MAX_LINES = 40  # maximum number of lines shown of a compiler message
 
 
@@ -67,7 +67,7 @@ def variants(source: str) -> list[dict[str, str]]:
 
 @functools.cache
 def load_nvrtc() -> ctypes.CDLL:
-    """Load NVRTC from an installed package or the system. Raises CompileError if it is missing."""
+    """Load NVRTC from an installed package or the system. Raises CompileError if NVRTC is missing."""
     roots = [*site.getsitepackages(), site.getusersitepackages()]
     files = [str(file) for root in roots for file in sorted(Path(root).glob("nvidia/*/lib/libnvrtc.so.*"))]
     for file in [*reversed(files), "libnvrtc.so.13", "libnvrtc.so.12", "/usr/local/cuda/lib64/libnvrtc.so"]:
@@ -83,7 +83,7 @@ def load_nvrtc() -> ctypes.CDLL:
 def compile_kernels(source: str, defines: dict[str, str], architecture: str) -> str:
     """Compile a kernel file to machine code and return the compiler's log.
 
-    Raises CompileError with the log if that fails.
+    Raises CompileError with the log if the kernel does not compile.
     """
     lib = load_nvrtc()
     program = ctypes.c_void_p()
@@ -167,7 +167,7 @@ def table(rows: list[KernelResources]) -> str:
 
 
 def main(names: list[str]) -> int:
-    """Print the table of the named or all kernel files. Return 2 without NVRTC, 1 if a kernel does not compile."""
+    """Print the table of the named kernel files (default: all). Return 2 without NVRTC, 1 if one does not compile."""
     try:
         load_nvrtc()
     except CompileError as error:

@@ -138,7 +138,7 @@ def test_alignments_follow_the_attention_and_need_one():
     for kind in KINDS[:4]:
         assert [len(row) for row in align(build(kind), src, [[6, 7, 8]])] == [3]
     with pytest.raises(
-        ValueError, match="alignments: expected attention to the source; got the architecture bytenet, which"
+        ValueError, match="expected cross-attention to the source; got the architecture bytenet, which has none; try"
     ):
         align(build(KINDS[4]), src, [[6]])
 

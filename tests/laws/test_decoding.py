@@ -143,7 +143,7 @@ def test_an_ensemble_averages_probabilities_in_any_order(members, seed):
 
 
 def test_an_ensemble_needs_one_vocabulary_and_has_the_smallest_limits(members):
-    with pytest.raises(ValueError, match="expected models with one vocabulary; got 2 vocabularies; try"):
+    with pytest.raises(ValueError, match="expected models with the same vocabulary; got 2 vocabularies; try"):
         Ensemble([members[0], Transformer(TransformerConfig(V + 1, d_model=8, d_ff=8, n_heads=2, n_layers=1))])
     with pytest.raises(ValueError, match="got no model"):
         Ensemble([])

@@ -114,7 +114,7 @@ def test_master_weights_are_float32_with_a_16_bit_copy(low):
     assert all(np.array_equal(array, changed[name]) for name, array in tree.state_dict().items())
     assert np.array_equal(flat.low_precision, flat.data.astype(low))
     with pytest.raises(
-        ValueError, match="FlatParameters: expected parameters in no other buffer; got scale, which is in another one"
+        ValueError, match="FlatParameters: expected parameters that no other FlatParameters contains; got scale"
     ):
         FlatParameters(tree, np.dtype("float64"))
 

@@ -2,8 +2,8 @@
 
 g++ compiles the .cu file, with `cuda_names.h` in place of CUDA's headers, to a library in the user's cache directory.
 The name of the library contains a hash of the sources, flags and compiler. A launch runs one block after another, with
-every CUDA thread as a fiber. Loads, stores, barriers and warp operations are checked. An invalid one raises
-EmulatorError:
+every CUDA thread as a fiber. Loads, stores, barriers and warp operations are checked. An invalid operation
+raises EmulatorError:
 
     probe.cu, probe_reduce: thread (3, 0, 0) of block (1, 0, 0) reads 4 bytes at byte 128 of argument 0, which has
     128 bytes (probe.cu:19)
@@ -103,7 +103,7 @@ def thread_order(order: str) -> Iterator[None]:
 
 @functools.cache
 def compiler() -> str:
-    """Return the path and the version of g++. Raises EmulatorError if it is missing."""
+    """Return the path and the version of g++. Raises EmulatorError if g++ is missing."""
     path = shutil.which("g++")
     if path is None:
         raise EmulatorError("emulator: g++, which compiles the CUDA kernels, is not installed; try apt install g++")
