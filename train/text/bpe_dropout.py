@@ -198,7 +198,7 @@ class Segmenter:
 
 @dataclass(frozen=True)
 class EpochExamples:
-    """The pairs of a batch, or of a slice of it, in one epoch."""
+    """The pairs of a batch, or of a part of a batch, in one epoch."""
 
     epoch: int
     indices: IntArray

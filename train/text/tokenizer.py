@@ -199,7 +199,7 @@ class Tokenizer:
         return [encoding.ids for encoding in encodings]
 
     def encode_words(self, texts: Sequence[str]) -> list[tuple[list[int], list[int | None]]]:
-        """Return, for each text, its ids and, for each id, the number of the word that it belongs to."""
+        """Return, for each text, the token ids and the number of each token's word."""
         encodings = self._call(self._engine.encode_batch, list(texts), add_special_tokens=False)
         return [(encoding.ids, encoding.word_ids) for encoding in encodings]
 
@@ -340,7 +340,8 @@ def _train_merges(spec: dict[str, Any], settings: dict[str, Any], lines: Iterabl
             error = process.stderr.read()
         except BaseException:
             process.kill()
-            with suppress(BrokenPipeError):  # otherwise `Popen.__exit__` would close it and replace this exception
+            # If `Popen.__exit__` closed stdin, a BrokenPipeError would replace this exception.
+            with suppress(BrokenPipeError):
                 process.stdin.close()
             raise
     # the second and third patterns match messages of the dynamic linker
