@@ -108,7 +108,7 @@ def rebuild_parameter(tensor: Any, grad: Any = None, hooks: Any = None) -> Any:
 
 
 def ordered_dict(items: Any = ()) -> Any:
-    """Build an OrderedDict from [key, value] pairs, as unpickling collections.OrderedDict does, and empty `items`."""
+    """Return an OrderedDict of the [key, value] pairs in a list, and empty the list, so that it is used only once."""
     pairs = [(key, value) for key, value in items]
     if pairs:
         items.clear()

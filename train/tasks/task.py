@@ -127,7 +127,7 @@ class Task(Generic[T, C, B]):
         raise NotImplementedError
 
     def sequences(self, batch: B) -> tuple[npx.Array, ...]:
-        """Return the arrays of ids (B, length) that the model's loss takes; the model predicts the last array."""
+        """Return the id arrays (B, length) that are arguments of the model's loss; the model predicts the last one."""
         raise NotImplementedError
 
     def describe_examples(self, corpus: C, examples: Any) -> str:

@@ -67,7 +67,7 @@ class Merges:
         return np.where(self._keys[positions] == keys, self._rank_of[positions], NO_MERGE)
 
     def spell(self, tokens: IntArray) -> NDArray[np.int64]:
-        """Return the symbols from which the tokens (n,) were merged, in one array."""
+        """Return one array of all symbols from which the tokens (n,) were merged."""
         lengths = self.spelling_lengths[tokens]
         ends = np.cumsum(lengths)
         positions = np.arange(int(lengths.sum())) - np.repeat(ends - lengths, lengths)

@@ -254,10 +254,10 @@ class Corpus:
 
 
 def _lengths(offsets: IntArray, block: int = 1 << 20) -> NDArray[np.uint16]:
-    """Return the lengths (pairs,) with EOS, computed block by block so that the int64 offsets stay on disk.
+    """Return the length of each sentence, EOS included; reads one block at a time, so the int64 offsets stay on disk.
 
-    Raises UserError for a sentence that is too long. Only pairs in memory can be
-    too long, because `prepare` leaves long pairs out.
+    Raises UserError for a sentence that is too long. Only pairs in memory can be too long, because `prepare` leaves
+    long pairs out.
     """
     lengths = np.empty(len(offsets) - 1, np.uint16)
     for i in range(0, len(lengths), block):

@@ -52,7 +52,7 @@ MIN_VOCAB_SIZE = len(SPECIALS) + len(ALPHABET)
 # Unicode's White_Space, spelled out because Python's \s also matches U+001C to U+001F.
 SPACES = "\t\n\v\f\r \x85\xa0\u1680\u2000-\u200a\u2028\u2029\u202f\u205f\u3000"
 SPACE = "\u2581"  # the symbol for a space in a subword, as SentencePiece writes it
-SPECIAL_IDS = "special_ids"  # key in a tokenizer of another program, whose special tokens have other names
+SPECIAL_IDS = "special_ids"  # key in an imported tokenizer.json, where special tokens have other names
 REMEDY = "copying the file again, or training the tokenizer again"  # for a damaged file
 _SPACE_RUN = re.compile(f"[{SPACES}]+")
 

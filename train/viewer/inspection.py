@@ -195,7 +195,7 @@ def mask_of(model: Any, kind: str, length: int) -> tuple[Any, str]:
 
 
 def masks_of(model: Any, maps: Mapping[str, Any]) -> dict[str, Any]:
-    """Return, for each kind of attention, the mask of its weights (L, H, rows, columns), or None."""
+    """Return the mask of the weights (L, H, rows, columns) of each kind of attention, or None if all are visible."""
     return {kind: mask_of(model, kind, weights.shape[2])[0] for kind, weights in maps.items()}
 
 

@@ -146,7 +146,7 @@ class _Brackets:
     def __init__(self, parts: Parts, parameters: Parameters) -> None:
         self.leaves: list[Leaf] = []
         self.length = 0
-        self.quotes: list[list[Any]] = []  # [leaf, words before it, spans before it, open spans around it]
+        self.quotes: list[list[Any]] = []  # [leaf, number of words before, number of spans before, open spans]
         self.spans: list[list[Any]] = []
         spans = self.spans
         stack = list[int]()
