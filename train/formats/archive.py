@@ -20,7 +20,7 @@ DAMAGED = (
 
 @contextmanager
 def open_untrusted(path: Path, expected: str) -> Iterator[BinaryIO]:
-    """Open a file for reading. Raises UserError if reading fails, and for any error that a damaged file causes."""
+    """Open a file for reading. Raises UserError if the file cannot be read or is damaged."""
     try:
         with open_for_reading(path, expected) as file:
             yield file

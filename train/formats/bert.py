@@ -116,7 +116,7 @@ def from_bert(weights: Mapping[str, Any], c: TransformerConfig, bert_ids: Any, n
     """Return our parameters in float32.
 
     Args:
-        bert_ids: BERT's id for each of our ids.
+        bert_ids: BERT's ids of all tokens, in the order of our ids.
 
     Raises UserError, naming the tensor and the file `name`, for a tensor that does not fit.
     """

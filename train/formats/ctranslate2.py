@@ -42,7 +42,7 @@ def write_ctranslate2(model: Any, tokenizer: Any, config: RunConfig, folder: Pat
     spec.register_target_vocabulary(target)
     spec.config.eos_token = spec.config.decoder_start_token = target[converted.marian_id(c.eos_id)]
     spec.config.unk_token = SPECIALS[3]
-    spec.config.add_source_eos = False  # the tokenizers append EOS, as with CTranslate2's converter of Marian models
+    spec.config.add_source_eos = False  # the tokenizers append EOS, as for a model converted from Marian
     spec.config.layer_norm_epsilon = c.layer_norm_eps
     spec.validate()
     spec.optimize(quantization=dtype)
@@ -82,7 +82,7 @@ def set_weights(spec: Any, converted: MarianModel, c: TransformerConfig) -> None
         layers.scale_embeddings = c.d_model**0.5 if c.scale_embedding else 1.0
         table = tensors.get(positions[side])
         table = marian.sinusoid_table(converted.n_positions, c.d_model) if table is None else table.copy()
-        if side == "decoder":  # CTranslate2 replaces the first input, padding, with zeros
+        if side == "decoder":  # CTranslate2 uses zeros as the embedding of the first input, padding
             table[0] += embeddings[side][converted.pad_id] * np.float32(layers.scale_embeddings)
         layers.position_encodings.encodings = table
         if c.norm == "pre":

@@ -74,7 +74,7 @@ def write_json(path: Path, content: Any) -> None:
 
 
 def write_tensors(path: Path, tensors: dict[str, Any], dtype: str, target: str) -> None:
-    """Write a .safetensors file of float32 or float16. Raises UserError for another dtype."""
+    """Write a .safetensors file of float32 or float16. Raises UserError for int8."""
     if dtype == "int8":
         raise UserError(f"--dtype: expected float32 or float16 with --to {target}; got int8; try --to ctranslate2")
     check_range(tensors, dtype)
@@ -93,7 +93,7 @@ def check_range(tensors: Mapping[str, Any], dtype: str) -> None:
 
 
 def unsupported_fields(c: TransformerConfig, allowed: Mapping[str, Sequence[Any]]) -> Iterator[tuple[str, str]]:
-    """Yield the model fields whose values a target does not support, each with the supported values in words.
+    """Yield each model field with a value that the target does not support, and the supported values in words.
 
     A field that is neither in `allowed` nor in UNCHECKED must have its default value. A new field must therefore be
     listed before a model that changes it can be exported.

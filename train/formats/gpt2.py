@@ -57,7 +57,7 @@ REQUIRED_SETTINGS: Mapping[str, Any] = {
 }  # fmt: skip
 BUFFERS = ".attn.bias", ".attn.masked_bias"  # causal masks in older files
 MERGES, END = "merges.txt", "<|endoftext|>"
-UNUSED_BYTES = "\u00c0\u00c1\u00f5"  # bytes that never occur in UTF-8, as GPT-2 spells them
+UNUSED_BYTES = "\u00c0\u00c1\u00f5"  # GPT-2's characters for bytes that never occur in UTF-8
 NORMS = {"attention_residual.norm": "ln_1", "feed_forward_residual.norm": "ln_2"}
 
 

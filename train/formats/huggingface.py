@@ -104,7 +104,7 @@ def write_run(
 
 
 def read_object(path: Path) -> dict[str, Any]:
-    """Return the JSON object in a file. Raises UserError for any other content."""
+    """Return the JSON object in a file. Raises UserError if the content is not a JSON object."""
     content = read_json(path, "settings of a model")
     if not isinstance(content, dict):
         raise UserError(f"{path}: expected a JSON object; got a {type(content).__name__}; try a new download")
@@ -116,7 +116,8 @@ def read_tokenizer(folder: Path, config: Mapping[str, Any]) -> PairTokenizer | T
     pad, eos = (special_id(config, name, folder) for name in ("pad_token_id", "eos_token_id"))
     if (start := config.get("decoder_start_token_id", pad)) != pad:
         raise UserError(
-            f"{folder / CONFIG}: decoder_start_token_id: expected pad_token_id, {pad}; got {start!r}; {UNSUPPORTED}"
+            f"{folder / CONFIG}: decoder_start_token_id: expected {pad}, the value of pad_token_id; "
+            f"got {start!r}; {UNSUPPORTED}"
         )
     if (folder / SENTENCEPIECE[0]).exists() or not (folder / TOKENIZER).exists():
         tokenizer: PairTokenizer | Tokenizer = read_sentencepiece(folder, pad, eos)
@@ -125,8 +126,8 @@ def read_tokenizer(folder: Path, config: Mapping[str, Any]) -> PairTokenizer | T
         if (tokenizer.pad_id, tokenizer.eos_id) != (pad, eos):
             got = f"{tokenizer.pad_id} and {tokenizer.eos_id}"
             raise UserError(
-                f"{folder / TOKENIZER}: expected <pad> {pad} and </s> {eos}, as in {CONFIG}; got {got}; try "
-                "files that all come from the same model"
+                f"{folder / TOKENIZER}: expected the ids {pad} for <pad> and {eos} for </s>, as in {CONFIG}; "
+                f"got {got}; try files that all come from the same model"
             )
     source = config.get("vocab_size")
     target = config.get("decoder_vocab_size") or source

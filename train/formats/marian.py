@@ -155,7 +155,8 @@ def from_marian(weights: Mapping[str, Any], c: TransformerConfig, name: str) -> 
         shape = (width // len(mapped.theirs), *rows)
         parts = [tensors.take((theirs,), shape) for theirs in mapped.theirs]
         result[mapped.ours] = np.concatenate([part.T if mapped.is_matrix else part for part in parts], axis=-1)
-    unused_names = {*POSITIONS.values(), SHARED, SOURCE, TARGET, OUTPUT}  # tables that are computed or tied
+    # These tables may remain: sinusoids are computed, and a tied table is read under only one of its names.
+    unused_names = {*POSITIONS.values(), SHARED, SOURCE, TARGET, OUTPUT}
     tensors.check_empty("a Marian model", unused_names.__contains__)
     return result
 
@@ -195,7 +196,7 @@ def to_marian(ours: Mapping[str, Any], c: TransformerConfig, n_positions: int) -
 
 
 def column_order(c: TransformerConfig) -> Any:
-    """Return, for each of Marian's D columns, the index of our column.
+    """Return an array (D,) whose entry i is the index of our column that becomes Marian's column i.
 
     For interleaved sinusoids, the even columns come before the odd ones.
     """
@@ -204,9 +205,9 @@ def column_order(c: TransformerConfig) -> Any:
 
 
 def permute_columns(name: str, array: Any, order: Any) -> Any:
-    """Return a tensor of a layer, (n_out, n_in) or (n,), with its axes of width D reordered.
+    """Reorder the axis of a layer's tensor whose entries correspond to the columns of the embedding.
 
-    The input of queries, keys, values and fc1, and the output of out_proj and fc2, have the columns of the embedding.
+    It is the output axis for norms, out_proj and fc2, and the input axis for the other matrices (n_out, n_in).
     """
     if "norm" in name:
         return array[order]

@@ -36,8 +36,8 @@ class MarianModel(NamedTuple):
     """A model as Marian tensors.
 
     Attributes:
-        order: our id for each of Marian's ids.
-        vocabularies: the subwords of source and target by Marian's id.
+        order: our ids of all tokens, in the order of Marian's ids.
+        vocabularies: the subwords of the source and those of the target, in the order of Marian's ids.
     """
 
     tensors: dict[str, Any]
@@ -101,7 +101,7 @@ def marian_model(model: Any, tokenizer: Any, target: str, norms: tuple[str, ...]
 
 
 def subword_names(tokenizer: Any) -> list[str]:
-    """Return the subwords of a tokenizer by id, as its file spells them."""
+    """Return the subwords of a tokenizer in the order of their ids, spelled as in the tokenizer's file."""
     if isinstance(tokenizer, SentencePieceTokenizer):
         return sorted(tokenizer.vocabulary, key=tokenizer.vocabulary.__getitem__)
     vocabulary = {token["content"]: token["id"] for token in tokenizer.spec["added_tokens"]}
@@ -158,7 +158,7 @@ def write_settings(c: TransformerConfig, converted: MarianModel, config: RunConf
     write_json(folder / GENERATION, {
         **special, "bad_words_ids": [[i] for i in sorted(suppressed)], "num_beams": config.search.beam,
         "length_penalty": config.search.alpha, "max_length": converted.n_positions,
-        "early_stopping": True if config.search.rule == "fairseq" else "never",  # False would stop by a heuristic
+        "early_stopping": True if config.search.rule == "fairseq" else "never",  # with False, a heuristic ends searches
     })  # fmt: skip
 
 

@@ -57,7 +57,7 @@ TABLES = (*EMBEDDINGS.values(), marian.OUTPUT)  # tensors with a row for each to
 
 
 def find_npz(folder: Path) -> Path | None:
-    """Return the .npz file of a folder, or None. Raises UserError if there are several."""
+    """Return the .npz file of a folder, or None. Raises UserError if the folder has several .npz files."""
     files = sorted(folder.glob("*.npz"))
     if len(files) > 1:
         raise UserError(f"{folder}: expected one .npz file; got {len(files)}; try a folder with a single .npz file")
@@ -106,7 +106,9 @@ def read_arrays(path: Path) -> dict[str, Any]:
 
 
 def decode_npy(content: bytes) -> Any:
-    """Return the array of numbers in a .npy file as a view of its bytes. Raises ValueError or TypeError if invalid.
+    """Return the array of numbers in a .npy file as a view of its bytes.
+
+    Raises ValueError or TypeError for invalid content.
 
     np.load would evaluate the header as Python, and allocate an array of the stated shape before reading any values.
     """
@@ -164,7 +166,7 @@ def read_number(config: Mapping[str, str], key: str, kind: type, default: Any, n
 
 
 def in_transformers_layout(name: str, array: Any) -> tuple[str, Any]:
-    """Return a parameter's name and array as transformers has them; an unknown parameter is returned unchanged."""
+    """Return a parameter with its name and layout in transformers; an unknown parameter is returned unchanged."""
     if name in EMBEDDINGS:
         return EMBEDDINGS[name], array
     if name.startswith(OUTPUT):
@@ -214,7 +216,7 @@ def with_padding(weights: Mapping[str, Any], n_tokens: tuple[int, int], size: in
 
 
 def read_yaml(text: str, name: str) -> dict[str, Any]:
-    """Return the mapping in a YAML text; scalars remain strings. Raises UserError for any other content."""
+    """Return the mapping in a YAML text; scalars remain strings. Raises UserError if the text is not a mapping."""
     try:
         import yaml
     except ImportError:
@@ -246,7 +248,9 @@ def read_marian_tokenizer(
         files = files or [file for file in sorted(folder.glob("*.spm")) if file not in others]
     if not files or (len(files) < 2 and not is_shared):
         expected = "a vocabulary" if is_shared else f"two vocabularies, named in {DECODER}"
-        raise UserError(f"{folder}: expected {expected} (.yml or .spm); got {len(files)}; try the model's other files")
+        raise UserError(
+            f"{folder}: expected {expected} (.yml or .spm); got {len(files)}; try downloading all files of the model"
+        )
     sides = []
     for file, model in zip((files[0], files[-1]), SENTENCEPIECE, strict=True):
         with open_for_reading(file, "a vocabulary") as stream:
@@ -265,7 +269,10 @@ def read_marian_tokenizer(
                     f"{file}: expected a vocabulary with {token}; this token is missing; try a new download"
                 )
         if PAD in vocabulary:
-            raise UserError(f"{file}: expected a vocabulary without {PAD}, as from Marian; got {PAD}; {UNSUPPORTED}")
+            raise UserError(
+                f"{file}: expected a vocabulary without {PAD}, because Marian has no padding token; "
+                f"got {PAD}; {UNSUPPORTED}"
+            )
         sides.append((content, vocabulary, file))
     n_tokens = len(sides[0][1]), len(sides[1][1])
     pad = max(n_tokens)

@@ -36,7 +36,7 @@ def write_onnx(model: Any, tokenizer: Any, config: RunConfig, folder: Path, dtyp
 
 
 class Graph:
-    """A graph under construction. Its methods add nodes and return the name of the output."""
+    """A graph under construction. The methods add nodes and return the name of the output."""
 
     def __init__(self, onnx: Any, converted: MarianModel, c: TransformerConfig, side: str) -> None:
         self.onnx, self.tensors, self.c, self.side = onnx, converted.tensors, c, side
@@ -126,7 +126,7 @@ class Graph:
         return self.add("Mul", self.add("Unsqueeze", zeros, self.shape(1, 2)), self.number(BIAS))
 
     def layers(self, x: str, mask: str, memory: str = "", memory_mask: str = "") -> str:
-        """Add the layers of this side, and the last norm."""
+        """Add the layers of the encoder or decoder, and the norm after the last layer if the model has one."""
         for i in range(self.c.n_layers):
             name = f"model.{self.side}.layers.{i}"
             part = f"{name}.self_attn"

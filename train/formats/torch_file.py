@@ -26,7 +26,8 @@ DTYPES = {
 }  # fmt: skip
 LEGACY_MAGIC = 0x1950A86A20F9469CFC6C  # the first pickle of a file written by PyTorch before 1.6
 MAX_VALUES = 1 << 40
-MAX_EXPANSION = 8  # bytes of tensors per byte of the file: bfloat16 becomes float32, and tied tables have up to 4 names
+# Maximum ratio of the tensors' size to the file's size: bfloat16 becomes float32, and tied tables have up to 4 names.
+MAX_EXPANSION = 8
 MAX_DIMENSIONS = 64  # the maximum in PyTorch and NumPy
 MAX_PICKLE = 1 << 24  # bytes; the unpickled objects take up to 64 times as much memory
 OPCODES = (  # opcodes of PyTorch's files, in protocols 2 to 5; strings of Python 2 are BINSTRING
@@ -75,7 +76,7 @@ class StoredTensor(NamedTuple):
         if 0 not in self.shape:
             last += sum((n - 1) * stride for n, stride in zip(self.shape, self.strides, strict=True))
             if last >= len(values):
-                raise ValueError(f"a tensor with index {last} in a storage of {len(values)} values")
+                raise ValueError(f"a tensor that reads index {last} of a storage with {len(values)} values")
         strides = tuple(stride * values.itemsize for stride in self.strides)
         return np.lib.stride_tricks.as_strided(values[self.offset :], self.shape, strides, writeable=False)
 
@@ -107,7 +108,7 @@ def rebuild_parameter(tensor: Any, grad: Any = None, hooks: Any = None) -> Any:
 
 
 def ordered_dict(items: Any = ()) -> Any:
-    """Build an OrderedDict from [key, value] pairs, as unpickling collections.OrderedDict does, and empty `items`."""
+    """Return an OrderedDict of the [key, value] pairs in a list, and empty the list, so that it is used only once."""
     pairs = [(key, value) for key, value in items]
     if pairs:
         items.clear()

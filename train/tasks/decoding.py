@@ -38,8 +38,8 @@ class ScoredTranslation:
 
     Attributes:
         source_ids: tokens of the line, without EOS.
-        links: for each token of the hypothesis, the index of the source token that it is aligned to; None if no
-            alignment was requested.
+        links: the index of the aligned source token for each token of the hypothesis; None if no alignment was
+            requested.
     """
 
     text: str

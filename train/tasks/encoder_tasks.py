@@ -165,7 +165,7 @@ class LabeledTask(EncoderTask[PairTokenizer, LabeledText]):
     def encode(
         self, tokenizer: PairTokenizer, label_ids: LabelIds
     ) -> Callable[[list[LabeledExample]], tuple[list[list[int]], ...]]:
-        """Return a function that maps a list of examples to (token ids of each, label ids of each)."""
+        """Return a function that maps examples to two lists: the token ids and the label ids of each example."""
         raise NotImplementedError
 
     def has_separate_vocabularies(self, data: Any) -> bool:
@@ -241,7 +241,7 @@ class LabelEvaluation:
 
     def add(self, model: Encoder, examples: npx.Array, batch: LabeledBatch) -> None:
         first_label = len(SPECIALS)
-        labels = self.text.labels(examples)  # unlike `batch.labels`, includes labels that the training text lacks
+        labels = self.text.labels(examples)  # `batch.labels` lacks the labels in `self.text.unseen`
         is_labeled = labels != batch.pad_id
         _, logits = model.label_logits(batch.ids, np.where(is_labeled, first_label, batch.pad_id))
         self.records.append((labels[is_labeled] - first_label, logits[:, first_label:].argmax(axis=1)))

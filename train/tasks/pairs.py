@@ -24,8 +24,8 @@ from train.text.tokenizer import Tokenizer
 
 SINGLE_PROCESS = World()
 WINDOW = 1024  # number of lines that are read, sorted by length and searched before the first of them is yielded
-CHARACTERS_PER_TOKEN = 16  # number of characters read per token of a batch, which gives about four batches per window
-MIN_TOKENS = 16  # minimum cost of a sentence: its probabilities, (4, V) for a beam of 4, need memory too
+CHARACTERS_PER_TOKEN = 16  # a window has up to 16 * batch_tokens characters, enough for about four batches
+MIN_TOKENS = 16  # a shorter sentence counts as 16 tokens, because its probabilities (4, V) need memory too
 
 
 class Line(NamedTuple):
@@ -33,7 +33,7 @@ class Line(NamedTuple):
 
     number: int  # from 1
     text: str
-    ids: list[int]  # its tokens, without EOS, truncated to the maximum length
+    ids: list[int]  # the tokens of the line, without EOS, truncated to the maximum length
 
 
 class PairTask(Task[T, Corpus, Batch], Generic[T]):
@@ -101,8 +101,8 @@ def search_lines(
             after about four batches and at a pause.
         on_progress: called after every batch with the number of its lines.
         on_warning: called with a message; defaults to Python's warnings.
-        world: the ranks that share the work. All of them call this function. Rank 0 reads `lines`, batch i is searched
-            by rank i modulo the number of ranks, and all ranks yield the same results.
+        world: the ranks that share the work; all of these ranks must call this function. Rank 0 reads `lines`, batch i
+            is searched by rank i modulo the number of ranks, and all ranks yield the same results.
         search: options of `beam_search`: beam, alpha, penalty, max_extra and n_best.
 
     Raises ValueError for an invalid option, and TypeError if `lines` is a string, before the first line is read.
@@ -218,7 +218,7 @@ def length_batches(lengths: Sequence[int], batch_tokens: int, min_tokens: int = 
 
 
 def pad_sources(sources: Sequence[Sequence[int]], config: TransformerConfig) -> npx.Array:
-    """Return token ids as an int32 matrix (B, S) with rows of tokens, EOS and padding."""
+    """Return token ids as an int32 matrix (B, S); each row contains one source, EOS and padding."""
     src = np.full((len(sources), max(map(len, sources)) + 1), config.pad_id, np.int32)  # (B, S)
     for row, ids in zip(src, sources, strict=True):
         row[: len(ids)] = ids

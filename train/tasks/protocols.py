@@ -85,7 +85,7 @@ class Batch(Protocol):
 
     @property
     def shape(self) -> tuple[int, ...]:
-        """The size of each dimension of the batch. The largest batch is the one with the largest shape."""
+        """The size of each dimension of the batch. Batches are compared by shape to find the largest one."""
 
     def describe(self) -> str:
         """Return the shape in words."""
@@ -100,7 +100,7 @@ class BatchSource(Protocol):
     def epoch(self, epoch: int) -> Sequence[Any]:
         """Return the examples of each batch of an epoch (from 0), in order.
 
-        They may have any type that `sizes` and `batch` accept.
+        The examples may have any type that `sizes` and `batch` accept.
         """
 
     def sizes(self, examples: Any) -> tuple[int, int]:

@@ -45,7 +45,7 @@ class Task(Generic[T, C, B]):
     name: ClassVar[str]
     model_kind: ClassVar[str] = ""  # the name of a trained model in messages, such as "a parser"
     command: ClassVar[str] = ""  # the command that applies a trained model
-    # A dataclass with the task's own keys of [data] (see models/fields.py). `train` gets an option for each of them.
+    # A dataclass with the task's own keys of [data] (see models/fields.py). `train` has an option for each key.
     keys: ClassVar[type]
     files: ClassVar[Mapping[str, tuple[str, ...]]]  # maps "train" and "valid" to the keys that name their files
     # "pairs", "text" or "labels"; the task works with every architecture of the same `data_kind`
@@ -76,7 +76,7 @@ class Task(Generic[T, C, B]):
         return texts
 
     def check_texts(self, texts: Mapping[str, tuple[str, ...]]) -> None:
-        """Raise UserError for unsuitable texts. Called before the training of a tokenizer, which may take minutes."""
+        """Raise UserError for unsuitable texts. Called before a tokenizer is trained, because that may take minutes."""
 
     def learn_tokenizer(self, data: Any, files: Sequence[str]) -> T:
         """Train a tokenizer of the kind `data.tokenizer` on the training text; by default a `Tokenizer`."""
@@ -127,7 +127,7 @@ class Task(Generic[T, C, B]):
         raise NotImplementedError
 
     def sequences(self, batch: B) -> tuple[npx.Array, ...]:
-        """Return the arrays of ids (B, length) that the model's loss takes; the model predicts the last array."""
+        """Return the id arrays (B, length) that are arguments of the model's loss; the model predicts the last one."""
         raise NotImplementedError
 
     def describe_examples(self, corpus: C, examples: Any) -> str:

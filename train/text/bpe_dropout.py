@@ -67,7 +67,7 @@ class Merges:
         return np.where(self._keys[positions] == keys, self._rank_of[positions], NO_MERGE)
 
     def spell(self, tokens: IntArray) -> NDArray[np.int64]:
-        """Return the symbols from which the tokens (n,) were merged, in one array."""
+        """Return one array of all symbols from which the tokens (n,) were merged."""
         lengths = self.spelling_lengths[tokens]
         ends = np.cumsum(lengths)
         positions = np.arange(int(lengths.sum())) - np.repeat(ends - lengths, lengths)
@@ -198,7 +198,7 @@ class Segmenter:
 
 @dataclass(frozen=True)
 class EpochExamples:
-    """The pairs of a batch, or of a slice of it, in one epoch."""
+    """The pairs of a batch, or of a part of a batch, in one epoch."""
 
     epoch: int
     indices: IntArray

@@ -34,7 +34,7 @@ def main() -> None:
             yield chunk
 
     engine.train_from_iterator(chunks(), trainers.BpeTrainer(show_progress=False, **settings))
-    if is_complete:  # otherwise the parent process has died
+    if is_complete:  # false if the parent process has died
         print(json.dumps(json.loads(engine.to_str())["model"]["merges"]), flush=True)
 
 

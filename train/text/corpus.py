@@ -72,8 +72,8 @@ def prepare_pairs(
 ) -> "Corpus":
     """Prepare pairs from files of any kind, as `prepare` does for text files.
 
-    `encode` receives, for each of the `paths`, a function to call with all bytes that it reads, and yields chunks of
-    pairs as (source ids, target ids). It may fill `unseen_labels`, which is stored in meta.json.
+    `encode` receives one function for each file, calls it with all bytes of the file, and yields chunks of pairs as
+    (source ids, target ids). `encode` may also fill `unseen_labels`, which is stored in meta.json.
     """
     if not 2 <= max_length <= MAX_LENGTH:
         raise UserError(f"max_length: expected 2 to {MAX_LENGTH} tokens per side; got {max_length}; try 256")
@@ -110,7 +110,7 @@ def _write(
     dtype: np.dtype[Any],
     on_progress: Callable[[int], object],
 ) -> tuple[dict[str, int], dict[str, int]]:
-    """Write the tokens and offsets of all chunks; return the numbers of pairs (by outcome) and tokens (by side)."""
+    """Write the tokens and offsets of all chunks; return the number of pairs per outcome and of tokens per side."""
     pairs = {"read": 0, "kept": 0, "empty": 0, "too_long": 0}
     tokens = dict.fromkeys(SIDES, 0)
     for file in files[1:4:2]:
@@ -200,7 +200,7 @@ class Corpus:
         return src, tgt
 
     def flat(self, side: int, first: int, end: int) -> tuple[IntArray, IntArray]:
-        """Return the tokens of one side of the pairs `first` to `end` - 1, and the offset of each sentence in them."""
+        """Return one side of the pairs `first` to `end` - 1: the tokens, and each sentence's offset in these tokens."""
         offsets = self._offsets[side][first : end + 1]
         return self._tokens[side][offsets[0] : offsets[-1]], offsets - offsets[0]
 
@@ -254,10 +254,10 @@ class Corpus:
 
 
 def _lengths(offsets: IntArray, block: int = 1 << 20) -> NDArray[np.uint16]:
-    """Return the lengths (pairs,) with EOS, computed block by block so that the int64 offsets stay on disk.
+    """Return the length of each sentence, EOS included; reads one block at a time, so the int64 offsets stay on disk.
 
-    Raises UserError for a sentence that is too long. Only pairs in memory can be
-    too long, because `prepare` leaves long pairs out.
+    Raises UserError for a sentence that is too long. Only pairs in memory can be too long, because `prepare` leaves
+    long pairs out.
     """
     lengths = np.empty(len(offsets) - 1, np.uint16)
     for i in range(0, len(lengths), block):

@@ -4,7 +4,7 @@ A labeled text is a line of the form `label<TAB>text` or, for a pair, `label<TAB
 lines of the form `word<TAB>tag`, with an empty line after each sentence, or two files, one of sentences and one of
 their tags. A prepared text consists of BOS, tokens and EOS; each text of a pair has an EOS. A text has one label id, or
 one per token; the padding id then marks tokens without a label. Labels that the training text lacks have ids after
-those of the training text. They do not contribute to the loss, and every prediction for them counts as an error.
+those of the training text; they do not contribute to the loss, and every prediction for them counts as an error.
 """
 
 from collections import Counter
@@ -45,7 +45,7 @@ class LabeledExample(NamedTuple):
 def read_labeled(
     path: str | PathLike[str], on_bytes: Callable[[bytes], object] | None = None
 ) -> Iterator[LabeledExample]:
-    """Yield the examples of a file with lines label<TAB>text. Raises UserError for any other line, with its number."""
+    """Yield the examples of a file with lines label<TAB>text. Raises UserError for any other line."""
     for number, line in numbered_lines(path, on_bytes):
         label, *texts = (field.strip() for field in line.split("\t"))
         if not label or not 1 <= len(texts) <= 2 or not all(texts):
@@ -60,7 +60,7 @@ def read_labeled(
 def read_tagged(
     path: str | PathLike[str], on_bytes: Callable[[bytes], object] | None = None
 ) -> Iterator[LabeledExample]:
-    """Yield the sentences of a file whose lines have the form word<TAB>tag. Raises UserError for other lines."""
+    """Yield the sentences of a file whose lines have the form word<TAB>tag. Raises UserError for any other line."""
     sentence = LabeledExample(1, [], [])
     is_empty = True
     for number, line in numbered_lines(path, on_bytes):
@@ -170,7 +170,7 @@ class LabelIds:
         tokenizer: the tokenizer with the labels of the training text.
 
     Attributes:
-        unseen: the ids of the labels that the training text lacks, by name. `__call__` adds them.
+        unseen: maps labels that the training text lacks to their ids; `__call__` adds entries.
     """
 
     def __init__(self, path: object, tokenizer: Any) -> None:
@@ -225,7 +225,7 @@ class WordEncoder:
         self.words = dict[str, list[int]]()
 
     def __call__(self, sentences: Sequence[Sequence[str]]) -> tuple[list[list[int]], list[list[int]]]:
-        """Return each sentence's ids (BOS, then its words' tokens) and the position of each word's first token."""
+        """Return the ids of each sentence (BOS, then all tokens), and the position of the first token of each word."""
         if len(self.words) > self.MAX_WORDS:
             self.words.clear()
         unseen = list(dict.fromkeys(word for words in sentences for word in words if word not in self.words))
@@ -306,7 +306,7 @@ class LabeledText(PreparedText):
 
     Attributes:
         unseen: the names of the labels that the training text lacks, in the order of their ids.
-        n_labels: the number of labels of each text, without `unseen`, shape (B,).
+        n_labels: the number of labels of each text, not counting labels in `unseen`.
     """
 
     def __init__(self, pairs: Corpus, one_label_per_text: bool) -> None:
@@ -330,7 +330,7 @@ class LabeledText(PreparedText):
         return {self.unseen[i]: count for i, count in counts.most_common()}
 
     def _seen(self, labels: IntArray) -> IntArray:
-        """Return the ids with each label that the training text lacks replaced by the padding id."""
+        """Return the label ids, with the padding id in place of labels that the training text lacks."""
         return np.where(labels < self._first_unseen, labels, self.pairs.special.pad_id) if self.unseen else labels
 
     def describe(self) -> str:
@@ -362,7 +362,7 @@ def describe_texts(pairs: Corpus, n_labels: int = 0) -> str:
 
 
 class LabeledBatches(Batches):
-    """Batches of texts of similar length with their labels, like `Batches` of pairs."""
+    """Batches of labeled texts of similar length, made in the same way as `Batches` of pairs."""
 
     def __init__(self, text: LabeledText, batch_tokens: int, seed: int = 1, order_version: int = ORDER_VERSION) -> None:
         super().__init__(text.pairs, batch_tokens, seed, order_version)

@@ -16,7 +16,7 @@ CHUNK_BYTES = 1 << 20  # size of a chunk of lines in bytes; a tokenizer needs up
 MAX_LINE_BYTES = 1 << 20  # maximum length of a line in bytes, except in text that is read in pieces
 PIECE_BYTES = 1 << 16  # maximum length of a piece in bytes, for text whose lines may have any length
 GZIP = b"\x1f\x8b"  # the first bytes of a gzip file
-_COMPLETE_WORDS = re.compile(r".*\S(?= )", re.DOTALL)  # text up to the last place where a space follows a word
+_COMPLETE_WORDS = re.compile(r".*\S(?= )", re.DOTALL)  # everything up to the last word with a space after it
 
 
 def chunks_of(items: Iterable[T], max_items: int, size_of: Callable[[T], int]) -> Iterator[list[T]]:
@@ -100,8 +100,8 @@ def read_lines(
     and a missing last "\n" are accepted. `on_bytes`, for example a hash's `update`, receives all bytes in order.
     A pipe can be read only once and is rejected unless `allow_pipe`.
 
-    Raises UserError for a missing, unreadable or empty file, a folder, and (with the line number) for invalid UTF-8
-    and a line of more than MAX_LINE_BYTES bytes.
+    Raises UserError for a folder, for a missing, unreadable or empty file, and, with the line number, for invalid
+    UTF-8 and for a line of more than MAX_LINE_BYTES bytes.
     """
     for chunk in decoded_chunks(path, limited_lines, chunk_lines, on_bytes, allow_pipe):
         yield [line.removesuffix("\n").removesuffix("\r") for line in chunk]

@@ -45,7 +45,7 @@ class MaskedText(PreparedText):
 
 
 class MaskedBatches:
-    """Batches of texts with random words masked, other words in each epoch (Devlin et al., 2019, section 3.1).
+    """Batches of texts with masked words, chosen at random in each epoch (Devlin et al., 2019, section 3.1).
 
     A fraction `rate` of the tokens of each text is predicted. Of these, 80% are replaced by `<unk>`, 10% are replaced
     by a random token, and 10% remain unchanged. `<unk>` never occurs in text encoded as byte-level subwords. The choice

@@ -20,8 +20,8 @@ class PairTokenizer:
     """Encodes sources with one tokenizer, and encodes and decodes targets with another.
 
     Its file is a JSON object whose keys "source" and "target" each hold a Hugging Face tokenizer.json or a
-    SentencePiece tokenizer. It is used like a `Tokenizer`: `encode_batch` takes sources and `decode_batch` target ids.
-    Its attributes `source` and `target` are the two tokenizers; a `Tokenizer` has the same attributes.
+    SentencePiece tokenizer. It is used like a `Tokenizer`: `encode_batch` takes sources, and `decode_batch` takes
+    target ids. Its attributes `source` and `target` are the two tokenizers; a `Tokenizer` has the same attributes.
 
     Args:
         source, target: the tokenizers. Raises UserError unless their special ids are equal.

@@ -191,7 +191,7 @@ class Windows:
 
 
 class WindowBatches:
-    """Batches of windows of `text.window_length` predictions, at most `batch_tokens` predictions per batch.
+    """Batches of windows. A window has `text.window_length` predictions, and a batch has at most `batch_tokens`.
 
     Each epoch divides the text into adjacent windows, from a random offset within the first window, and shuffles them.
     The result depends only on (seed, epoch). Tokens that do not fill a window are skipped in that epoch.

@@ -50,7 +50,7 @@ def read_prepared(
 ) -> dict[str, Any] | None:
     """Return the content of meta.json; None if meta.json or a file in `names` is damaged or not made from `sources`.
 
-    `expected` are values that meta.json must contain.
+    `expected` contains keys of meta.json and the values that they must have.
     """
     meta = read_sealed(out_dir / "meta.json")
     if meta is None:

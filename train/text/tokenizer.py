@@ -52,7 +52,7 @@ MIN_VOCAB_SIZE = len(SPECIALS) + len(ALPHABET)
 # Unicode's White_Space, spelled out because Python's \s also matches U+001C to U+001F.
 SPACES = "\t\n\v\f\r \x85\xa0\u1680\u2000-\u200a\u2028\u2029\u202f\u205f\u3000"
 SPACE = "\u2581"  # the symbol for a space in a subword, as SentencePiece writes it
-SPECIAL_IDS = "special_ids"  # key in a tokenizer of another program, whose special tokens have other names
+SPECIAL_IDS = "special_ids"  # key in an imported tokenizer.json, where special tokens have other names
 REMEDY = "copying the file again, or training the tokenizer again"  # for a damaged file
 _SPACE_RUN = re.compile(f"[{SPACES}]+")
 
@@ -199,7 +199,7 @@ class Tokenizer:
         return [encoding.ids for encoding in encodings]
 
     def encode_words(self, texts: Sequence[str]) -> list[tuple[list[int], list[int | None]]]:
-        """Return, for each text, its ids and, for each id, the number of the word that it belongs to."""
+        """Return, for each text, the token ids and the number of each token's word."""
         encodings = self._call(self._engine.encode_batch, list(texts), add_special_tokens=False)
         return [(encoding.ids, encoding.word_ids) for encoding in encodings]
 
@@ -340,7 +340,8 @@ def _train_merges(spec: dict[str, Any], settings: dict[str, Any], lines: Iterabl
             error = process.stderr.read()
         except BaseException:
             process.kill()
-            with suppress(BrokenPipeError):  # otherwise `Popen.__exit__` would close it and replace this exception
+            # If `Popen.__exit__` closed stdin, a BrokenPipeError would replace this exception.
+            with suppress(BrokenPipeError):
                 process.stdin.close()
             raise
     # the second and third patterns match messages of the dynamic linker

@@ -13,7 +13,7 @@ from train.viewer.trace import Operation, Recording, Trace, on_host
 
 def head_inputs(trace: Trace, operation: Operation, attention: Any, head: int) -> tuple[Any, Any, Any] | None:
     """Return q (T, d_k), k (S, d_k) and v (S, d_v) of a head; None if `operation` takes other inputs."""
-    # one array, or two; they contain the columns of all heads
+    # The inputs, one array or two, contain the columns of all heads.
     inputs = [trace.operations[number].y for number in operation.inputs if number is not None]
     h, n_kv, d_k, d_v = attention.n_heads, attention.n_kv_heads, attention.d_k, attention.d_v
     if any(x.ndim != 2 for x in inputs) or sum(x.shape[1] for x in inputs) != h * d_k + n_kv * (d_k + d_v):

@@ -85,7 +85,7 @@ def draw_beam(tree: SearchTree, best: Any, tokenizer: Any, sentence: str, path: 
 
 
 def wrap(steps: Sequence[Sequence[int]], tree: SearchTree, max_columns: int) -> list[dict[int, list[int]]]:
-    """Divide the steps into bands of at most `max_columns` columns, each as {step: its candidates}.
+    """Divide the steps into bands of at most `max_columns` columns; a band maps each of its steps to the candidates.
 
     Every band except the first begins with the live candidates of the step before it.
     """
@@ -98,7 +98,7 @@ def wrap(steps: Sequence[Sequence[int]], tree: SearchTree, max_columns: int) -> 
 
 
 def path_to(tree: SearchTree, hypothesis: Any) -> list[int]:
-    """Return the indices of the candidates that lead to a hypothesis, last first."""
+    """Return the indices of the candidates that lead to a hypothesis, starting with the last one."""
     for i, c in enumerate(tree.candidates):
         if (
             c.fate in (FINISHED, CUT)

@@ -33,7 +33,7 @@ def structure(model: Any, one_label_per_text: bool = True) -> list[dict[str, Any
 
 
 def show_overview(trace: Trace) -> dict[str, Any]:
-    """Return a small picture of the output of every block and of its gradient, and their norms."""
+    """Return thumbnails and norms of the outputs of all blocks and of the gradients of these outputs."""
     shown = {}
     for name, block in trace.blocks.items():
         y, g = trace.output(name)
@@ -120,7 +120,7 @@ def show_block(trace: Trace, name: str, head: int, tokenizer: Any) -> dict[str, 
 
 
 def inputs_of(trace: Trace, block: Block, rows: Mapping[str, Any], symbol: str = "x") -> list[dict[str, Any]]:
-    """Return the matrices that a block reads, with the gradient that it passes back to each."""
+    """Return the matrices that a block reads, each with the gradient that the block passes back to it."""
     outgoing = trace.outgoing_gradients(block.name)
     matrices = []
     for name, x in trace.inputs(block.name).items():
@@ -229,7 +229,7 @@ def show_residual(trace: Trace, block: Block, rows: Any, tokenizer: Any, head: i
     skip = next((s for s in inputs if s != sublayer), sublayer)
     title = "output y"
     x, f = inputs[skip], inputs[sublayer]
-    gradient = zeros_if_none(outgoing.get(sublayer), f)  # the sum before a norm has the same gradient
+    gradient = zeros_if_none(outgoing.get(sublayer), f)  # equals the gradient of the sum
     scaled = "x" if residual.alpha == 1 else "α x"
     alpha = "" if residual.alpha == 1 else f",  α = {residual.alpha:.4g}"
     formula = "f(x)" if residual.is_post_norm else "f(norm(x))"
@@ -338,8 +338,8 @@ def has_head(model: Any, block: Block, head: int) -> bool:
 
 
 def show_output(trace: Trace, block: Block, rows: Any, tokenizer: Any, head: int) -> dict[str, Any]:
-    """Show the logits, probabilities and p - y of two kinds of tokens: targets, and the most probable tokens at some
-    position."""
+    """Show logits, probabilities p and differences p - y (y is 1 for the target) for targets and for the most probable
+    tokens at any position."""
     logits = on_host(trace.model.logits(Tensor(npx.asarray(trace.states[trace.rows]))).data)
     log_p = log_softmax(logits)  # (T, V)
     order = np.argsort(-log_p, axis=1, kind="stable")

@@ -37,7 +37,7 @@ class LimitedProtocol(H11Protocol):
         super().on_response_complete()
 
     def shutdown(self) -> None:
-        """Close the connection when the server stops; the server has cancelled the job of a request in progress."""
+        """Close the connection when the server stops; the job of a request in progress has already been cancelled."""
         self.transport.abort()
 
     def close_if_idle(self) -> None:

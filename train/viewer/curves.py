@@ -13,7 +13,7 @@ class Panel(NamedTuple):
     Attributes:
         title: name of the quantity, with its unit.
         unit: label of the y axis.
-        lines: for each line, the kind of the entries in metrics.jsonl and the key of their values.
+        lines: a pair (kind, key) for each line, which shows the values of `key` in the entries of this kind.
         is_logarithmic: whether the y axis is logarithmic.
     """
 
@@ -76,7 +76,7 @@ def series(metrics: Sequence[Mapping[str, Any]]) -> Series:
 
 
 def draw_curves(runs: Mapping[str, Series], path: Path, source: str) -> Path:
-    """Plot each metric that any run has against the updates, in a panel of its own, with one color per run."""
+    """Plot the metrics of the runs against the updates, with one panel for each metric and one color for each run."""
     from matplotlib.ticker import LogLocator
 
     panels = [name for name in PANELS if any(name in curves for curves in runs.values())]

@@ -30,7 +30,7 @@ def explain(kind: str, norm: str = "", **values: Any) -> dict[str, Any]:
     }
 
 
-# Maps a norm to the lines of norm(s) and of its backward pass.
+# Maps a norm to two groups of formulas: the forward pass, norm(s), and the backward pass.
 NORMS: dict[str, tuple[tuple[str, ...], tuple[str, ...]]] = {
     "layer_norm": (
         ("norm(s) = γ ⊙ ŝ + β,  ŝ = (s − μ) / √(σ² + ε)", "μ, σ: mean and deviation of the row s;  γ: gain;  β: bias"),
@@ -168,7 +168,7 @@ BLOCKS = {
 ALL_TOKENS, EARLIER_TOKENS = "every token", "itself and the tokens before it; those after it are masked"
 FIXED = "fixed, no gradient"
 
-# The targets of the loss for a model that translates or parses, one that predicts labels, and a language model.
+# Descriptions of the loss of a model that translates or parses, of one that predicts labels, and of a language model.
 OWN_OUTPUT = (
     "The loss compares each prediction with the model's own output, because no reference is available. It is the mean "
     "of −log p over the tokens of the output, and small if the model is confident."

@@ -10,7 +10,7 @@ from train.viewer.inspection import AXES, TEXT_AXES, Inspection, summary
 from train.viewer.picture import COLORMAP, new_figure, plain_text, set_ticks, write
 
 CELL, FONT = 0.16, 7.5  # inches per matrix cell, font size in points
-LABEL = 0.5  # inches for "head 0" and "layer 0"
+LABEL = 0.5  # inches for a label such as "head 0" or "layer 0"
 HUES = ("#4477aa", "#ee6677", "#228833", "#ccbb44", "#66ccee", "#aa3377", "#bb5566", "#777777")  # one per head
 
 

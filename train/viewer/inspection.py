@@ -162,7 +162,10 @@ def output_text(tokenizer: Any, sentence: str, tokens: Sequence[int]) -> str:
 
 @dataclass
 class Inspection:
-    """A sentence and its translation: S source and T target tokens, end of sentence included; L layers, H heads."""
+    """A sentence, its translation, and the values that the model computes for them.
+
+    In shapes, L is the number of layers, H of heads, and T of target tokens, end of sentence included.
+    """
 
     source: list[str]
     target: list[str]  # the token predicted at each position
@@ -192,7 +195,7 @@ def mask_of(model: Any, kind: str, length: int) -> tuple[Any, str]:
 
 
 def masks_of(model: Any, maps: Mapping[str, Any]) -> dict[str, Any]:
-    """Return, for each kind of attention, the mask of its weights (L, H, rows, columns), or None."""
+    """Return the mask of the weights (L, H, rows, columns) of each kind of attention, or None if all are visible."""
     return {kind: mask_of(model, kind, weights.shape[2])[0] for kind, weights in maps.items()}
 
 
@@ -217,7 +220,7 @@ def predictions(layers: Sequence[Any]) -> tuple[Any, Any, Any]:
 def inspect_text(model: Any, tokenizer: Any, text: str) -> Inspection:
     """Run a language model once on a text; the kind of its attention is "text". Raises UserError for a long text.
 
-    Position t of `target` and of the predictions is for the token after token t. The last token has none.
+    Entry t of `target` and of the predictions concerns the token after token t. The last token has no entry.
     """
     ids = source_ids(model, tokenizer, text)[:-1]
     maps = {"text": np.stack([layer[0] for layer in model.attention_maps(np.array([ids]))])}
@@ -232,7 +235,7 @@ def inspect_text(model: Any, tokenizer: Any, text: str) -> Inspection:
 
 @contextmanager
 def layer_inputs(layers: Sequence[Any]) -> Iterator[list[Tensor]]:
-    """Yield a list that receives the input of each layer as it runs."""
+    """Yield a list to which the input of each layer is appended when the layer runs."""
     inputs: list[Tensor] = []
     hooks = [(layer, layer.hook) for layer in layers]
     for layer in layers:
@@ -260,7 +263,7 @@ def log_softmax(logits: Any) -> Any:
 
 
 def summary(weights: Any) -> dict[str, float]:
-    """Return, averaged over rows, a head's maximum weight, its entropy (bits) and its distance to attended tokens."""
+    """Return the maximum weight, the entropy (bits) and the distance to attended tokens, averaged over the rows."""
     rows, columns = np.indices(weights.shape)
     bits = -np.where(weights > 0, weights * np.log2(np.maximum(weights, 1e-30)), 0.0)
     return {

@@ -31,7 +31,7 @@ class LabeledInspection(NamedTuple):
     label_ids: list[int]  # (T,) ids of the predicted labels
 
     def targets(self, pad_id: int) -> list[int]:
-        """Return the targets of the loss: one label for the text, or a label or padding for each token."""
+        """Return the targets of the loss: the label of the text, or one id per token, which is a label or padding."""
         if self.positions == [0]:
             return self.label_ids
         label_at = dict(zip(self.positions, self.label_ids, strict=True))

@@ -14,8 +14,8 @@ MAX_NAMED_LAYERS = 5  # number of layers listed by name
 
 
 def measure_memory(task: Task, model: Any, batch: Any, settings: Any) -> MemoryProfiler:
-    """Measure the memory that a forward and backward pass adds to weights and gradients, with the [train] settings."""
-    FlatParameters(model)  # in training, too, the flat buffers are allocated before the pass
+    """Measure the memory that a forward and a backward pass need in addition to weights and gradients."""
+    FlatParameters(model)  # training also allocates the flat buffers before the pass
     model.train()
     loss_options = {"label_smoothing": settings.label_smoothing, "smoothing_classes": settings.smoothing_over}
     with npx.keyed(settings.seed, 1), observing(MemoryProfiler()) as memory:

@@ -81,7 +81,7 @@ def write(figure: Any, path: Path, title: str, alt: str, source: str, write_thro
     metadata: dict[str, Any] = {"Title": title, "Description": alt, "Source": source}
     metadata |= {"Date": None, "Creator": None} if svg else {"Software": None}
     with matplotlib.rc_context({"svg.hashsalt": "npx-transformer", "svg.fonttype": "none"}), warnings.catch_warnings():
-        warnings.filterwarnings("ignore", "Glyph .* missing", UserWarning)  # about characters that the font lacks
+        warnings.filterwarnings("ignore", "Glyph .* missing", UserWarning)  # for characters that the font lacks
         drawn = io.BytesIO()
         figure.savefig(drawn, format=path.suffix[1:], dpi=DPI, metadata=metadata)
     with atomic_write(path, write_through=write_through) as file:

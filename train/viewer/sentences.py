@@ -1,4 +1,4 @@
-"""Answers to the page's requests about sentences. Each takes {"text": ...} or the id of a recent sentence.
+"""Answers to the page's requests about sentences. A request has {"text": ...} or the id of a recent sentence.
 
 translate     the output and its search, alternatives, all heads and each layer's prediction; a language model reads
               the text instead, and a classifier or tagger labels it; sends {"so_far"} during the search
@@ -46,7 +46,7 @@ from train.viewer.trace import Trace
 # Maximum beam size, number of alternatives shown per token, and number of recent sentences kept in memory so that their
 # parts can be opened.
 MAX_BEAM, ALTERNATIVES, RECENT = 8, 5, 8
-TRACED = 2  # number of traces kept in memory: they are large, but pages in two tabs need one each
+TRACED = 2  # number of traces kept in memory; they are large, but each of two open tabs needs one
 # Number of tokens shown for a distribution, and maximum number of tokens in a continuation.
 NEXT_TOKENS, MAX_CONTINUATION = 40, 400
 Send = Callable[[Mapping[str, Any]], None]
@@ -58,8 +58,9 @@ class Sentences:
 
     def __init__(self, model: Any, tokenizer: Any, config: Any) -> None:
         self.model, self.tokenizer, self.config = model, tokenizer, config
-        self.recent: dict[str, tuple[Inspection, list[list[int]], list[Head]]] = {}  # with token ids and ablated heads
-        self.answers: dict[str, dict[str, Any]] = {}  # results of `translate` for these sentences, by question
+        # Maps the id of a sentence to its inspection, its token ids and the heads that were ablated.
+        self.recent: dict[str, tuple[Inspection, list[list[int]], list[Head]]] = {}
+        self.answers: dict[str, dict[str, Any]] = {}  # maps the text and options of a request to its answer
         self.traced: dict[str, Trace] = {}  # traces of the latest sentences
 
     def remember(self, inspection: Inspection, ids: list[list[int]], ablated: list[Head]) -> str:
@@ -144,7 +145,7 @@ class Sentences:
         }  # fmt: skip
 
     def read(self, query: Mapping[str, Any], send: Send) -> dict[str, Any]:
-        """Read a text with a language model: the probability of each token after the first, given those before it."""
+        """Inspect a language model on a text, with the probability of each token given the tokens before it."""
         model, tokenizer = self.model, self.tokenizer
         text, ablated = text_of(query), self.ablated_heads(query)
         if len(ids := source_ids(model, tokenizer, text)[:-1]) < 2:
@@ -280,7 +281,7 @@ class Sentences:
             levels = np.rint(maps * 255).astype(np.uint8)
             out[kind] = {"rows": rows, "columns": columns, "layers": len(maps), "heads": maps.shape[1],
                          "bytes": base64.b64encode(levels.tobytes()).decode(), "summary": summaries,
-                         "mean": encode_array(maps[-1].mean(axis=0)),  # over the heads of the last layer
+                         "mean": encode_array(maps[-1].mean(axis=0)),  # the mean over the heads of the last layer
                          "masked": encode_mask(inspection.masks[kind])}  # fmt: skip
         return out
 

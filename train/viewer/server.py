@@ -84,7 +84,7 @@ class Inference:
 
         def work() -> None:
             try:
-                send({"started": True})  # raises if the client is already gone
+                send({"started": True})  # raises Cancelled if the client has already disconnected
                 put(job(send))
             except Cancelled:
                 put({"cancelled": True})

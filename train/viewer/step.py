@@ -33,8 +33,8 @@ class StepRecorder(Recorder):
     def __init__(self) -> None:
         super().__init__()
         self.source: dict[int, str] = {}
-        self.inputs: dict[int, list[int | str]] = {}  # maps a node's number to the number, or the text, of each input
-        self.sums: list[dict[int, Any]] = []  # for each visit: the gradients summed before it, by node number
+        self.inputs: dict[int, list[int | str]] = {}  # maps a node's number to the `input_of` values of its inputs
+        self.sums: list[dict[int, Any]] = []  # for each visited node, the gradients summed until then, by node number
 
     def on_forward(self, name: str, args: tuple[Any, ...], result: Tensor) -> None:
         if result.size > MAX_SIZE or len(self.steps) >= MAX_NODES:
@@ -188,7 +188,7 @@ def describe(recorder: StepRecorder, names: Mapping[int, str], titles: Mapping[i
         })  # fmt: skip
     graph = [Box(node["key"], box_lines(node), node["leaf"], [(i, "") for i in node["inputs"]]) for node in nodes]
     layout = Layout(graph, ROW)
-    edges = iter(layout.lines)  # one per box and input, in this order
+    edges = iter(layout.lines)  # one line for each input of each box, in order
     for node in nodes:
         node["x"], node["y"], node["width"] = (values[node["key"]] for values in (layout.x, layout.y, layout.width))
         node["edges"] = [layout.corners(next(edges)[0]) for _ in node["inputs"]]

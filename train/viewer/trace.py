@@ -129,7 +129,7 @@ class Recording(Observer):
             if isinstance(parent, Node) and gradient is not None:
                 array = on_host(gradient)
                 before = self.sums.get(parent.number, 0)
-                if event.accumulate_into and gradient is event.accumulate_into[i]:  # the vjp has added to the sum
+                if event.accumulate_into and gradient is event.accumulate_into[i]:  # `gradient` is the new sum
                     array = array - before
                 self.sums[parent.number] = before + array
                 operation.gradients[i] = array
@@ -146,9 +146,9 @@ class Trace:
 
     Args:
         model: in evaluation mode.
-        ids: rows of token ids, [source, target] with BOS at the start of the target, [text], or [text, labels] with
-            one label or, for each token, a label or padding; the last row is predicted. For [text], the model also
-            reads the last token, which has no target.
+        ids: rows of token ids: [source, target], where the target begins with BOS; [text]; or [text, labels], where
+            labels is one label, or a label or padding for each token. The model predicts the last row. For [text],
+            the model also reads the last token, which has no target.
         ablated: the heads to ablate (`ablate_heads`).
 
     The loss is the cross entropy per predicted token, without label smoothing.

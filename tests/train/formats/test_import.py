@@ -308,7 +308,7 @@ BAD = {
     "text": (lambda f: change(f, d_model="8"), "d_model: expected a whole number; got '8'"),
     "activation": (lambda f: change(f, activation_function="tanh"), "activation_function: expected one of swish"),
     "pre-norm": (lambda f: change(f, normalize_before=True), "normalize_before: expected false"),
-    "start": (lambda f: change(f, decoder_start_token_id=7), "decoder_start_token_id: expected pad_token_id, 0; got 7"),
+    "start": (lambda f: change(f, decoder_start_token_id=7), "expected 0, the value of pad_token_id; got 7"),
     "heads": (lambda f: change(f, **dict.fromkeys(marian_folders.HEADS, 3)), "d_model: expected a multiple of n_heads"),
     "tensor": (drop_tensor, "model.decoder.layers.0.fc1.bias: expected shape (12,), as in the settings; got no t"),
     "truncated": (truncate, "model.safetensors: expected weights in safetensors; got '"),

@@ -27,8 +27,8 @@ class ConstrainedParser:
     """A SearchModel that restricts `model` to trees over `sentences`, the words of each source.
 
     In shapes, R is the number of hypotheses and V the number of symbols. The open constituents of all hypotheses form
-    linked lists from the innermost outwards: entry e has a symbol, the enclosing entry and the number of words before
-    it. Entry 0 is the root.
+    linked lists from the innermost outwards: an entry has a symbol, the index of the enclosing entry and the number of
+    words before the constituent. Entry 0 is the root.
     """
 
     def __init__(

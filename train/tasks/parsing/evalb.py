@@ -137,16 +137,16 @@ class SentenceScore:
     length: int  # words, punctuation included
     status: int
     counts: Counts
-    error: str = ""  # difference between the words of an ERROR sentence
+    error: str = ""  # describes how the words of an ERROR sentence differ from the gold words
 
 
 class _Brackets:
-    """The `leaves` of a sentence that are not deleted, and the `spans` [start, end, label] in the order of opening."""
+    """The remaining `leaves` of a sentence, and its `spans` [start, end, label] in the order of opening brackets."""
 
     def __init__(self, parts: Parts, parameters: Parameters) -> None:
         self.leaves: list[Leaf] = []
         self.length = 0
-        self.quotes: list[list[Any]] = []  # [leaf, words before it, spans before it, open spans around it]
+        self.quotes: list[list[Any]] = []  # [leaf, number of words before, number of spans before, open spans]
         self.spans: list[list[Any]] = []
         spans = self.spans
         stack = list[int]()
@@ -215,7 +215,7 @@ def score_sentence(gold: Parts, predicted: Parts, parameters: Parameters) -> Sen
 
 
 def _reconcile_quotes(a: _Brackets, b: _Brackets, parameters: Parameters) -> None:
-    """Count a quotation mark in both trees if only one of them deletes it, because its tags differ."""
+    """Count a quotation mark in both trees if it is deleted in only one, because the trees tag it differently."""
     for j, (other, position, *_) in enumerate(b.quotes):
         for i, (quote, index, *_) in enumerate(a.quotes):
             if index == position and quote.tag != other.tag:
@@ -279,7 +279,7 @@ class Report:
         return {**self.total.as_dict(), f"up_to_{self.cutoff}": self.up_to_cutoff.as_dict()}
 
     def by_length(self, edges: Sequence[int] = (10, 20, 30, 40, 60)) -> dict[str, Counts]:
-        """Return the sums by length in words: up to the first edge, up to the second, ..., above the last."""
+        """Return the sums for each range of sentence lengths (in words); `edges` separate the ranges."""
         names = [f"{low + 1}-{high}" for low, high in zip((0, *edges), edges, strict=False)] + [f"over {edges[-1]}"]
         sums = {name: Counts() for name in names}
         for sentence in self.sentences:

@@ -1,7 +1,7 @@
 """A lexicon: the part-of-speech tags that a word can have, estimated from trees.
 
-A word can have a tag if P(tag | word) is at least MIN_PROBABILITY. For a word that occurs n times, c of them with the
-tag,
+A word can have a tag if P(tag | word) is at least MIN_PROBABILITY. For a word that occurs n times in total and c
+times with the tag,
 
     P(tag | word) = (c + P(tag | shape, ending)) / (n + 1)
 

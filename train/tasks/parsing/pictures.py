@@ -27,9 +27,10 @@ FONT = "font-family='monospace' font-size='12' text-anchor='middle'"
 
 
 def attention_over_words(model: Any, tokenizer: TreeTokenizer, tree: Tree) -> tuple[list[str], Any]:
-    """Return the T tokens of a tree, end included, and their attention (T, W + 1) to the W words and the end token.
+    """Return the tokens of a tree, and the attention that each token pays to each word and to the end of the sentence.
 
-    W is smaller than the number of words if the model truncates the sentence.
+    For T tokens, end included, and W words, the attention has the shape (T, W + 1). W is smaller than the number of
+    words if the model truncates the sentence.
     """
     words = tree.words()
     config = model.config
@@ -104,8 +105,8 @@ def _tree_elements(tree: Tree, centers: Any) -> tuple[list[str], int]:
 
 
 def _levels(tree: Tree) -> list[int]:
-    """Return the level of each constituent, from 0 at the root, in the order of opening, and the level of the
-    leaves."""
+    """Return the levels of the constituents (0 for the root) in the order of their opening brackets, and then the
+    level of the leaves."""
     levels = []
     depth = 0
     for part in walk(tree):

@@ -132,7 +132,7 @@ class Parse:
 
     tree: Tree
     score: float
-    repaired: bool  # the output was not a tree over the words
+    repaired: bool  # whether the output was not a tree over the words
 
     def __str__(self) -> str:
         return write_tree(self.tree)

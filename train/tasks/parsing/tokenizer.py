@@ -20,7 +20,7 @@ from train.text.tokenizer import KINDS as SUBWORDS
 from train.text.tokenizer import SPECIALS, Tokenizer
 
 KINDS = (*SUBWORDS, AFFIXES)
-LEXICON = "tags"  # in the model of a tokenizer.json, the key of the counts by tag and word
+LEXICON = "tags"  # key of the counts (tag -> word -> count) in the model of a tokenizer.json
 
 
 class TreeTokenizer(AffixTokenizer):
@@ -44,7 +44,7 @@ class TreeTokenizer(AffixTokenizer):
                 f"{name}: expected counts of words by tag in model.{LEXICON}; "
                 f"got {one_line(repr(counts))[:60]}; try training the tokenizer again"
             )
-        self.lexicon = Lexicon(counts) if counts else None  # None if words are XX, or in an old file
+        self.lexicon = Lexicon(counts) if counts else None  # None if words are written as XX, or if the file is old
 
     @classmethod
     def from_trees(cls, trees: Sequence[Tree], kind: str, vocab_size: int, with_tags: bool) -> "TreeTokenizer":

@@ -70,7 +70,7 @@ class Tree:
 
 
 def walk(tree: Tree) -> Iterator[Tree | Leaf | str]:
-    """Yield the parts of a tree in written order: each constituent, its parts, and then its label as a closing mark."""
+    """Yield the parts of a tree in written order: a constituent precedes its children, and its label follows them."""
     stack: list[Tree | Leaf | str] = [tree]
     while stack:
         part = stack.pop()
@@ -140,8 +140,8 @@ class _Reader:
             number, tree, _ = self.open_parts[0]
             raise UserError(
                 f"{self.path}, line {number}: expected the tree that begins here to be closed; "
-                f"got the end of the file with {len(self.open_parts)} of its brackets open, the first '({tree.label}'; "
-                "try adding ')'"
+                f"got the end of the file with {len(self.open_parts)} of the tree's brackets still open "
+                f"(the first is '({tree.label}'); try adding ')'"
             )
         if is_empty:
             raise UserError(

@@ -1,4 +1,4 @@
-"""Catalog of the known corpora, with the URLs and hashes of their archives and the files of each part and side.
+"""Catalog of the known corpora: URLs and hashes of the archives, and the files of each part in each language.
 
 The SHA-256 hashes of the WMT archives are published by TensorFlow Datasets, and the hashes of Multi30k by torchtext.
 The test sets and their MD5 hashes come from sacreBLEU. IWSLT14 has no published hash, so the manifest only records the

@@ -127,7 +127,7 @@ def fetch_all(
 
 
 def fetch(archive: Archive, file: Path, url: str, work: Work) -> dict[str, Any]:
-    """Download a URL, or copy a path, to `file` and return its manifest entry.
+    """Download a URL, or copy a local file, to `file`; return the manifest entry of `file`.
 
     A broken connection is retried. `file`.part keeps partial data, from which a later call resumes. Raises OSError if
     the file cannot be downloaded and UserError if its hash is wrong.

@@ -39,7 +39,7 @@ from train.text.tokenizer import MIN_VOCAB_SIZE, Tokenizer
 MARKER_FILE = "begun.json"
 TEXTS_FILE = "texts.json"
 IGNORED_NAMES = ("downloads", "lock")
-# The options of `data` for two rules; the option for any other rule has the name of the rule.
+# The options of `data` whose names differ from the names of their rules.
 OPTIONS = {"scripts": "--keep-scripts", "duplicates": "--keep-duplicates"}
 
 
@@ -134,10 +134,10 @@ def prepare_dataset(
 
 @contextmanager
 def remove_after_user_error(lock: FolderLock, dataset: Dataset, missing: list[Path]) -> Iterator[None]:
-    """If the `with` block raises UserError, but not WriteError, remove its files and the folders that were `missing`.
+    """Remove the files of a preparation, and the folders that were `missing`, if the `with` block raises UserError.
 
-    Other files remain, such as those that the user has put into `downloads`, and so do all files if the user has moved
-    the folder.
+    Other files remain, such as those that the user has put into `downloads`. All files remain after a WriteError, and
+    if the user has moved the folder.
     """
     out = lock.folder
     try:
@@ -289,7 +289,7 @@ def user_files(dataset: Dataset) -> list[str]:
 
 
 def count_pairs(pairs: Iterable[Any], work: Work) -> Iterator[Any]:
-    """Yield the pairs, and count each one in `work`."""
+    """Yield the pairs, and advance `work` by one for each pair."""
     for pair in pairs:
         work.advance()
         yield pair
