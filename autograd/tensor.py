@@ -104,7 +104,7 @@ class TensorMethods:
 
     @classmethod
     def from_dlpack(cls, array: Any, requires_grad: bool = False) -> Self:
-        """Return a Tensor that shares the memory of an array of another library, such as a PyTorch tensor."""
+        """Return a Tensor that shares memory with an array of another library, such as a PyTorch tensor."""
         return cls(npx.from_dlpack(array), requires_grad)  # type: ignore[call-arg]
 
     # Arithmetic

@@ -149,9 +149,9 @@ class Directions:
     def quick_verdict(self, direction: Direction) -> Verdict | None:
         """Return the verdict `right` if one short step along a direction confirms the gradient, else None.
 
-        For a right gradient, this saves most of the calls. The rounding error is assumed to be minimal, because more
-        noise would widen the accepted range. The weights of the outputs are random, so the errors are combined as if
-        they were independent. Where the function is not smooth, the result is None.
+        When the gradient is right, this method saves most of the calls. The rounding error is assumed to be minimal,
+        because more noise would widen the accepted range. The weights of the outputs are random, so the errors are
+        combined as if they were independent. Where the function is not smooth, the result is None.
         """
         analytic, scale = self.analytic_along(direction)
         changed = npx.zeros_like(scale.y0, dtype="bool")

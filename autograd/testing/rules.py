@@ -1,4 +1,4 @@
-"""Rules that a correct operation or layer obeys in addition to having the correct gradient, one function each.
+"""Rules, other than a correct gradient, that an operation or layer must obey. Each rule is a function.
 
 Each rule takes the `Expected` output and gradients at some inputs and evaluates the problem in another way: with
 different memory layouts, a different incoming gradient, or other calls before or in between. The result is known

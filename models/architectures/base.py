@@ -196,8 +196,9 @@ class SequenceModel(Module):
         The indices 1 and 2 denote two calls with different dropout masks (Liang et al., 2021; their loss is twice this
         one). Like CE, the divergence is summed over targets, without padding, and divided by `loss_normalizer`.
 
-        In training mode, the balance losses of the experts are added, multiplied by `config.balance_loss` and by n / N:
-        n is the number of targets in this call, and N = `loss_normalizer` is the number in the complete update.
+        In training mode, the loss also contains the balance losses of the experts, multiplied by `config.balance_loss`
+        and by n / N. Here n is the number of targets in this call, and N = `loss_normalizer` is the number of targets
+        in the complete update.
         """
         options = tgt_ids, label_smoothing, smoothing_classes, loss_normalizer
         with collect_balance_losses() as balance_losses:

@@ -1,4 +1,4 @@
-"""Search whose hypotheses begin with given tokens."""
+"""Search for the best outputs that begin with given tokens."""
 
 from collections.abc import Sequence
 from typing import Any

@@ -85,7 +85,7 @@ def load_cublas() -> Any:
 
 
 class Cublas:
-    """A cuBLAS handle that follows the current stream. Its single workspace allows one stream at a time."""
+    """A cuBLAS handle that follows the current stream. It has one workspace, which one stream can use at a time."""
 
     def __init__(self, cupy: Any, math_mode: int) -> None:
         from cupy_backends.cuda.libs import cublas

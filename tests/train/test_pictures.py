@@ -146,7 +146,7 @@ def test_a_users_file_is_not_overwritten_by_alternative_text(tmp_path, uninterru
     (tmp_path / "note.alt.txt").write_text(mine)
     assert main(["draw", str(uninterrupted), "curves", "--out", str(tmp_path / "note.png")]) == 2
     assert (
-        "note.alt.txt: expected the alternative text of an earlier picture; got another file; try"
+        "note.alt.txt: expected a file written with an earlier picture; got another file, which would be lost; try"
         in capsys.readouterr().err
     )
     assert [path.read_text() for path in tmp_path.iterdir()] == [mine]

@@ -1,4 +1,4 @@
-"""The output folder of a table, to which only the same command with the same settings can add rows."""
+"""The output folder of a table. Only the command that created the folder can add rows, with the same settings."""
 
 import json
 from collections.abc import Iterable, Mapping

@@ -70,7 +70,10 @@ def run_and_describe_error(task: Callable[[], object]) -> str:
 
 
 def run_in_process(task: Callable[[], object], threads: int, device: str, sender: Connection) -> None:
-    """Run a task in this new process and send its error. Only SIGTERM stops it; the parent handles other signals."""
+    """Run a task in this process, and send the parent the error that it raises, or "".
+
+    Only SIGTERM stops this process; the parent handles the other signals.
+    """
     for number in STOP_SIGNALS:
         if number != signal.SIGTERM:
             signal.signal(number, signal.SIG_IGN)

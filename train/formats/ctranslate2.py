@@ -82,7 +82,7 @@ def set_weights(spec: Any, converted: MarianModel, c: TransformerConfig) -> None
         layers.scale_embeddings = c.d_model**0.5 if c.scale_embedding else 1.0
         table = tensors.get(positions[side])
         table = marian.sinusoid_table(converted.n_positions, c.d_model) if table is None else table.copy()
-        if side == "decoder":  # CTranslate2 uses zeros as the embedding of the first input, padding
+        if side == "decoder":  # CTranslate2 replaces the embedding of <pad>, the first input, by zeros
             table[0] += embeddings[side][converted.pad_id] * np.float32(layers.scale_embeddings)
         layers.position_encodings.encodings = table
         if c.norm == "pre":

@@ -73,6 +73,6 @@ def split_positions(stream: Stream, positions: list[Position], ranks: int) -> li
 
 
 def full_share(micro_batches: Sequence[Batch]) -> WorkShare:
-    """Return the share of a single rank, which computes the complete update."""
+    """Return the share of a rank that computes the complete update alone."""
     n = len(micro_batches)
     return WorkShare(range(n), n, sum(batch.n_target_tokens for batch in micro_batches))

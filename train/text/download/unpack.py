@@ -112,7 +112,7 @@ def gunzip(file: IO[bytes], name: str) -> IO[bytes]:
 def decode_lines(file: IO[bytes], name: str, attempt: str) -> Iterator[str]:
     """Yield the lines of a text; only "\\n" ends a line.
 
-    Raises UserError for invalid UTF-8, with the line number, and for a damaged file, with `attempt` as the remedy.
+    Raises UserError if a line is not UTF-8, or if the file is damaged; in this case the message suggests `attempt`.
     """
     try:
         for number, raw in enumerate(limited_lines(file, name), 1):

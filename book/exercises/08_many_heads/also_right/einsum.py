@@ -1,4 +1,4 @@
-"""Permute named axes, and slice a square mask."""
+"""Permute axes by name with einsum, and slice the mask from a square one."""
 
 import numpy as np
 

@@ -1,4 +1,4 @@
-"""Write each sub-layer with small operations, and both attentions with one function."""
+"""Build the sub-layers from small operations, with one function for both kinds of attention."""
 
 import numpy as np
 
