@@ -74,7 +74,7 @@ class TensorMethods:
         """Raise TypeError: NumPy would return an array of Tensors and lose the gradient."""
         raise TypeError(
             "Tensor: NumPy cannot convert a Tensor without losing its gradient; "
-            "try ops.stack(a, b) to join Tensors, or x.numpy() for their values without gradients"
+            "try autograd.operations.stack(a, b) to join Tensors, or x.numpy() for their values without gradients"
         )
 
     def _repr_html_(self) -> str:

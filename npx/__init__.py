@@ -4,7 +4,7 @@ Only this package imports CuPy, and `autograd` and `models` do not import NumPy 
 here. Importing `npx` changes no process settings; call `npx.configure_process()` to tune the process for speed.
 
 The array functions below are NumPy's own. For a CuPy array they call CuPy through NumPy's dispatch protocols
-(`__array_ufunc__`, `__array_function__`), so the other packages never need to know which library an array belongs to.
+(`__array_ufunc__`, `__array_function__`), so the other packages hardly ever need to know an array's library.
 Creation functions (`zeros`, `arange`, `asarray`, ...) create arrays on the current device; those of `npx.host` create
 arrays on the host.
 """

@@ -1,8 +1,7 @@
 """The array library: NumPy on a CPU, CuPy on a GPU.
 
 `array_module` returns the library that an array belongs to. New arrays (`zeros`, `arange`, `asarray`, ...) are created
-on the current device; `host` is NumPy itself, for arrays that stay on the host. No package above npx imports CuPy or
-branches on the library.
+on the current device; `host` is NumPy itself, for arrays that stay on the host. No package above npx imports CuPy.
 
 NPX_GPU_MEMORY is a limit on the GPU memory in use, given in GiB (`20`) or as a percentage (`80%`).
 """

@@ -48,9 +48,9 @@ class Directions:
         self.report, self.seed = report, seed
         self.arrays = [npx.to_host(a).copy() for a in problem.arrays]
         self.problem = problem.with_arrays(self.arrays)
-        dtypes = {a.dtype.name for a in self.arrays}
         output, leaves = problem.output_and_leaves([npx.from_host(a.copy()) for a in self.arrays])
-        dtype = next((d for d in (*dtypes, output.dtype.name) if d != "float64"), "float64")  # the narrowest
+        dtypes = [x.dtype for x in (*self.arrays, output.data) if x.dtype != "float64"]
+        dtype = min(dtypes, key=lambda d: d.itemsize).name if dtypes else "float64"  # the narrowest
         if dtype not in STEP:
             raise TypeError(
                 f"{problem.name}: expected inputs in float64 or float32; got {dtype}; try .astype('float64')"

@@ -13,7 +13,7 @@ from models.layers.attention import CrossAttention
 from models.layers.basic import Dropout, Linear
 from models.layers.convolution import Convolution, glu
 from models.layers.norm import Norm
-from models.layers.positions import Positions, RotaryPositions
+from models.layers.positions import Positions, UnchangedEmbeddings
 from models.registry import NORMS, architecture
 from npx import host
 
@@ -198,7 +198,7 @@ class ByteNet(EncoderDecoder):
 
     def make_positions(self) -> Positions:
         """Return an encoding that adds nothing: the convolutions already depend on the order of the tokens."""
-        return RotaryPositions(self.config.d_model)
+        return UnchangedEmbeddings(self.config.d_model)
 
     def _checked_source(self, src_ids: Any) -> tuple[npx.Array, npx.Array]:
         """Return source ids (B, S), extended by padding that the encoder reads, and their extended lengths (B,)."""

@@ -21,7 +21,7 @@ from models.cache import DecodingState, RowArray
 from models.config import TransformerConfig
 from models.layers.attention import CrossAttention
 from models.layers.basic import Dropout
-from models.layers.positions import Positions, RotaryPositions
+from models.layers.positions import Positions, UnchangedEmbeddings
 from models.layers.recurrent import Bidirectional, Recurrent
 from models.registry import CELLS, architecture
 
@@ -85,7 +85,7 @@ class RecurrentModel(EncoderDecoder):
 
     def make_positions(self) -> Positions:
         """Return an encoding that adds nothing: the recurrence already depends on the order of the tokens."""
-        return RotaryPositions(self.config.d_model)
+        return UnchangedEmbeddings(self.config.d_model)
 
     def new_source_caches(self, memory: Tensor) -> list[DecodingState]:
         return [self.decoder[0].cross_attention.new_cache(memory)]

@@ -5,7 +5,7 @@ from typing import Any
 
 import npx
 from autograd import Tensor
-from models.layers.positions import AttentionPositions, ScoreBias, distances
+from models.layers.positions import ScoreBias, UnchangedEmbeddings, distances
 from models.registry import POSITIONS
 
 
@@ -38,7 +38,7 @@ class AlibiBias(ScoreBias):
 
 
 @POSITIONS.register("alibi")
-class AlibiPositions(AttentionPositions):
+class AlibiPositions(UnchangedEmbeddings):
     """Positions that add `AlibiBias` to the scores of every self-attention."""
 
     @classmethod

@@ -27,6 +27,8 @@ class Linear(Module):
         activation: str = "",
         gain: float | tuple[float, ...] = 1.0,
     ) -> None:
+        if not n_out or any(isinstance(n, bool) or n < 1 for n in (n_in, *n_out)):
+            raise ValueError(f"Linear: expected widths of at least 1; got {(n_in, *n_out)}; try bias=False by name")
         self.weight = Parameter(uniform(n_in, *n_out, gain=gain))  # (n_in, n_out)
         self.bias = Parameter(full(0, sum(n_out))) if bias else None
         self.activation = activation

@@ -136,8 +136,8 @@ class LearnedPositions(Positions):
         return x + self.weight[start:end]
 
 
-class AttentionPositions(Positions):
-    """Base class of encodings that leave embeddings unchanged because they act within self-attention."""
+class UnchangedEmbeddings(Positions):
+    """Positions that leave embeddings unchanged: for recurrent layers, and for encodings that act in self-attention."""
 
     def forward(self, x: Tensor, start: Start = 0) -> Tensor:
         """Return x unchanged."""
@@ -145,7 +145,7 @@ class AttentionPositions(Positions):
 
 
 @POSITIONS.register("rotary")
-class RotaryPositions(AttentionPositions):
+class RotaryPositions(UnchangedEmbeddings):
     """Self-attention rotates queries and keys by their positions (Su et al., 2021)."""
 
     rotary_base = 10000.0

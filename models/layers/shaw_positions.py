@@ -5,7 +5,7 @@ from typing import Any
 import npx
 from autograd import Tensor, differentiable
 from models.init import uniform
-from models.layers.positions import AttentionPositions, ScoreBias, distances
+from models.layers.positions import ScoreBias, UnchangedEmbeddings, distances
 from models.module import Parameter
 from models.registry import POSITIONS
 
@@ -63,7 +63,7 @@ class RelativeKeys(ScoreBias):
 
 
 @POSITIONS.register("shaw")
-class ShawPositions(AttentionPositions):
+class ShawPositions(UnchangedEmbeddings):
     """Positions that add `RelativeKeys` to the scores of every self-attention."""
 
     @classmethod

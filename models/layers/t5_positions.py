@@ -6,7 +6,7 @@ from typing import Any
 import npx
 from autograd import Tensor, neural
 from models.init import normal
-from models.layers.positions import AttentionPositions, ScoreBias, distances
+from models.layers.positions import ScoreBias, UnchangedEmbeddings, distances
 from models.module import Parameter
 from models.registry import POSITIONS
 
@@ -55,7 +55,7 @@ class BucketBias(ScoreBias):
 
 
 @POSITIONS.register("t5")
-class BucketPositions(AttentionPositions):
+class BucketPositions(UnchangedEmbeddings):
     """Positions that add `BucketBias` to the scores of every self-attention."""
 
     @classmethod

@@ -1,6 +1,6 @@
 """Launching CUDA kernels: on a GPU for CuPy arrays, in the emulator for NumPy arrays.
 
-    launch("softmax.cu", "softmax_rows", grid, block, (x, y, np.int32(n)), T=x.dtype)
+    launch("softmax.cu", "softmax_grad", grid, block, (g, y, gx, np.int32(n)), T=g.dtype)
 
 A .cu file is next to its reference in `kernels/` and includes only `device.cuh`. The "Built with:" lines in the
 file list the definitions with which to compile it. `python -m npx.testing.nvrtc_report` compiles the file with each of

@@ -4,14 +4,14 @@ from hypothesis import strategies as st
 
 from autograd.testing import strategies as s
 from models.layers import AlibiBias, AlibiPositions, BucketBias, BucketPositions, RelativeKeys, ShawPositions
-from models.layers.positions import AttentionPositions
+from models.layers.positions import UnchangedEmbeddings
 from tests.cases.base import CASES, Call, case, edges, packing, sample, size
 from tests.cases.layers import draw_layer, layer_Sinusoids, make_layer, position_edges
 from tests.cases.neural import BOUNDED
 
 LENGTHS = 2, 3, 1
 
-for position_class in (AttentionPositions, AlibiPositions, BucketPositions, ShawPositions):
+for position_class in (UnchangedEmbeddings, AlibiPositions, BucketPositions, ShawPositions):
     CASES[f"layer {position_class.__name__}"] = st.composite(layer_Sinusoids)(layer_class=position_class)
     edges(f"layer {position_class.__name__}")(position_edges(position_class))
 

@@ -75,6 +75,12 @@ def test_attention_gain_scales_only_the_initial_queries_keys_and_values(architec
         np.testing.assert_allclose(after.data, factor * before.data, rtol=1e-6, err_msg=name)
 
 
+@pytest.mark.parametrize("widths", [(4,), (4, 3, False), (0, 3), (4, 3, 0)])
+def test_linear_rejects_widths_that_are_no_widths(widths):
+    with pytest.raises(ValueError, match="Linear: expected widths of at least 1; got .* try bias=False by name"):
+        Linear(*widths)
+
+
 def test_embedding_is_normal_with_a_zero_padding_row_or_xavier():
     with npx.keyed(1, 0):
         normal = Embedding(2000, 64, pad_id=7)

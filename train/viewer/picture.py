@@ -42,8 +42,8 @@ def check_alt_text(path: Path) -> None:
         text.is_file() and text.read_bytes().rpartition(b"\n\n")[2].startswith(SOURCE_LINE)
     ):
         raise UserError(
-            f"{text}: expected a file written with an earlier picture; got another file, which would be lost; try another "
-            "--out"
+            f"{text}: expected a file written with an earlier picture; got another file, which would be lost; "
+            "try another --out"
         )
 
 
