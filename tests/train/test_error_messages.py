@@ -398,7 +398,7 @@ def test_a_training_without_time_reports_that_nothing_was_saved(text, tmp_path, 
     sides = [f"--train-{side}={text / f'train.{end}'}" for side, end in (("src", "en"), ("tgt", "de"))]
     sizes = ["--set=data.vocab_size=290", "--set=train.batch_tokens=100"]
     assert main(["train", "tiny", *sides, *sizes, "--out", str(tmp_path / "a"), "--max-hours", "1e-7"]) == 0
-    pattern = r"done after step 0 \(max_hours\), 0 tokens in [\d:]+ of updates: no checkpoint\n"
+    pattern = r"done after step 0 \(max_hours\), 0 tokens in [\d:]+ of updates: no checkpoint; continue with --resume\n"
     assert re.search(pattern, capfd.readouterr().err)
 
 
