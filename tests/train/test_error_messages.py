@@ -230,6 +230,16 @@ def copy(uninterrupted, tmp_path):
         (["translate", "--model", "RUN", "--remove-bpe"], "try --input F alone; the output has no subwords\n"),
         (["translate", "--model", "RUN", "--set", "search.beam=2"], "--set: unknown option; try --beam 2\n"),
         (["translate", "--model", "RUN", "--set=search.batch_tokens=9"], "try --batch-tokens 9\n"),
+        *(
+            (
+                [command, *words, "--model", "RUN"],
+                "got the configuration key search.rule; try setting it in config.toml of the run\n",
+            )
+            for command in ("translate", "parse")
+            for words in (["--rule", "fairseq"], ["--set", "search.rule=fairseq"], ["--set=rule=1"], ["--stop-early"])
+        ),
+        (["translate", "--model", "RUN", "--set", "lenpen=2"], "--set: unknown option; try --alpha 2\n"),
+        (["translate", "--model", "RUN", "--beams", "2"], "--beams: unknown option; try --beam\n"),
         (["translate", "--model", "RUN", "--set", "train.seed=9"], "No such option: --set"),
         (
             ["train", "tiny", "--set", "data.tokenizer=runs/a", "b/tokenizer.json", "--out", "D"],
