@@ -10,7 +10,7 @@ from autograd.contract import check_ids
 from autograd.operations import concatenate
 from models.architectures.layers import Layer
 from models.config import TransformerConfig
-from models.init import full, use_scheme
+from models.init import constant, use_scheme
 from models.layers.basic import Dropout, Embedding
 from models.layers.experts import collect_balance_losses
 from models.layers.positions import Positions, Sinusoids, Start
@@ -61,7 +61,7 @@ class SequenceModel(Module):
         with npx.keyed(seed, 0):
             self.embedding = self.make_embedding(config.vocab_size)
             self.projection = None if config.tying != "none" else self.make_embedding(config.vocab_size).weight
-            self.output_bias = Parameter(full(0, config.vocab_size)) if config.output_bias else None
+            self.output_bias = Parameter(constant((config.vocab_size,), 0)) if config.output_bias else None
             with use_scheme(config.initialization):
                 self.build(config)
         for p in self.parameters():

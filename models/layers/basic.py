@@ -2,7 +2,7 @@
 
 import npx
 from autograd import Tensor, neural
-from models.init import full, normal, uniform
+from models.init import constant, normal, uniform
 from models.module import Module, Parameter
 
 
@@ -30,7 +30,7 @@ class Linear(Module):
         if not n_out or any(isinstance(n, bool) or n < 1 for n in (n_in, *n_out)):
             raise ValueError(f"Linear: expected widths of at least 1; got {(n_in, *n_out)}; try bias=False by name")
         self.weight = Parameter(uniform(n_in, *n_out, gain=gain))  # (n_in, n_out)
-        self.bias = Parameter(full(0, sum(n_out))) if bias else None
+        self.bias = Parameter(constant((sum(n_out),), 0)) if bias else None
         self.activation = activation
 
     def forward(self, x: Tensor) -> Tensor:

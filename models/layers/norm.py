@@ -4,7 +4,7 @@ from collections.abc import Callable
 
 import npx
 from autograd import Tensor, neural
-from models.init import full
+from models.init import constant
 from models.layers.basic import Dropout
 from models.module import Module, Parameter
 from models.registry import NORMS
@@ -28,8 +28,8 @@ class LayerNorm(Norm):
     """
 
     def __init__(self, d_model: int, eps: float = 1e-6) -> None:
-        self.gamma = Parameter(full(1, d_model))
-        self.beta = Parameter(full(0, d_model))
+        self.gamma = Parameter(constant((d_model,), 1))
+        self.beta = Parameter(constant((d_model,), 0))
         self.eps = eps
 
     def forward(self, x: Tensor) -> Tensor:

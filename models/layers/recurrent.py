@@ -11,7 +11,7 @@ import npx
 from autograd import Tensor, differentiable
 from autograd import operations as ops
 from models.cache import RowArray
-from models.init import full, uniform
+from models.init import constant, uniform
 from models.layers.basic import Linear
 from models.module import Module, Parameter
 from models.registry import CELLS
@@ -188,7 +188,7 @@ class LSTM(Recurrent):
 
     def __init__(self, d_in: int, d_hidden: int, reverse: bool = False) -> None:
         super().__init__(d_in, d_hidden, reverse)
-        zeros, ones = full(0, d_hidden), full(1, d_hidden)
+        zeros, ones = constant((d_hidden,), 0), constant((d_hidden,), 1)
         self.input.bias = Parameter(npx.concatenate([zeros, ones, zeros, zeros]))
 
 
@@ -203,7 +203,7 @@ class GRU(Recurrent):
 
     def __init__(self, d_in: int, d_hidden: int, reverse: bool = False) -> None:
         super().__init__(d_in, d_hidden, reverse)
-        self.bias = Parameter(full(0, d_hidden))
+        self.bias = Parameter(constant((d_hidden,), 0))
 
     def step_arguments(self) -> tuple[Tensor, ...]:
         return (self.bias,)
