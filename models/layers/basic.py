@@ -76,11 +76,11 @@ class Dropout(Module):
             raise ValueError(f"Dropout: expected a rate from 0 to 1; got {rate}; try 0.1, as in the paper")
         self.rate = rate
 
-    def draw(self) -> npx.DropoutSpec | None:
-        """Draw the next random key; return the rate and this key, or None if nothing is dropped."""
+    def next_spec(self) -> npx.DropoutSpec | None:
+        """Take the next random key; return the rate and this key, or None if nothing is dropped."""
         return npx.DropoutSpec(self.rate, npx.next_key()) if self.training and self.rate > 0 else None
 
     def forward(self, x: Tensor) -> Tensor:
         """Return x with dropout or, in evaluation mode, x itself."""
-        drop = self.draw()
+        drop = self.next_spec()
         return neural.dropout(x, drop) if drop else x

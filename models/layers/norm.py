@@ -37,7 +37,7 @@ class LayerNorm(Norm):
         return neural.layer_norm(x, self.gamma, self.beta, self.eps)
 
     def residual_norm(self, x: Tensor, y: Tensor, dropout: Dropout) -> Tensor:
-        return neural.dropout_residual_norm(y, x, self.gamma, self.beta, dropout.draw(), self.eps)
+        return neural.dropout_residual_norm(y, x, self.gamma, self.beta, dropout.next_spec(), self.eps)
 
 
 PLACEMENTS = ("post", "pre", "sandwich", "deepnorm")  # where a `Residual` has its norm
@@ -111,6 +111,6 @@ class Residual(Module):
 
     def apply_drop_path(self, y: Tensor) -> Tensor:
         """In training mode, multiply the sub-layer's output y by 0 or 1 / (1 - rate), chosen at random."""
-        drop = self.drop_path.draw()
+        drop = self.drop_path.next_spec()
         # a factor instead of a branch, so that a CUDA graph makes a new decision in each step
         return y * npx.dropout(npx.ones(1, y.dtype), drop)[0] if drop else y

@@ -102,7 +102,7 @@ class Sinusoids(Positions):
         return add_constant(x, self.table_rows(start, x, x.dtype))
 
     def embed(self, embedding: Embedding, ids: npx.Array, start: Start, dropout: Dropout) -> Tensor:
-        return embedding(ids, self.table_rows(start, ids, embedding.weight.dtype), dropout.draw())
+        return embedding(ids, self.table_rows(start, ids, embedding.weight.dtype), dropout.next_spec())
 
 
 @POSITIONS.register("sinusoidal_halves")
