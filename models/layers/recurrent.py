@@ -15,7 +15,7 @@ from models.init import constant, uniform
 from models.layers.basic import Linear
 from models.module import Module, Parameter
 from models.registry import CELLS
-from npx.kernels.recurrent import split_columns
+from npx.kernels.recurrent import split_gates
 
 
 class TimeMajor:
@@ -100,8 +100,8 @@ def composed_lstm(z: Tensor, w: Tensor) -> Tensor:
     outputs = []
     for t in range(z.shape[1]):
         a = z[:, t] + h @ w
-        i, f, o = (ops.sigmoid(part) for part in split_columns(a, 4)[:3])
-        c = f * c + i * ops.tanh(split_columns(a, 4)[3])
+        i, f, o = (ops.sigmoid(part) for part in split_gates(a, 4)[:3])
+        c = f * c + i * ops.tanh(split_gates(a, 4)[3])
         h = o * ops.tanh(c)
         outputs.append(h)
     return ops.stack(*outputs, axis=1)
