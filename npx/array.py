@@ -178,6 +178,11 @@ def arange(*limits: Any, dtype: Any = None) -> Array:
     return _current().arange(*limits, dtype=dtype)
 
 
+def ceil_div(a: int, b: int) -> int:
+    """Return a / b, rounded up."""
+    return -(-a // b)
+
+
 def add_at(x: Array, index: Any, values: Array) -> None:
     """Add `values` to x[index] in place. Unlike `x[index] += values`, this adds each value of a repeated index."""
     parts = index if isinstance(index, tuple) else (index,)

@@ -61,7 +61,7 @@ def sinusoids(
             D is odd, as in the three programs above. Default: "tensor2tensor" with `halves`, otherwise "paper".
     """
     if resolve_rates(halves, rates) == "paper":
-        pairs = -(-d_model // 2)
+        pairs = npx.ceil_div(d_model, 2)
         rate = 10000.0 ** (-2 * host.arange(pairs) / d_model)  # (D/2,)
     else:
         pairs = d_model // 2

@@ -32,7 +32,7 @@ class Blocks:
         self.batch, self.length = shape
         self.before, self.after = window_margins(window, causal)
         self.block_size = window
-        self.n_blocks = -(-self.length // self.block_size)
+        self.n_blocks = npx.ceil_div(self.length, self.block_size)
         self.width = self.block_size + self.before + self.after  # positions of a block with its margins
         # Each sequence is padded in front, by the front margin. Block b with its margins then begins where block b of
         # the padded sequence begins, and consists of the first part_sizes[i] positions of each padded block b + i.

@@ -4,7 +4,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from npx.array import Array, array_module
+from npx.array import Array, array_module, ceil_div
 from npx.cpu.row_blocks import map_blocks
 from npx.cuda.launch import BLOCK_THREADS, launch
 from npx.dispatch import kernel
@@ -104,6 +104,6 @@ def adam_cuda(p: Array, g: Array, m: Array, v: Array, coefficients: AdamCoeffici
         return adam.reference(p, g, m, v, coefficients, low)
     n = p.size
     launch(
-        "adam.cu", "adam", -(-n // (8 * BLOCK_THREADS)), BLOCK_THREADS,
+        "adam.cu", "adam", ceil_div(n, 8 * BLOCK_THREADS), BLOCK_THREADS,
         (p, g, m, v, low, np.int64(n), *map(np.float32, coefficients)), LOW=p.dtype if low is None else low.dtype,
     )  # fmt: skip

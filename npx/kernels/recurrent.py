@@ -9,7 +9,7 @@ from typing import Any
 
 import numpy as np
 
-from npx.array import Array, array_module
+from npx.array import Array, array_module, ceil_div
 from npx.cpu.row_blocks import map_blocks, matmul
 from npx.cuda import blas
 from npx.cuda.launch import BLOCK_THREADS, contiguous, launch
@@ -293,7 +293,7 @@ def _launch_step(kernel: str, batch: int, size: int, *arrays: Array) -> None:
     launch(
         "recurrent.cu",
         kernel,
-        -(-n // BLOCK_THREADS),
+        ceil_div(n, BLOCK_THREADS),
         BLOCK_THREADS,
         (*arrays, np.int64(n), np.int32(size)),
         T=np.dtype("float32"),
