@@ -91,7 +91,7 @@ class GradientCheck(Directions):
         for i, a in enumerate(self.arrays):
             positions = range(a.size)
             if total > limit:
-                positions = range(0, a.size, max(1, -(-a.size * len(self.arrays) // SAMPLED_ENTRIES)))
+                positions = range(0, a.size, max(1, npx.ceil_div(a.size * len(self.arrays), SAMPLED_ENTRIES)))
             if len(positions) > 2 * CHUNK and self.is_right_in_chunks(i, positions):
                 continue
             numerical = npx.host.full(a.shape, npx.nan, "float64")
