@@ -20,7 +20,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from npx.array import Array, add_to_targets, array_module, ceil_div
-from npx.cpu.row_blocks import block_size, map_blocks, parallel_ranges
+from npx.cpu.row_blocks import block_size, map_blocks, parallel_ranges, row_sums
 from npx.cpu.tune import is_configured
 from npx.cuda import blas
 from npx.cuda.launch import BLOCK_THREADS, contiguous, launch, shared_memory
@@ -149,20 +149,19 @@ def linear_cross_entropy_grad_numpy(
 def logits_to_gradient(z: Array, targets: Array, smoothing: LabelSmoothing, grad: bool) -> float:
     """Replace logits z (n, V) by their gradient in place and return the summed loss. No target may be padding."""
     on, off = smoothing.target_weights(z.shape[1])
-    ones = np.ones(z.shape[1], z.dtype)
     at_target = np.arange(len(z)), targets
     q_dot_z = on * z[at_target]
     if off:
         if smoothing.excludes_padding:
             padding = z[:, smoothing.pad_id].copy()  # may be -inf, so it cannot be subtracted from the sum later
             z[:, smoothing.pad_id] = 0
-        q_dot_z += off * (z @ ones)
+        q_dot_z += off * row_sums(z)
         if smoothing.excludes_padding:
             z[:, smoothing.pad_id] = padding
     peak = z.max(axis=1)
     z -= peak[:, None]
     np.exp(z, out=z)
-    total = z @ ones
+    total = row_sums(z)
     if grad:
         z *= (1 / total)[:, None]
         if off:
