@@ -11,7 +11,7 @@ from autograd.testing import precision, rules, variants
 from autograd.testing.declared_gradient import DeclaredGradient, with_hint
 from autograd.testing.expected import Expected
 from autograd.testing.gradcheck import MAX_ENTRIES, compare_gradients
-from autograd.testing.hidden_state import buffer_state
+from autograd.testing.implicit_state import buffer_state
 from autograd.testing.problem import Problem
 from autograd.testing.reference import Reference, compare_value
 from autograd.testing.report import REJECTIONS, GradientError, NonFiniteError, Report
