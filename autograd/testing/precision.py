@@ -107,22 +107,22 @@ def float32_accuracy(
         try:
             output, leaves = problem.output_and_leaves(list(map(npx.from_host, narrow)))
             y = npx.to_host(output.data).copy()
-            single = [y, *problem.protected_gradients(output, leaves, expected.c.astype(y.dtype))]
-            if not (has_domain or npx.isfinite(single[0]).all()):
+            computed = [y, *problem.protected_gradients(output, leaves, expected.c.astype(y.dtype))]
+            if not (has_domain or npx.isfinite(computed[0]).all()):
                 return False
         except REJECTIONS:
             return False
-        if single[0].dtype.name != "float32":
-            raise problem.failure("dtype", f"expected a float32 output for float32 inputs; got {single[0].dtype}")
+        if computed[0].dtype.name != "float32":
+            raise problem.failure("dtype", f"expected a float32 output for float32 inputs; got {computed[0].dtype}")
         wide = problem.with_arrays([npx.from_host(a.astype("float64")) for a in narrow])
         y, gradients = wide.output_and_gradients(expected.c)
-        double = [y, *gradients]
-        sensitivity = [npx.zeros_like(x) for x in double]
-        sizes = [float(abs(a[npx.isfinite(a)]).max(initial=0.0)) for a in double]
+        exact = [y, *gradients]
+        sensitivity = [npx.zeros_like(x) for x in exact]
+        sizes = [float(abs(a[npx.isfinite(a)]).max(initial=0.0)) for a in exact]
         term_size = 0.1 * max([float(abs(expected.c).max(initial=0.0)), *sizes[1:]])  # such terms may cancel
         sizes = [max(size, 0.1 if i == 0 else term_size, *typical_sizes[i : i + 1]) for i, size in enumerate(sizes)]
         for trial in range(4):
-            for label, a, b, s, size in zip(result_labels(expected), double, single, sensitivity, sizes, strict=True):
+            for label, a, b, s, size in zip(result_labels(expected), exact, computed, sensitivity, sizes, strict=True):
                 finite = npx.isfinite(a) & (abs(a) < 1e37)
                 allowed = factor * (300 * FLOAT32_EPS * size + 30 * float(s.max(initial=0.0)))
                 errors = npx.where(finite, abs(a - b), 0)
@@ -137,7 +137,7 @@ def float32_accuracy(
                 return True
             for k in range(2 + 4 * trial):
                 rounded = rounded_results(wide, expected.c, FLOAT32_EPS * 2**trial, sample=100 * trial + k)
-                for s, a, b in zip(sensitivity, double, rounded, strict=True):
+                for s, a, b in zip(sensitivity, exact, rounded, strict=True):
                     change = abs(a - b)
                     npx.copyto(s, npx.maximum(s, npx.where(change == change, change, npx.inf)))
     return True
@@ -176,16 +176,16 @@ def accuracy_in_16_bits(expected: Expected, dtype: str) -> None:
             y = npx.to_host(output.data).copy()
             if y.dtype.name != dtype or not npx.isfinite(y).all():
                 return
-            single = [y, *problem.gradients(output, leaves, expected.c.astype(dtype))]
+            computed = [y, *problem.gradients(output, leaves, expected.c.astype(dtype))]
             wide = problem.with_arrays([npx.from_host(a.astype("float64")) for a in narrow])
             y, gradients = wide.output_and_gradients(expected.c)
-            double = [y, *gradients]
-            changes = [0.0 for _ in double]
+            exact = [y, *gradients]
+            changes = [0.0 for _ in exact]
             for sample in range(9):  # first measure how much rounding the inputs changes the result
                 unit = NARROW[dtype].eps * (1 if sample == 0 else 4)
-                for k, (z, a) in enumerate(zip(rounded_results(wide, expected.c, unit, sample), double, strict=True)):
+                for k, (z, a) in enumerate(zip(rounded_results(wide, expected.c, unit, sample), exact, strict=True)):
                     changes[k] = max(changes[k], float(abs(z - a).max(initial=0.0)))
-                failure = failure_in_16_bits(expected, dtype, double, single, changes)
+                failure = failure_in_16_bits(expected, dtype, exact, computed, changes)
                 if failure is None:
                     return
     except (AttributeError, RuntimeError, GradientError, *REJECTIONS):  # for example, for a gradient in a wider dtype
@@ -205,17 +205,17 @@ def rounded_results(problem: Problem, c: Array, unit: float, sample: int) -> lis
 
 
 def failure_in_16_bits(
-    expected: Expected, dtype: str, double: list[Array], single: list[Array], changes: list[float]
+    expected: Expected, dtype: str, exact: list[Array], computed: list[Array], changes: list[float]
 ) -> CheckError | GradientError | None:
     """Return an error if many entries of a result differ from the float64 result, otherwise None.
 
     Args:
-        double, single: the results in float64 and in the 16-bit dtype.
+        exact, computed: the results in float64 and in the 16-bit dtype.
         changes: how much each result changes if the inputs are rounded.
     """
     term_size = float(abs(expected.c).max(initial=0.0))  # terms of this size may cancel
     rule, _, fraction, factor = NARROW[dtype]
-    for label, a, b, change in zip(result_labels(expected), double, single, changes, strict=True):
+    for label, a, b, change in zip(result_labels(expected), exact, computed, changes, strict=True):
         allowed = fraction * max(term_size, float(abs(a).max(initial=0.0))) + factor * change
         with floating_point_warnings_ignored():
             errors = npx.where(abs(a) < 1e4, abs(a - b.astype("float64")), 0)
