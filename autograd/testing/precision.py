@@ -39,7 +39,7 @@ def result_labels(expected: Expected) -> list[str]:
     return ["output", *(f"gradient of {label}" for label in expected.problem.labels)]
 
 
-def float64_precision(expected: Expected) -> None:
+def check_float64_precision(expected: Expected) -> None:
     """Check that output and gradients change in proportion when the inputs change by only 1e-10 of their size.
 
     A result that was rounded to float32 in any step either does not change at all or changes by a full unit in the
@@ -79,7 +79,7 @@ def float64_precision(expected: Expected) -> None:
             raise expected.problem.failure("float64 precision", text)
 
 
-def float32_accuracy(
+def check_float32_accuracy(
     expected: Expected, has_domain: bool, typical_sizes: Sequence[float] = (), factor: float = 1.0
 ) -> bool:
     """Compare float32 results with float64 results at the same inputs, which float32 represents exactly.
@@ -157,7 +157,7 @@ def has_lost_digits(exact: Array, computed: Array, sensitivity: Array, size: flo
     return bool(is_inaccurate.size >= 4 and is_inaccurate.mean() > 0.5)
 
 
-def accuracy_in_16_bits(expected: Expected, dtype: str) -> None:
+def check_16_bit_accuracy(expected: Expected, dtype: str) -> None:
     """Check that gradients in a 16-bit dtype have a few correct digits, if they and the output are finite.
 
     bfloat16 is tried if ml_dtypes, which adds it to NumPy, is installed.
