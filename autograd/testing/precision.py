@@ -11,6 +11,10 @@ from npx import Array
 
 FLOAT32_EPS = 1.2e-7
 
+# A few entries may be differences of much larger numbers, but lost digits are visible in many entries.
+MANY_ENTRIES = 0.25  # a result is inaccurate if a larger fraction of its entries exceeds the accepted difference
+MAX_EXCESS = 100  # in float32, no entry may exceed the accepted difference by more than this factor
+
 
 class NarrowDtype(NamedTuple):
     """The settings for comparing a 16-bit dtype with float64.
@@ -126,10 +130,9 @@ def check_float32_accuracy(
                 finite = npx.isfinite(a) & (abs(a) < 1e37)
                 allowed = factor * (300 * FLOAT32_EPS * size + 30 * float(s.max(initial=0.0)))
                 errors = npx.where(finite, abs(a - b), 0)
-                # A few entries may be differences of much larger numbers, but lost digits are visible in many entries.
-                has_many = (errors > allowed).sum() > 0.25 * errors.size
+                has_many = (errors > allowed).sum() > MANY_ENTRIES * errors.size
                 has_many |= factor == 1 and has_lost_digits(a, b, s / 2**trial, size)
-                if has_many or not (errors <= 100 * allowed).all():
+                if has_many or not (errors <= MAX_EXCESS * allowed).all():
                     if trial < 3:  # first measure how much rounding the inputs changes the result
                         break
                     raise accuracy_failure(problem, "float32 accuracy", label, a, b, errors, allowed)
@@ -219,7 +222,7 @@ def failure_in_16_bits(
         allowed = fraction * max(term_size, float(abs(a).max(initial=0.0))) + factor * change
         with floating_point_warnings_ignored():
             errors = npx.where(abs(a) < 1e4, abs(a - b.astype("float64")), 0)
-        if (errors > allowed).sum() > 0.25 * errors.size or not npx.isfinite(errors).all():
+        if (errors > allowed).sum() > MANY_ENTRIES * errors.size or not npx.isfinite(errors).all():
             return accuracy_failure(expected.problem, rule, label, a, b, errors, allowed)
     return None
 
