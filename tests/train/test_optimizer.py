@@ -1,7 +1,6 @@
-"""The schedule, Adam, clipping and the loss, compared with plain float64 implementations of their formulas."""
+"""The schedule, Adam and clipping, compared with plain float64 implementations of their formulas; the loss scale."""
 
 import math
-from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -9,9 +8,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import npx
-from autograd import Tensor, gradcheck
 from models import FlatParameters, Transformer, TransformerConfig
-from tests.helpers.losses import label_smoothed_loss
 from train import Adam, NoamSchedule
 from train.learn.optimizer import LossScale, clip_factor, squared_norm, sum_of_squares
 
@@ -216,61 +213,6 @@ def test_the_loss_scale_is_never_below_one():
     assert scale.value == 1
 
 
-def hand_loss(logits, targets, smoothing, over, pad):
-    """Return the loss of section 5.4 by plain loops: the sum over target tokens, and their number."""
-    total, count = 0.0, 0
-    V = logits.shape[-1]
-    for z, t in zip(logits.reshape(-1, V), targets.reshape(-1), strict=True):
-        if t == pad:
-            continue
-        log_p = z - math.log(np.exp(z).sum())
-        share = {"all": smoothing / V, "others": smoothing / (V - 1), "others_without_pad": smoothing / (V - 2)}[over]
-        for k in range(V):
-            q = (1 - smoothing) * (k == t)
-            if over == "all" or (k != t and not (over == "others_without_pad" and k == pad)):
-                q += share
-            total -= q * log_p[k]
-        count += 1
-    return total, count
-
-
-@settings(max_examples=40, deadline=None)
-@given(
-    seed=st.integers(0, 999),
-    smoothing=st.sampled_from([0.0, 0.1, 0.5]),
-    over=st.sampled_from(["all", "others", "others_without_pad"]),
-    normalizer=st.sampled_from([None, 1.0, 7.5]),
-)
-def test_loss_is_the_smoothed_cross_entropy(seed, smoothing, over, normalizer):
-    rng = np.random.default_rng(seed)
-    logits = rng.normal(size=(2, 3, 5))
-    targets = rng.integers(0, 5, size=(2, 3))
-    total, count = hand_loss(logits, targets, smoothing, over, pad=0)
-    loss = label_smoothed_loss(Tensor(logits), targets, smoothing, over, normalizer=normalizer)
-    assert loss.item() == pytest.approx(
-        total / (max(1, count) if normalizer is None else normalizer), rel=1e-10, abs=1e-12
-    )
-
-
-@pytest.mark.parametrize("over", ["all", "others", "others_without_pad"])
-def test_loss_gradient(over):
-    rng = np.random.default_rng(5)
-    targets = np.array([[1, 4, 0], [2, 0, 0]])
-    gradcheck(
-        lambda z: label_smoothed_loss(z, targets, 0.1, over), Tensor(rng.normal(size=(2, 3, 5)), requires_grad=True)
-    )
-
-
-def test_loss_rejects_invalid_arguments():
-    logits = Tensor(np.zeros((2, 3, 5)))
-    with pytest.raises(ValueError, match="shape"):
-        label_smoothed_loss(logits, np.ones((2, 4), int))
-    with pytest.raises(ValueError, match="smoothing"):
-        label_smoothed_loss(logits, np.ones((2, 3), int), smoothing=1.0)
-    with pytest.raises(ValueError, match="smoothing_classes"):
-        label_smoothed_loss(logits, np.ones((2, 3), int), classes="some")
-
-
 def test_the_norm_of_many_equal_gradients_is_accurate():
     """Summing 19 million squares (an embedding table) in float32 would be 0.7% off."""
     g = np.full(19_000_000, 1e-3, np.float32)
@@ -278,17 +220,3 @@ def test_the_norm_of_many_equal_gradients_is_accurate():
     assert float(sum_of_squares(g[:0])) == 0 and float(sum_of_squares(g[:5].astype(float))) == pytest.approx(
         5e-6, rel=1e-6
     )
-
-
-@pytest.mark.parametrize("bad", [0, -1, math.nan, math.inf])
-def test_an_invalid_normalizer_gives_a_one_line_error(bad):
-    targets = np.array([[3, 2]])
-    pairs = Transformer(SMALL)
-    text = replace(SMALL, architecture="decoder").build()
-    losses = (
-        lambda: text.loss(targets, loss_normalizer=bad),
-        lambda: pairs.loss(targets, targets, loss_normalizer=bad),
-    )
-    for loss in losses:
-        with pytest.raises(ValueError, match=f"loss: expected a finite normalizer above 0; got {bad}; try"):
-            loss()
