@@ -31,7 +31,7 @@ def unbroadcast(g: Array, like: Operand) -> Any:
 # Arithmetic
 
 
-def arithmetic(function: Callable[[Operand, Operand], Result]) -> Callable[..., Result]:
+def check_dtypes(function: Callable[[Operand, Operand], Result]) -> Callable[..., Result]:
     """Make a function raise TypeError if the dtype of its result differs from that of a floating operand."""
 
     @wraps(function)
@@ -45,21 +45,21 @@ def arithmetic(function: Callable[[Operand, Operand], Result]) -> Callable[..., 
 
 
 @differentiable
-@arithmetic
+@check_dtypes
 def add(a: Operand, b: Operand) -> Result:
     """Return a + b."""
     return a + b, lambda g: (unbroadcast(g, a), unbroadcast(g, b))
 
 
 @differentiable
-@arithmetic
+@check_dtypes
 def subtract(a: Operand, b: Operand) -> Result:
     """Return a - b."""
     return a - b, lambda g: (unbroadcast(g, a), None if is_number(b) else unbroadcast(-g, b))
 
 
 @differentiable
-@arithmetic
+@check_dtypes
 def multiply(a: Operand, b: Operand) -> Result:
     """Return a * b."""
     return a * b, lambda g: (
@@ -69,7 +69,7 @@ def multiply(a: Operand, b: Operand) -> Result:
 
 
 @differentiable
-@arithmetic
+@check_dtypes
 def divide(a: Operand, b: Operand) -> Result:
     """Return y = a / b; dy/db = -y / b."""
     y = a / b
@@ -152,14 +152,14 @@ def absolute(x: Array) -> Result:
 
 
 @differentiable
-@arithmetic
+@check_dtypes
 def maximum(a: Operand, b: Operand) -> Result:
     """Return the elementwise maximum of a and b; equal elements share the gradient equally."""
     return npx.maximum(a, b), lambda g: _choice_grad(g, a, b, a > b)
 
 
 @differentiable
-@arithmetic
+@check_dtypes
 def minimum(a: Operand, b: Operand) -> Result:
     """Return the elementwise minimum of a and b; equal elements share the gradient equally."""
     return npx.minimum(a, b), lambda g: _choice_grad(g, a, b, a < b)
@@ -190,7 +190,7 @@ def where(condition: Array, a: Operand, b: Operand) -> Result:
 
 
 @differentiable
-@arithmetic
+@check_dtypes
 def matmul(a: Array, b: Array) -> Result:
     """Return a @ b for any ranks, as in NumPy: a 1-D operand is a row on the left and a column on the right."""
 

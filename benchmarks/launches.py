@@ -160,7 +160,7 @@ def kernel_bytes(source: str, kernel: str, args: Any) -> int:
 def noise(rows: int, columns: int) -> Any:
     """Return a random bfloat16 matrix, because a GPU is faster on zeros."""
     values = npx.asarray(np.random.default_rng(0).normal(size=min(rows * columns, 1 << 20)).astype(np.float32))
-    repeated = npx.tile(values, -(-rows * columns // values.size))[: rows * columns]
+    repeated = npx.tile(values, npx.ceil_div(rows * columns, values.size))[: rows * columns]
     return repeated.astype(dtype_named("bfloat16")).reshape(rows, columns)
 
 

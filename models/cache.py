@@ -16,11 +16,11 @@ class DecodingState:
     A state may contain other states, as attributes or in lists with one state per layer.
 
     Attributes:
-        projection: None before the first step, then a transposed copy (D, V) of the output projection. Without the
+        projection_t: None before the first step, then a transposed copy (D, V) of the output projection. Without the
             copy, a matmul with few rows would be slow, because it would read columns of the original.
     """
 
-    projection: npx.Array | None = None
+    projection_t: npx.Array | None = None
 
     def select(self, rows: npx.Array) -> None:
         """Keep, repeat or reorder rows in place.

@@ -56,7 +56,7 @@ def encoder_decoder_multiplications(model: Any, source_tokens: int, target_token
         + memory_projections
         + attention_multiplications(attentions["encoder"], length)
     )
-    target = matrix_multiplications(*model.decoder) + model.output_embedding.size - memory_projections
+    target = matrix_multiplications(*model.decoder) + model.output_projection.size - memory_projections
     target += attention_multiplications([*attentions["decoder"], *attentions["cross"]], length)
     return round(source_tokens * model.expansion) * source + target_tokens * target
 
@@ -74,7 +74,7 @@ def encoder_multiplications(model: Any, source_tokens: int, target_tokens: int, 
     Only predicted positions reach the output projection. The pooler, which reads one token of a text, is not counted.
     """
     attention = attention_multiplications([layer.attention for layer in model.layers], length)
-    output = model.output_embedding.size + (
+    output = model.output_projection.size + (
         matrix_multiplications(model.output_transform) if model.output_transform else 0
     )
     return source_tokens * (matrix_multiplications(*model.layers) + attention) + target_tokens * output

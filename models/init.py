@@ -30,7 +30,7 @@ def scale_gain(factor: float) -> AbstractContextManager[Any]:
     return _gain.override(factor)
 
 
-def full(value: float, *shape: int) -> npx.Array:
+def constant(shape: tuple[int, ...], value: float) -> npx.Array:
     """Return a float32 array filled with `value`."""
     if _shapes_only.get():
         return npx.broadcast_to(npx.zeros(()), shape)
@@ -40,7 +40,7 @@ def full(value: float, *shape: int) -> npx.Array:
 def normal(rows: int, width: int, deviation: float, zero_row: int | None = None) -> npx.Array:
     """Sample (rows, width) from a normal distribution with standard deviation `deviation`; `zero_row` becomes zeros."""
     if _shapes_only.get():
-        return full(0, rows, width)
+        return constant((rows, width), 0)
     table = npx.random.normal(npx.next_key(), (rows, width)) * deviation
     if zero_row is not None:
         table[zero_row] = 0
@@ -56,7 +56,7 @@ def uniform(n_in: int, *n_out: int, gain: float | tuple[float, ...] = 1.0) -> np
     are concatenated. `gain` is one number, or one for each matrix.
     """
     if _shapes_only.get():
-        return full(0, n_in, sum(n_out))
+        return constant((n_in, sum(n_out)), 0)
     gains = gain if isinstance(gain, tuple) else (gain,) * len(n_out)
     parts = []
     for n, part_gain in zip(n_out, gains, strict=True):

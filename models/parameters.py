@@ -102,7 +102,7 @@ class FlatParameters:
         self._local_spans = [(span, span) for span in spans]
         self.n_local = sum(sizes)
         if self.low_precision is not None:  # the forward pass needs only the low-precision weights, which are complete
-            self.data = concatenate([self.data[span] for span in spans])
+            self.data = join_arrays([self.data[span] for span in spans])
             ends = list(running_totals(sizes))
             self._local_spans = [(span, slice(end - n, end)) for span, n, end in zip(spans, sizes, ends, strict=True)]
             for p in self.parameters:
@@ -132,11 +132,11 @@ class FlatParameters:
         parts: list[npx.Array] = []
         for p, span in zip(self.parameters, self.spans.values(), strict=True):
             if parts and span.stop - start > CHUNK_SIZE:
-                yield slice(start, span.start), concatenate(parts)
+                yield slice(start, span.start), join_arrays(parts)
                 start = span.start
                 parts = []
             parts.append(npx.zeros(p.size, p.dtype) if p.grad is None else p.grad.reshape(-1))
-        yield slice(start, self.size), concatenate(parts)
+        yield slice(start, self.size), join_arrays(parts)
 
     def update_chunks(self) -> Iterator[tuple[npx.Array, npx.Array, npx.Array | None]]:
         """Yield the parts that this process updates, as (weights, gradient, low-precision weights or None)."""
@@ -185,6 +185,6 @@ class FlatParameters:
             p.grad = None
 
 
-def concatenate(parts: list[npx.Array]) -> npx.Array:
+def join_arrays(parts: list[npx.Array]) -> npx.Array:
     """Concatenate arrays; a single array is returned as is."""
     return parts[0] if len(parts) == 1 else npx.concatenate(parts)

@@ -22,10 +22,10 @@ from numpy import all as all, any as any, max as max, min as min
 from npx import random
 from npx import distributed
 from npx.array import (
-    NO_TARGETS, Array, GradientTargets, add_at, arange, array_module, asarray, device, empty, free_memory, from_dlpack,
-    from_host, full, host, memory_use, ones, read_only, synchronize, to_host, use_device, zeros,
+    NO_TARGETS, Array, GradientTargets, add_at, arange, array_module, asarray, ceil_div, device, empty, free_memory,
+    from_dlpack, from_host, full, host, memory_use, ones, read_only, synchronize, to_host, use_device, zeros,
 )  # fmt: skip
-from npx.kernels.adam import AdamStep, adam, adam_step
+from npx.kernels.adam import AdamCoefficients, adam, adam_coefficients
 from npx.kernels.attention import attention, attention_grad, attention_weights
 from npx.kernels.cross_entropy import SMOOTHING_CLASSES, LabelSmoothing
 from npx.kernels.cross_entropy import cross_entropy, cross_entropy_grad, linear_cross_entropy, linear_cross_entropy_grad

@@ -154,28 +154,33 @@ def read_only(x: Array) -> Array:
 
 
 def zeros(shape: Any, dtype: Any = np.float32) -> Array:
-    """Return zeros on the current device."""
+    """Return zeros, by default float32, on the current device."""
     return _current().zeros(shape, dtype)
 
 
 def ones(shape: Any, dtype: Any = np.float32) -> Array:
-    """Return ones on the current device."""
+    """Return ones, by default float32, on the current device."""
     return _current().ones(shape, dtype)
 
 
 def empty(shape: Any, dtype: Any = np.float32) -> Array:
-    """Return an uninitialized array on the current device."""
+    """Return an uninitialized array, by default float32, on the current device."""
     return _current().empty(shape, dtype)
 
 
 def full(shape: Any, value: Any, dtype: Any = np.float32) -> Array:
-    """Return an array filled with `value` on the current device."""
+    """Return an array filled with `value`, by default float32, on the current device."""
     return _current().full(shape, value, dtype)
 
 
 def arange(*limits: Any, dtype: Any = None) -> Array:
     """Return `arange(stop)` or `arange(start, stop, step)` on the current device; integer limits give integers."""
     return _current().arange(*limits, dtype=dtype)
+
+
+def ceil_div(a: int, b: int) -> int:
+    """Return a / b, rounded up."""
+    return -(-a // b)
 
 
 def add_at(x: Array, index: Any, values: Array) -> None:

@@ -17,7 +17,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from npx.array import Array, from_host
+from npx.array import Array, ceil_div, from_host
 from npx.scoped import Scoped
 
 WORDS_PER_COUNT = 16  # 16-bit words generated per value of the Philox counter (4 x 64 bits)
@@ -115,7 +115,7 @@ def bits16(key: Key, start: int, stop: int) -> np.ndarray:
     """Return words start to stop - 1 of the key's infinite sequence of random 16-bit words, as uint16 on the host."""
     first = start // WORDS_PER_COUNT
     words = stop - first * WORDS_PER_COUNT
-    raw = _philox(key, first).random_raw(-(-words // 4))
+    raw = _philox(key, first).random_raw(ceil_div(words, 4))
     return raw.view(np.uint16)[start - first * WORDS_PER_COUNT : words]
 
 

@@ -18,7 +18,7 @@ Modules import only from modules above them in this list:
     declared_gradient.py gradients that intentionally differ from the derivative: expect=
     rules.py            the other rules; modes.py: rules for layers with modes; precision.py: rules for precision
     reference.py        values compared with a reference implementation
-    hidden_state.py     random numbers and buffers, held fixed between calls
+    implicit_state.py   random numbers and buffers, held fixed between calls
     stray_tensors.py    Tensors that require gradients but are neither inputs nor parameters
     shrinking.py        the smallest inputs that fail
     problem_check.py    all checks of one function, at the given inputs and at derived ones

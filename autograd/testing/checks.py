@@ -1,9 +1,9 @@
 """All checks of this package combined: `check_operation` for a function of Tensors, `check_layer` for a module.
 
-Both functions hold hidden state fixed (`hidden_state.py`) and run a `ProblemCheck` (`problem_check.py`), which compares
-gradients with numerical derivatives (`gradcheck.py`) and checks the rules (`rules.py`, `precision.py`). Then it checks
-gradients and precision at inputs derived from the given ones (`variants.py`). Layers also have rules for their modes
-(`modes.py`).
+Both functions hold implicit state fixed (`implicit_state.py`) and run a `ProblemCheck` (`problem_check.py`), which
+compares gradients with numerical derivatives (`gradcheck.py`) and checks the rules (`rules.py`, `precision.py`). Then
+it checks gradients and precision at inputs derived from the given ones (`variants.py`). Layers also have rules for
+their modes (`modes.py`).
 """
 
 import warnings
@@ -18,7 +18,7 @@ from autograd.testing import rules, variants
 from autograd.testing.arguments import Arguments
 from autograd.testing.declared_gradient import DeclaredGradient
 from autograd.testing.expected import Expected
-from autograd.testing.hidden_state import cast_buffers, hold_state, layer_restored
+from autograd.testing.implicit_state import cast_buffers, hold_state, layer_restored
 from autograd.testing.problem import Problem, floating_point_warnings_ignored, is_float, require_floats
 from autograd.testing.problem_check import ProblemCheck
 from autograd.testing.progress import progress_line

@@ -13,7 +13,7 @@ from autograd.testing.conventions import Direction, Neighborhood
 from autograd.testing.expected import Expected
 from autograd.testing.numerical import (
     EPS,
-    LEVELS,
+    MAX_STEP_SIZES,
     REFINEMENT,
     RTOL,
     STEP,
@@ -166,11 +166,15 @@ class Directions:
         self.note_difference(analytic, numerical)
         return Verdict("right", numerical, bound, numerical, numerical)
 
-    def compare_along(self, direction: Direction, step: float = 0.0, levels: int = LEVELS) -> tuple[float, Verdict]:
+    def compare_along(
+        self, direction: Direction, step: float = 0.0, max_step_sizes: int = MAX_STEP_SIZES
+    ) -> tuple[float, Verdict]:
         """Return the analytic derivative along a direction, and the verdict on it."""
         analytic, scale = self.analytic_along(direction)
         scale.noise = self.noise
-        verdict = judge(self.outputs(direction), self.weights, analytic, scale, step or STEP[self.scale.dtype], levels)
+        verdict = judge(
+            self.outputs(direction), self.weights, analytic, scale, step or STEP[self.scale.dtype], max_step_sizes
+        )
         if verdict.kind == "wrong" and abs(analytic - verdict.numerical) <= 10 * self.rounding_error_along(direction):
             verdict = verdict._replace(kind="inconclusive", reason="rounding the inputs changes the gradient itself")
         reach = max(self.units[i] * float(abs(direction[i]).max(initial=0.0)) for i in direction)

@@ -19,7 +19,7 @@ from autograd.testing.conventions import Direction
 from autograd.testing.diagnosis import MAX_PRINTED, comparison, describe_entries, likely_cause
 from autograd.testing.directions import Directions
 from autograd.testing.expected import Expected
-from autograd.testing.numerical import LEVELS, Verdict
+from autograd.testing.numerical import MAX_STEP_SIZES, Verdict
 from autograd.testing.problem import Problem, floating_point_warnings_ignored, require_floats
 from autograd.testing.report import GradientError, Report
 from autograd.testing.reproduction import reproduction
@@ -91,7 +91,7 @@ class GradientCheck(Directions):
         for i, a in enumerate(self.arrays):
             positions = range(a.size)
             if total > limit:
-                positions = range(0, a.size, max(1, -(-a.size * len(self.arrays) // SAMPLED_ENTRIES)))
+                positions = range(0, a.size, max(1, npx.ceil_div(a.size * len(self.arrays), SAMPLED_ENTRIES)))
             if len(positions) > 2 * CHUNK and self.is_right_in_chunks(i, positions):
                 continue
             numerical = npx.host.full(a.shape, npx.nan, "float64")
@@ -134,7 +134,7 @@ class GradientCheck(Directions):
         is_quick = self.n_wrong >= MAX_CONFIRMED
         verdict = self.quick_verdict({i: offsets})
         if verdict is None:
-            analytic, verdict = self.compare_along({i: offsets}, levels=2 if is_quick else LEVELS)
+            analytic, verdict = self.compare_along({i: offsets}, max_step_sizes=2 if is_quick else MAX_STEP_SIZES)
         if verdict.kind == "wrong":
             reason = "" if is_quick else self.convention({i: offsets}, analytic, verdict)
             verdict = verdict._replace(kind="convention" if reason else "wrong", reason=reason)
@@ -207,7 +207,7 @@ class GradientCheck(Directions):
             offsets = npx.zeros_like(flat)
             offsets[start:stop] = flat[start:stop]
             direction = {i: offsets[ends[i] : ends[i + 1]].reshape(a.shape) for i, a in enumerate(self.arrays)}
-            analytic, verdict = self.compare_along(direction, levels=2)
+            analytic, verdict = self.compare_along(direction, max_step_sizes=2)
             error = abs(analytic - verdict.numerical) - verdict.bound
             return npx.inf if isnan(error) else error
 

@@ -25,7 +25,7 @@ RTOL = {"float32": 2e-2, "float64": 1e-6}  # tolerance, relative to the larger o
 FLOOR = {"float32": 1e-4, "float64": 1e-9}  # derivatives below this fraction of the outputs count as 0
 EPS = {"float32": 1.2e-7, "float64": 2.2e-16}
 WIDE = 1e-3  # a bound above this fraction of the derivative is too wide to confirm it
-LEVELS = 7  # maximum number of step sizes to try
+MAX_STEP_SIZES = 7  # maximum number of step sizes to try
 REFINEMENT = 16.0  # ratio of consecutive step sizes
 
 Outputs = Callable[[float], Array]  # y(t), flat and float64; NaN where the function is undefined
@@ -191,20 +191,20 @@ class KinkRange(NamedTuple):
 
 
 def judge(
-    outputs: Outputs, weights: Array, analytic: float, scale: Scale, step: float, levels: int = LEVELS
+    outputs: Outputs, weights: Array, analytic: float, scale: Scale, step: float, max_step_sizes: int = MAX_STEP_SIZES
 ) -> Verdict:
     """Compare `analytic` with the numerical derivative of sum(weights * y) at 0.
 
     Args:
         step: the first step size.
-        levels: the maximum number of step sizes to try.
+        max_step_sizes: the maximum number of step sizes to try.
     """
     estimates: list[Estimate] = []
     refuted: Verdict | None = None
-    refuted_level = 0
+    refuted_index = 0
     was_contained = False
     changed = npx.zeros_like(scale.y0, dtype="bool")
-    for k in range(levels):
+    for k in range(max_step_sizes):
         h = step / REFINEMENT**k
         derivatives = richardson(outputs, scale, h, changed)
         numerical = total(weights, derivatives.central)
@@ -230,7 +230,7 @@ def judge(
                 if is_inside:
                     return Verdict("kink", numerical, kink.bound, kink.low, kink.high)
                 refuted = Verdict("wrong", numerical, kink.bound, kink.low, kink.high)
-                refuted_level = k
+                refuted_index = k
             elif agree(before, after, floor) and not (is_contained or was_contained):
                 if before.bound <= after.bound:  # the larger step is the more accurate one
                     _, numerical, bound = before
@@ -240,7 +240,7 @@ def judge(
                 limit = scale.tolerance(weights, analytic, numerical) + 5 * uncertainty
                 if is_accurate and not abs(analytic - numerical) <= limit:
                     refuted = Verdict("wrong", numerical, bound, numerical, numerical)
-    if refuted and refuted.is_kink and refuted_level < levels - 1 and npx.isfinite(analytic):
+    if refuted and refuted.is_kink and refuted_index < max_step_sizes - 1 and npx.isfinite(analytic):
         reason = "kinks are too close together for any step size to resolve them"
         return refuted._replace(kind="inconclusive", reason=reason)
     if refuted:

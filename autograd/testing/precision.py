@@ -11,6 +11,10 @@ from npx import Array
 
 FLOAT32_EPS = 1.2e-7
 
+# A few entries may be differences of much larger numbers, but lost digits are visible in many entries.
+MANY_ENTRIES = 0.25  # a result is inaccurate if a larger fraction of its entries exceeds the accepted difference
+MAX_EXCESS = 100  # in float32, no entry may exceed the accepted difference by more than this factor
+
 
 class NarrowDtype(NamedTuple):
     """The settings for comparing a 16-bit dtype with float64.
@@ -39,7 +43,7 @@ def result_labels(expected: Expected) -> list[str]:
     return ["output", *(f"gradient of {label}" for label in expected.problem.labels)]
 
 
-def float64_precision(expected: Expected) -> None:
+def check_float64_precision(expected: Expected) -> None:
     """Check that output and gradients change in proportion when the inputs change by only 1e-10 of their size.
 
     A result that was rounded to float32 in any step either does not change at all or changes by a full unit in the
@@ -79,7 +83,7 @@ def float64_precision(expected: Expected) -> None:
             raise expected.problem.failure("float64 precision", text)
 
 
-def float32_accuracy(
+def check_float32_accuracy(
     expected: Expected, has_domain: bool, typical_sizes: Sequence[float] = (), factor: float = 1.0
 ) -> bool:
     """Compare float32 results with float64 results at the same inputs, which float32 represents exactly.
@@ -107,29 +111,28 @@ def float32_accuracy(
         try:
             output, leaves = problem.output_and_leaves(list(map(npx.from_host, narrow)))
             y = npx.to_host(output.data).copy()
-            single = [y, *problem.protected_gradients(output, leaves, expected.c.astype(y.dtype))]
-            if not (has_domain or npx.isfinite(single[0]).all()):
+            computed = [y, *problem.protected_gradients(output, leaves, expected.c.astype(y.dtype))]
+            if not (has_domain or npx.isfinite(computed[0]).all()):
                 return False
         except REJECTIONS:
             return False
-        if single[0].dtype.name != "float32":
-            raise problem.failure("dtype", f"expected a float32 output for float32 inputs; got {single[0].dtype}")
+        if computed[0].dtype.name != "float32":
+            raise problem.failure("dtype", f"expected a float32 output for float32 inputs; got {computed[0].dtype}")
         wide = problem.with_arrays([npx.from_host(a.astype("float64")) for a in narrow])
         y, gradients = wide.output_and_gradients(expected.c)
-        double = [y, *gradients]
-        sensitivity = [npx.zeros_like(x) for x in double]
-        sizes = [float(abs(a[npx.isfinite(a)]).max(initial=0.0)) for a in double]
+        exact = [y, *gradients]
+        sensitivity = [npx.zeros_like(x) for x in exact]
+        sizes = [float(abs(a[npx.isfinite(a)]).max(initial=0.0)) for a in exact]
         term_size = 0.1 * max([float(abs(expected.c).max(initial=0.0)), *sizes[1:]])  # such terms may cancel
         sizes = [max(size, 0.1 if i == 0 else term_size, *typical_sizes[i : i + 1]) for i, size in enumerate(sizes)]
         for trial in range(4):
-            for label, a, b, s, size in zip(result_labels(expected), double, single, sensitivity, sizes, strict=True):
+            for label, a, b, s, size in zip(result_labels(expected), exact, computed, sensitivity, sizes, strict=True):
                 finite = npx.isfinite(a) & (abs(a) < 1e37)
                 allowed = factor * (300 * FLOAT32_EPS * size + 30 * float(s.max(initial=0.0)))
                 errors = npx.where(finite, abs(a - b), 0)
-                # A few entries may be differences of much larger numbers, but lost digits are visible in many entries.
-                has_many = (errors > allowed).sum() > 0.25 * errors.size
+                has_many = (errors > allowed).sum() > MANY_ENTRIES * errors.size
                 has_many |= factor == 1 and has_lost_digits(a, b, s / 2**trial, size)
-                if has_many or not (errors <= 100 * allowed).all():
+                if has_many or not (errors <= MAX_EXCESS * allowed).all():
                     if trial < 3:  # first measure how much rounding the inputs changes the result
                         break
                     raise accuracy_failure(problem, "float32 accuracy", label, a, b, errors, allowed)
@@ -137,7 +140,7 @@ def float32_accuracy(
                 return True
             for k in range(2 + 4 * trial):
                 rounded = rounded_results(wide, expected.c, FLOAT32_EPS * 2**trial, sample=100 * trial + k)
-                for s, a, b in zip(sensitivity, double, rounded, strict=True):
+                for s, a, b in zip(sensitivity, exact, rounded, strict=True):
                     change = abs(a - b)
                     npx.copyto(s, npx.maximum(s, npx.where(change == change, change, npx.inf)))
     return True
@@ -157,7 +160,7 @@ def has_lost_digits(exact: Array, computed: Array, sensitivity: Array, size: flo
     return bool(is_inaccurate.size >= 4 and is_inaccurate.mean() > 0.5)
 
 
-def accuracy_in_16_bits(expected: Expected, dtype: str) -> None:
+def check_16_bit_accuracy(expected: Expected, dtype: str) -> None:
     """Check that gradients in a 16-bit dtype have a few correct digits, if they and the output are finite.
 
     bfloat16 is tried if ml_dtypes, which adds it to NumPy, is installed.
@@ -176,16 +179,16 @@ def accuracy_in_16_bits(expected: Expected, dtype: str) -> None:
             y = npx.to_host(output.data).copy()
             if y.dtype.name != dtype or not npx.isfinite(y).all():
                 return
-            single = [y, *problem.gradients(output, leaves, expected.c.astype(dtype))]
+            computed = [y, *problem.gradients(output, leaves, expected.c.astype(dtype))]
             wide = problem.with_arrays([npx.from_host(a.astype("float64")) for a in narrow])
             y, gradients = wide.output_and_gradients(expected.c)
-            double = [y, *gradients]
-            changes = [0.0 for _ in double]
+            exact = [y, *gradients]
+            changes = [0.0 for _ in exact]
             for sample in range(9):  # first measure how much rounding the inputs changes the result
                 unit = NARROW[dtype].eps * (1 if sample == 0 else 4)
-                for k, (z, a) in enumerate(zip(rounded_results(wide, expected.c, unit, sample), double, strict=True)):
+                for k, (z, a) in enumerate(zip(rounded_results(wide, expected.c, unit, sample), exact, strict=True)):
                     changes[k] = max(changes[k], float(abs(z - a).max(initial=0.0)))
-                failure = failure_in_16_bits(expected, dtype, double, single, changes)
+                failure = failure_in_16_bits(expected, dtype, exact, computed, changes)
                 if failure is None:
                     return
     except (AttributeError, RuntimeError, GradientError, *REJECTIONS):  # for example, for a gradient in a wider dtype
@@ -205,21 +208,21 @@ def rounded_results(problem: Problem, c: Array, unit: float, sample: int) -> lis
 
 
 def failure_in_16_bits(
-    expected: Expected, dtype: str, double: list[Array], single: list[Array], changes: list[float]
+    expected: Expected, dtype: str, exact: list[Array], computed: list[Array], changes: list[float]
 ) -> CheckError | GradientError | None:
     """Return an error if many entries of a result differ from the float64 result, otherwise None.
 
     Args:
-        double, single: the results in float64 and in the 16-bit dtype.
+        exact, computed: the results in float64 and in the 16-bit dtype.
         changes: how much each result changes if the inputs are rounded.
     """
     term_size = float(abs(expected.c).max(initial=0.0))  # terms of this size may cancel
     rule, _, fraction, factor = NARROW[dtype]
-    for label, a, b, change in zip(result_labels(expected), double, single, changes, strict=True):
+    for label, a, b, change in zip(result_labels(expected), exact, computed, changes, strict=True):
         allowed = fraction * max(term_size, float(abs(a).max(initial=0.0))) + factor * change
         with floating_point_warnings_ignored():
             errors = npx.where(abs(a) < 1e4, abs(a - b.astype("float64")), 0)
-        if (errors > allowed).sum() > 0.25 * errors.size or not npx.isfinite(errors).all():
+        if (errors > allowed).sum() > MANY_ENTRIES * errors.size or not npx.isfinite(errors).all():
             return accuracy_failure(expected.problem, rule, label, a, b, errors, allowed)
     return None
 

@@ -11,7 +11,7 @@ from autograd.testing import precision, rules, variants
 from autograd.testing.declared_gradient import DeclaredGradient, with_hint
 from autograd.testing.expected import Expected
 from autograd.testing.gradcheck import MAX_ENTRIES, compare_gradients
-from autograd.testing.hidden_state import buffer_state
+from autograd.testing.implicit_state import buffer_state
 from autograd.testing.problem import Problem
 from autograd.testing.reference import Reference, compare_value
 from autograd.testing.report import REJECTIONS, GradientError, NonFiniteError, Report
@@ -127,9 +127,9 @@ class ProblemCheck:
         rules.accumulation(expected)
         rules.aliased_inputs(expected)
         rules.independent_calls(expected, list(self.evaluate_others(problem)))
-        precision.float64_precision(expected)
+        precision.check_float64_precision(expected)
         for dtype in precision.NARROW:
-            self.with_buffers_restored(precision.accuracy_in_16_bits, expected, dtype)
+            self.with_buffers_restored(precision.check_16_bit_accuracy, expected, dtype)
         if self.float32 and not self.compare_float32(expected):
             self.report.notes.append("not compared in float32")
         return expected
@@ -143,10 +143,10 @@ class ProblemCheck:
         """Compare results in float32; return whether a comparison was possible.
 
         Args:
-            typical_sizes, factor: as for `precision.float32_accuracy`.
+            typical_sizes, factor: as for `precision.check_float32_accuracy`.
         """
         has_domain = self.domain is not None
-        return self.with_buffers_restored(precision.float32_accuracy, expected, has_domain, typical_sizes, factor)
+        return self.with_buffers_restored(precision.check_float32_accuracy, expected, has_domain, typical_sizes, factor)
 
     def with_buffers_restored(self, compare: Callable[..., Any], *arguments: Any) -> Any:
         """Call `compare`, which evaluates in another dtype, and restore the float64 buffers."""

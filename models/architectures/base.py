@@ -10,7 +10,7 @@ from autograd.contract import check_ids
 from autograd.operations import concatenate
 from models.architectures.layers import Layer
 from models.config import TransformerConfig
-from models.init import full, use_scheme
+from models.init import constant, use_scheme
 from models.layers.basic import Dropout, Embedding
 from models.layers.experts import collect_balance_losses
 from models.layers.positions import Positions, Sinusoids, Start
@@ -61,7 +61,7 @@ class SequenceModel(Module):
         with npx.keyed(seed, 0):
             self.embedding = self.make_embedding(config.vocab_size)
             self.projection = None if config.tying != "none" else self.make_embedding(config.vocab_size).weight
-            self.output_bias = Parameter(full(0, config.vocab_size)) if config.output_bias else None
+            self.output_bias = Parameter(constant((config.vocab_size,), 0)) if config.output_bias else None
             with use_scheme(config.initialization):
                 self.build(config)
         for p in self.parameters():
@@ -99,7 +99,7 @@ class SequenceModel(Module):
                 module.gradient_checkpointing = enabled
 
     @property
-    def output_embedding(self) -> Tensor:
+    def output_projection(self) -> Tensor:
         """The output projection (V, D), with one row per token; only the first `config.n_outputs` rows, if set."""
         rows = self.embedding.weight if self.projection is None else self.projection
         n_outputs = self.config.n_outputs
@@ -142,23 +142,23 @@ class SequenceModel(Module):
         is_special = (ids == c.pad_id) | (ids == c.bos_id) | (ids == c.eos_id)
         return npx.where(is_special | (mask > 0), ids, npx.full(ids.shape, c.unk_id, ids.dtype))
 
-    def logits(self, hidden: Tensor, projection: Tensor | None = None) -> Tensor:
+    def logits(self, hidden: Tensor, projection_t: Tensor | None = None) -> Tensor:
         """Project hidden states (..., D) to logits (..., V).
 
         Args:
-            projection: a copy (D, V) of the transposed `output_embedding`, which makes repeated calls faster.
+            projection_t: a copy (D, V) of the transposed `output_projection`, which makes repeated calls faster.
         """
         bias = None if self.output_bias is None else self.output_bias[: self.config.n_outputs]
-        return neural.linear(hidden, self.output_embedding.transpose() if projection is None else projection, bias)
+        return neural.linear(hidden, self.output_projection.transpose() if projection_t is None else projection_t, bias)
 
     def step(self, tokens: npx.Array, state: Any) -> npx.Array:
         """Append `tokens` (R,), one per row, to the state; return the array of logits (R, V) of the next tokens."""
         ids = npx.from_host(self.checked_ids("last ids", tokens[:, None]))
-        if state.projection is None:
-            state.projection = self.output_embedding.data.T.copy()
+        if state.projection_t is None:
+            state.projection_t = self.output_projection.data.T.copy()
         with no_grad():
             hidden = Tensor(self.hidden_states(ids, state).data[:, -1])
-            return self.logits(hidden, Tensor(state.projection)).data
+            return self.logits(hidden, Tensor(state.projection_t)).data
 
     def token_loss(
         self, hidden: Tensor, tgt_ids: npx.Array, label_smoothing: float, smoothing_classes: str, loss_normalizer: float
@@ -172,7 +172,7 @@ class SequenceModel(Module):
             tgt_ids: the targets (B, T), or packed (R,). Padding does not count.
         """
         smoothing = npx.LabelSmoothing(label_smoothing, smoothing_classes, self.config.pad_id)
-        rows = self.output_embedding
+        rows = self.output_projection
         if self.output_bias is not None:  # append the bias to the rows as a column, and a 1 to every hidden state
             rows = concatenate(rows, self.output_bias[: len(rows)].reshape((-1, 1)), axis=1)  # (V, D + 1)
             ones = Tensor(npx.ones((*hidden.shape[:-1], 1), hidden.dtype))
@@ -224,7 +224,7 @@ class SequenceModel(Module):
         """
         hidden, other_hidden = (x.reshape((-1, x.shape[-1])) for x in (hidden, other_hidden))
         is_target = (tgt_ids != self.config.pad_id).reshape(-1)
-        chunk_rows = max(1, DIVERGENCE_CHUNK // len(self.output_embedding))
+        chunk_rows = max(1, DIVERGENCE_CHUNK // len(self.output_projection))
         total = None
         for start in range(0, len(hidden), chunk_rows):
             part = slice(start, start + chunk_rows)

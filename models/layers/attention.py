@@ -80,12 +80,12 @@ class Attention(Module):
         """Whether attention can read the merged projections directly, so that less is saved for backward."""
         return self.query_norm is None and self.score_bias is None
 
-    def draw_options(self, spec: npx.AttentionSpec) -> dict[str, Any]:
+    def next_options(self, spec: npx.AttentionSpec) -> dict[str, Any]:
         """Return the keyword arguments of the attention operation: the spec with rotary positions, and dropout.
 
         If dropout is active, this method takes the next random key, so call it once per forward pass.
         """
-        return {"spec": spec._replace(rotary_base=self.rotary_base), "drop": self.dropout.draw()}
+        return {"spec": spec._replace(rotary_base=self.rotary_base), "drop": self.dropout.next_spec()}
 
     def split_queries(self, x: Tensor) -> Tensor:
         """Split the projection x (..., H d_k) into queries (..., H, d_k), normalized if configured."""
@@ -142,7 +142,7 @@ class SelfAttention(Attention):
             cache: the keys and values of earlier positions; the keys and values of x are appended.
         """
         qkv = self.query_key_value(x)
-        options = self.draw_options(spec)
+        options = self.next_options(spec)
         if cache is None and self.can_run_merged:
             sizes = self.n_heads, self.d_k
             y = neural.self_attention(qkv, *sizes, **options, n_kv_heads=self.n_kv_heads)  # (B, T, H d_v)
@@ -197,7 +197,7 @@ class CrossAttention(Attention):
                 the cache.
         """
         q = self.query(x)
-        options = self.draw_options(spec)
+        options = self.next_options(spec)
         if cache is None and not self.can_run_merged:
             y = self.attend(self.split_queries(q), *self.split_keys_values(self.key_value(memory)), **options)
         elif cache is None:

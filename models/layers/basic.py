@@ -2,7 +2,7 @@
 
 import npx
 from autograd import Tensor, neural
-from models.init import full, normal, uniform
+from models.init import constant, normal, uniform
 from models.module import Module, Parameter
 
 
@@ -30,7 +30,7 @@ class Linear(Module):
         if not n_out or any(isinstance(n, bool) or n < 1 for n in (n_in, *n_out)):
             raise ValueError(f"Linear: expected widths of at least 1; got {(n_in, *n_out)}; try bias=False by name")
         self.weight = Parameter(uniform(n_in, *n_out, gain=gain))  # (n_in, n_out)
-        self.bias = Parameter(full(0, sum(n_out))) if bias else None
+        self.bias = Parameter(constant((sum(n_out),), 0)) if bias else None
         self.activation = activation
 
     def forward(self, x: Tensor) -> Tensor:
@@ -76,11 +76,11 @@ class Dropout(Module):
             raise ValueError(f"Dropout: expected a rate from 0 to 1; got {rate}; try 0.1, as in the paper")
         self.rate = rate
 
-    def draw(self) -> npx.DropoutSpec | None:
-        """Draw the next random key; return the rate and this key, or None if nothing is dropped."""
+    def next_spec(self) -> npx.DropoutSpec | None:
+        """Take the next random key; return the rate and this key, or None if nothing is dropped."""
         return npx.DropoutSpec(self.rate, npx.next_key()) if self.training and self.rate > 0 else None
 
     def forward(self, x: Tensor) -> Tensor:
         """Return x with dropout or, in evaluation mode, x itself."""
-        drop = self.draw()
+        drop = self.next_spec()
         return neural.dropout(x, drop) if drop else x

@@ -4,7 +4,7 @@ from collections.abc import Callable
 
 import npx
 from autograd import Tensor, neural
-from models.init import full
+from models.init import constant
 from models.layers.basic import Dropout
 from models.module import Module, Parameter
 from models.registry import NORMS
@@ -28,8 +28,8 @@ class LayerNorm(Norm):
     """
 
     def __init__(self, d_model: int, eps: float = 1e-6) -> None:
-        self.gamma = Parameter(full(1, d_model))
-        self.beta = Parameter(full(0, d_model))
+        self.gamma = Parameter(constant((d_model,), 1))
+        self.beta = Parameter(constant((d_model,), 0))
         self.eps = eps
 
     def forward(self, x: Tensor) -> Tensor:
@@ -37,7 +37,7 @@ class LayerNorm(Norm):
         return neural.layer_norm(x, self.gamma, self.beta, self.eps)
 
     def residual_norm(self, x: Tensor, y: Tensor, dropout: Dropout) -> Tensor:
-        return neural.dropout_residual_norm(y, x, self.gamma, self.beta, dropout.draw(), self.eps)
+        return neural.dropout_residual_norm(y, x, self.gamma, self.beta, dropout.next_spec(), self.eps)
 
 
 PLACEMENTS = ("post", "pre", "sandwich", "deepnorm")  # where a `Residual` has its norm
@@ -111,6 +111,6 @@ class Residual(Module):
 
     def apply_drop_path(self, y: Tensor) -> Tensor:
         """In training mode, multiply the sub-layer's output y by 0 or 1 / (1 - rate), chosen at random."""
-        drop = self.drop_path.draw()
+        drop = self.drop_path.next_spec()
         # a factor instead of a branch, so that a CUDA graph makes a new decision in each step
         return y * npx.dropout(npx.ones(1, y.dtype), drop)[0] if drop else y

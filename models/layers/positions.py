@@ -61,7 +61,7 @@ def sinusoids(
             D is odd, as in the three programs above. Default: "tensor2tensor" with `halves`, otherwise "paper".
     """
     if resolve_rates(halves, rates) == "paper":
-        pairs = -(-d_model // 2)
+        pairs = npx.ceil_div(d_model, 2)
         rate = 10000.0 ** (-2 * host.arange(pairs) / d_model)  # (D/2,)
     else:
         pairs = d_model // 2
@@ -102,7 +102,7 @@ class Sinusoids(Positions):
         return add_constant(x, self.table_rows(start, x, x.dtype))
 
     def embed(self, embedding: Embedding, ids: npx.Array, start: Start, dropout: Dropout) -> Tensor:
-        return embedding(ids, self.table_rows(start, ids, embedding.weight.dtype), dropout.draw())
+        return embedding(ids, self.table_rows(start, ids, embedding.weight.dtype), dropout.next_spec())
 
 
 @POSITIONS.register("sinusoidal_halves")

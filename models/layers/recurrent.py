@@ -11,11 +11,11 @@ import npx
 from autograd import Tensor, differentiable
 from autograd import operations as ops
 from models.cache import RowArray
-from models.init import full, uniform
+from models.init import constant, uniform
 from models.layers.basic import Linear
 from models.module import Module, Parameter
 from models.registry import CELLS
-from npx.kernels.recurrent import split_columns
+from npx.kernels.recurrent import split_gates
 
 
 class TimeMajor:
@@ -100,8 +100,8 @@ def composed_lstm(z: Tensor, w: Tensor) -> Tensor:
     outputs = []
     for t in range(z.shape[1]):
         a = z[:, t] + h @ w
-        i, f, o = (ops.sigmoid(part) for part in split_columns(a, 4)[:3])
-        c = f * c + i * ops.tanh(split_columns(a, 4)[3])
+        i, f, o = (ops.sigmoid(part) for part in split_gates(a, 4)[:3])
+        c = f * c + i * ops.tanh(split_gates(a, 4)[3])
         h = o * ops.tanh(c)
         outputs.append(h)
     return ops.stack(*outputs, axis=1)
@@ -188,7 +188,7 @@ class LSTM(Recurrent):
 
     def __init__(self, d_in: int, d_hidden: int, reverse: bool = False) -> None:
         super().__init__(d_in, d_hidden, reverse)
-        zeros, ones = full(0, d_hidden), full(1, d_hidden)
+        zeros, ones = constant((d_hidden,), 0), constant((d_hidden,), 1)
         self.input.bias = Parameter(npx.concatenate([zeros, ones, zeros, zeros]))
 
 
@@ -203,7 +203,7 @@ class GRU(Recurrent):
 
     def __init__(self, d_in: int, d_hidden: int, reverse: bool = False) -> None:
         super().__init__(d_in, d_hidden, reverse)
-        self.bias = Parameter(full(0, d_hidden))
+        self.bias = Parameter(constant((d_hidden,), 0))
 
     def step_arguments(self) -> tuple[Tensor, ...]:
         return (self.bias,)

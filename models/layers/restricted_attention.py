@@ -32,7 +32,7 @@ class Blocks:
         self.batch, self.length = shape
         self.before, self.after = window_margins(window, causal)
         self.block_size = window
-        self.n_blocks = -(-self.length // self.block_size)
+        self.n_blocks = npx.ceil_div(self.length, self.block_size)
         self.width = self.block_size + self.before + self.after  # positions of a block with its margins
         # Each sequence is padded in front, by the front margin. Block b with its margins then begins where block b of
         # the padded sequence begins, and consists of the first part_sizes[i] positions of each padded block b + i.
@@ -156,14 +156,14 @@ class RestrictedSelfAttention(SelfAttention):
         require_no_bias(spec)
         qkv = self.query_key_value(x)
         if cache is None:
-            y = restricted_self_attention(qkv, self.n_heads, self.d_k, self.window, **self.draw_options(spec))
+            y = restricted_self_attention(qkv, self.n_heads, self.d_k, self.window, **self.next_options(spec))
         else:
             q, k, v = self.split(Tensor(qkv.data))
             keys, values = cache.append(k.data, v.data)
             n = min(keys.shape[1], x.shape[1] + self.window - 1)
             if x.shape[1] > 1:
                 spec = self.with_window(spec, x.shape[1], n)
-            y = self.attend(q, Tensor(keys[:, -n:]), Tensor(values[:, -n:]), **self.draw_options(spec))
+            y = self.attend(q, Tensor(keys[:, -n:]), Tensor(values[:, -n:]), **self.next_options(spec))
         return self.output(y)
 
     def with_window(self, spec: npx.AttentionSpec, n_queries: int, n_keys: int) -> npx.AttentionSpec:

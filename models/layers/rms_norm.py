@@ -2,7 +2,7 @@
 
 import npx
 from autograd import Tensor, differentiable
-from models.init import full
+from models.init import constant
 from models.layers.norm import Norm
 from models.module import Parameter
 from models.registry import NORMS
@@ -39,7 +39,7 @@ class RMSNorm(Norm):
     """
 
     def __init__(self, d_model: int, eps: float = 1e-6) -> None:
-        self.gain = Parameter(full(1, d_model))
+        self.gain = Parameter(constant((d_model,), 1))
         self.eps = eps
 
     def forward(self, x: Tensor) -> Tensor:

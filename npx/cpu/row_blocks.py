@@ -27,7 +27,7 @@ from typing import Any
 
 import numpy as np
 
-from npx.array import array_module
+from npx.array import array_module, ceil_div
 from npx.cpu.tune import is_configured
 from npx.cpu.workers import make_offers
 from npx.scoped import Scoped
@@ -94,8 +94,8 @@ def block_rows(rows: int, row_bytes: int) -> int:
     With three blocks, for example, one of two threads would compute two.
     """
     total = rows * row_bytes
-    pairs = -(-total // (2 * BLOCK_BYTES)) if total >= INLINE_BYTES else 0
-    return block_size(max(1, -(-rows // max(1, 2 * pairs))))
+    pairs = ceil_div(total, 2 * BLOCK_BYTES) if total >= INLINE_BYTES else 0
+    return block_size(max(1, ceil_div(rows, max(1, 2 * pairs))))
 
 
 def elementwise(formula: Callable[..., Any], *arrays: Any, outputs: int = 1, in_place: bool = False) -> Any:
@@ -187,13 +187,22 @@ def parallel_ranges(body: Callable[[int, int], Any], n: int, step: int, inline: 
     return results
 
 
+def row_sums(x: np.ndarray) -> np.ndarray:
+    """Return the sums (R,) of the rows of x (R, D), computed with a matmul, which is faster than `x.sum`.
+
+    Some BLAS kernels compute with uninitialized padding, which can raise "invalid"; it does not affect their results.
+    """
+    with np.errstate(over="ignore", invalid="ignore"):
+        return x @ np.ones(x.shape[1], x.dtype)
+
+
 def panel_size(n: int, panels: int = 4) -> int:
     """Return how many of the n rows (or columns) of a matmul a thread computes at a time.
 
     In a configured process, the result is n / panels, limited to the range PANEL_ROWS; otherwise, it is n.
     """
     smallest, largest = PANEL_ROWS
-    return block_size(min(max(-(-n // panels), smallest), largest) if is_configured() else max(1, n))
+    return block_size(min(max(ceil_div(n, panels), smallest), largest) if is_configured() else max(1, n))
 
 
 def panel_count(flops: int) -> int:

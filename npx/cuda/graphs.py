@@ -18,7 +18,7 @@ from typing import Any
 import numpy as np
 
 from npx import array
-from npx.array import Array, array_module, free_memory, from_host
+from npx.array import Array, array_module, ceil_div, free_memory, from_host
 from npx.cuda import blas
 
 ALIGNMENT = 256  # bytes, as for every CUDA allocation
@@ -72,7 +72,7 @@ class Graph:
     """
 
     def __init__(self, function: Callable[..., Any], inputs: Sequence[np.ndarray]) -> None:
-        starts = np.cumsum([0, *(-(-x.nbytes // ALIGNMENT) * ALIGNMENT for x in inputs)])
+        starts = np.cumsum([0, *(ceil_div(x.nbytes, ALIGNMENT) * ALIGNMENT for x in inputs)])
         self.host_buffer = np.zeros(int(starts[-1]), np.uint8)
         self.buffer = from_host(self.host_buffer)
         self._host_views = _views(self.host_buffer, starts, inputs)

@@ -4,14 +4,14 @@ from typing import NamedTuple
 
 import numpy as np
 
-from npx.array import Array, array_module
+from npx.array import Array, array_module, ceil_div
 from npx.cpu.row_blocks import map_blocks
 from npx.cuda.launch import BLOCK_THREADS, launch
 from npx.dispatch import kernel
 
 
-class AdamStep(NamedTuple):
-    """The coefficients of one update, the same for every parameter; `adam_step` computes them."""
+class AdamCoefficients(NamedTuple):
+    """The coefficients of one update, the same for every parameter; `adam_coefficients` computes them."""
 
     scale: float  # multiplies the gradient
     rate1: float  # 1 - beta1
@@ -21,7 +21,7 @@ class AdamStep(NamedTuple):
     decay: float  # multiplies the parameters: 1 - lr * weight_decay
 
 
-def adam_step(
+def adam_coefficients(
     step: int,
     lr: float,
     beta1: float = 0.9,
@@ -30,7 +30,7 @@ def adam_step(
     weight_decay: float = 0.0,
     eps_inside: bool = False,
     scale: float = 1.0,
-) -> AdamStep:
+) -> AdamCoefficients:
     """Return the coefficients of update number `step`, counted from 1.
 
     Let c1 = 1 - beta1^step and c2 = 1 - beta2^step. Multiplying numerator and denominator by sqrt(c2) turns the bias
@@ -43,11 +43,11 @@ def adam_step(
     root = (1 - beta2**step) ** 0.5
     step_size = lr * root / (1 - beta1**step)
     scaled_eps = eps if eps_inside else eps * root
-    return AdamStep(scale, 1 - beta1, 1 - beta2, step_size, scaled_eps, 1 - lr * weight_decay)
+    return AdamCoefficients(scale, 1 - beta1, 1 - beta2, step_size, scaled_eps, 1 - lr * weight_decay)
 
 
 @kernel
-def adam(p: Array, g: Array, m: Array, v: Array, coefficients: AdamStep, low: Array | None = None) -> None:
+def adam(p: Array, g: Array, m: Array, v: Array, coefficients: AdamCoefficients, low: Array | None = None) -> None:
     """Update the flat arrays p, m, v (n,) in place from the gradient g (n,) times `scale`.
 
         m = beta1 m + (1 - beta1) g          mhat = m / (1 - beta1^step)
@@ -68,7 +68,9 @@ def adam(p: Array, g: Array, m: Array, v: Array, coefficients: AdamStep, low: Ar
 
 
 @adam.fast("numpy", "float32", "float64")
-def adam_numpy(p: Array, g: Array, m: Array, v: Array, coefficients: AdamStep, low: Array | None = None) -> None:
+def adam_numpy(
+    p: Array, g: Array, m: Array, v: Array, coefficients: AdamCoefficients, low: Array | None = None
+) -> None:
     """Update one block at a time, with two small scratch arrays."""
     scale, rate1, rate2, step_size, eps, decay = coefficients
 
@@ -96,12 +98,12 @@ def adam_numpy(p: Array, g: Array, m: Array, v: Array, coefficients: AdamStep, l
 
 
 @adam.fast("cupy", "float32")
-def adam_cuda(p: Array, g: Array, m: Array, v: Array, coefficients: AdamStep, low: Array | None = None) -> None:
+def adam_cuda(p: Array, g: Array, m: Array, v: Array, coefficients: AdamCoefficients, low: Array | None = None) -> None:
     """Update all arrays in one pass; for non-contiguous arrays, run the reference."""
     if not all(x is None or x.flags.c_contiguous for x in (p, g, m, v, low)):
         return adam.reference(p, g, m, v, coefficients, low)
     n = p.size
     launch(
-        "adam.cu", "adam", -(-n // (8 * BLOCK_THREADS)), BLOCK_THREADS,
+        "adam.cu", "adam", ceil_div(n, 8 * BLOCK_THREADS), BLOCK_THREADS,
         (p, g, m, v, low, np.int64(n), *map(np.float32, coefficients)), LOW=p.dtype if low is None else low.dtype,
     )  # fmt: skip

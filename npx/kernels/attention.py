@@ -8,7 +8,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from npx.array import Array, array_module
+from npx.array import Array, array_module, ceil_div
 from npx.cuda.launch import contiguous, launch
 from npx.dispatch import Output, kernel
 from npx.kernels.attention_spec import AttentionSpec, rotary_positions, rotate, rotations, score_bias
@@ -297,11 +297,11 @@ def launch_attention(
     batch, n_queries, n_keys = spec.sizes(*inputs[:2])
     heads, d_k = inputs[0].shape[-2:]
     d_v = inputs[2].shape[-1]
-    dk, dv = -(-d_k // 16) * 16, -(-d_v // 16) * 16  # rounded up to a multiple of 16
+    dk, dv = ceil_div(d_k, 16) * 16, ceil_div(d_v, 16) * 16  # rounded up to a multiple of 16
     itemsize = outputs[0].itemsize
     longest = max(n_queries, n_keys)
     tile = tile_size(longest, 2 * itemsize * (dk + dv))
-    tiles = -(-(longest if grads else n_queries) // tile)
+    tiles = ceil_div(longest if grads else n_queries, tile)
     views = [*inputs, *grads]
     strides = [np.int64(stride // itemsize) for x in views for stride in (0, *x.strides[:-1])[-3:]]
     starts = [packing and packing.starts for packing in (spec.q_packing, spec.kv_packing)]
@@ -340,7 +340,7 @@ def tile_size(length: int, row_bytes: int) -> int:
             takes 16 bytes per position and tile, and dropout and sums take 18 bytes per position.
     """
     fitting = SHARED_BYTES // (row_bytes + 4 * 16 + 18) // 16 * 16
-    return max(16, min(64, fitting, -(-length // 16) * 16))
+    return max(16, min(64, fitting, ceil_div(length, 16) * 16))
 
 
 def access_bytes(*arrays: Array) -> int:

@@ -19,8 +19,8 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from npx.array import Array, add_to_targets, array_module
-from npx.cpu.row_blocks import block_size, map_blocks, parallel_ranges
+from npx.array import Array, add_to_targets, array_module, ceil_div
+from npx.cpu.row_blocks import block_size, map_blocks, parallel_ranges, row_sums
 from npx.cpu.tune import is_configured
 from npx.cuda import blas
 from npx.cuda.launch import BLOCK_THREADS, contiguous, launch, shared_memory
@@ -149,20 +149,19 @@ def linear_cross_entropy_grad_numpy(
 def logits_to_gradient(z: Array, targets: Array, smoothing: LabelSmoothing, grad: bool) -> float:
     """Replace logits z (n, V) by their gradient in place and return the summed loss. No target may be padding."""
     on, off = smoothing.target_weights(z.shape[1])
-    ones = np.ones(z.shape[1], z.dtype)
     at_target = np.arange(len(z)), targets
     q_dot_z = on * z[at_target]
     if off:
         if smoothing.excludes_padding:
             padding = z[:, smoothing.pad_id].copy()  # may be -inf, so it cannot be subtracted from the sum later
             z[:, smoothing.pad_id] = 0
-        q_dot_z += off * (z @ ones)
+        q_dot_z += off * row_sums(z)
         if smoothing.excludes_padding:
             z[:, smoothing.pad_id] = padding
     peak = z.max(axis=1)
     z -= peak[:, None]
     np.exp(z, out=z)
-    total = z @ ones
+    total = row_sums(z)
     if grad:
         z *= (1 / total)[:, None]
         if off:
@@ -225,10 +224,10 @@ def linear_cross_entropy_numpy(
     gx_tokens -= off_w
     gw = (np.empty if len(x_tokens) else np.zeros)(w.shape, x.dtype) if grad else None
 
-    chunks = max(1, -(-len(x_tokens) * len(w) // CHUNK))
-    rows = block_size(max(1, -(-len(x_tokens) // chunks)))
-    width = block_size(min(PANEL, -(-len(w) // 4)) if is_configured() else len(w))
-    buffer = np.empty((-(-len(w) // width), rows, max(width, x.shape[1])), x.dtype)
+    chunks = max(1, ceil_div(len(x_tokens) * len(w), CHUNK))
+    rows = block_size(max(1, ceil_div(len(x_tokens), chunks)))
+    width = block_size(min(PANEL, ceil_div(len(w), 4)) if is_configured() else len(w))
+    buffer = np.empty((ceil_div(len(w), width), rows, max(width, x.shape[1])), x.dtype)
     for start in range(0, len(x_tokens), rows):
         chunk = x_tokens[start : start + rows]
         lse, f = exponentials_in_panels(chunk, w, buffer, width)
@@ -355,7 +354,7 @@ def linear_cross_entropy_cuda(
     x = contiguous(x)
     targets = contiguous(targets)
     n, classes = len(x), len(w)
-    columns = -(-classes // CUDA_ROWS) * CUDA_ROWS  # unaligned rows rule out tensor cores and 16-byte loads
+    columns = ceil_div(classes, CUDA_ROWS) * CUDA_ROWS  # unaligned rows rule out tensor cores and 16-byte loads
     chunk = block_size(max(CUDA_ROWS, CUDA_CHUNK // columns // CUDA_ROWS * CUDA_ROWS))
     buffer = xp.empty((min(chunk, n), columns), x.dtype)[:, :classes]
     losses = xp.empty(n, np.float32)
@@ -381,5 +380,5 @@ def linear_cross_entropy_grad_cuda(
         return gx, scaled_in_place(g, gw).astype(gx.dtype, copy=False)
     factor = array_module(gw).asarray(g)  # an operation on 0-d NumPy arrays returns a scalar, not an array
     args = accumulate_into, factor, gw, np.int64(gw.size)
-    launch("sums.cu", "accumulate", -(-gw.size // (8 * BLOCK_THREADS)), BLOCK_THREADS, args, T=gw.dtype)
+    launch("sums.cu", "accumulate", ceil_div(gw.size, 8 * BLOCK_THREADS), BLOCK_THREADS, args, T=gw.dtype)
     return gx, accumulate_into

@@ -4,7 +4,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from npx.array import Array, array_module
+from npx.array import Array, array_module, ceil_div
 from npx.cpu.row_blocks import map_blocks
 from npx.cuda.launch import BLOCK_THREADS, contiguous, launch
 from npx.dispatch import Output, kernel
@@ -98,7 +98,7 @@ def dropout_grad_cuda(g: Array, drop: DropoutSpec | None) -> Array:
     """Generate the mask within the kernel."""
     g = contiguous(g)
     gx = array_module(g).empty(g.shape, g.dtype)
-    blocks = -(-g.size // (16 * BLOCK_THREADS))
+    blocks = ceil_div(g.size, 16 * BLOCK_THREADS)
     args = g, gx, np.int64(g.size), *launch_arguments(drop)
     launch("dropout.cu", "dropout", blocks, BLOCK_THREADS, args, T=g.dtype)
     return gx

@@ -4,7 +4,7 @@ from typing import Any
 
 import numpy as np
 
-from npx.array import Array, array_module
+from npx.array import Array, array_module, ceil_div
 from npx.cpu.row_blocks import map_blocks
 from npx.cuda.launch import BLOCK_THREADS, contiguous, launch
 from npx.dispatch import Output, kernel
@@ -131,7 +131,7 @@ def embedding_cuda(
     y = array_module(table).empty((*ids.shape, d), table.dtype)
     sizes = np.int64(ids.size), np.int32(d), np.int32(1 if positions is None else len(positions)), np.float32(scale)
     args = table, ids, positions, y, *sizes, *launch_arguments(drop)
-    blocks = -(-ids.size // (BLOCK_THREADS // 32))
+    blocks = ceil_div(ids.size, BLOCK_THREADS // 32)
     launch("embedding.cu", "embedding", blocks, BLOCK_THREADS, args, T=table.dtype, ID=ids.dtype)
     return y, (ids, len(table), scale, drop)
 
@@ -148,5 +148,5 @@ def embedding_grad_cuda(
     gtable: Any = xp.zeros((rows, d), g.dtype) if total is None else None
     order = xp.argsort(ids.reshape(-1), kind="stable").astype(np.int64, copy=False)
     args = g, ids, order, gtable, total, np.int64(ids.size), np.int32(d), np.float32(scale), *launch_arguments(drop)
-    launch("embedding.cu", "embedding_grad", (ids.size, -(-d // 512)), 256, args, T=g.dtype, ID=ids.dtype)
+    launch("embedding.cu", "embedding_grad", (ids.size, ceil_div(d, 512)), 256, args, T=g.dtype, ID=ids.dtype)
     return gtable if total is None else total

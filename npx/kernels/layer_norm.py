@@ -4,7 +4,7 @@ from typing import Any
 
 import numpy as np
 
-from npx.array import NO_TARGETS, Array, GradientTargets, add_to_targets, array_module
+from npx.array import NO_TARGETS, Array, GradientTargets, add_to_targets, array_module, ceil_div
 from npx.cpu.row_blocks import block_size, map_blocks
 from npx.cuda.launch import contiguous, launch
 from npx.dispatch import Output, kernel
@@ -227,7 +227,7 @@ def residual_norm_cuda(
     rstd = xp.empty(n, np.float32)
     sizes = np.int32(n), np.int32(d), np.float32(eps)
     args = x, residual, gamma, beta, y, xhat, rstd, *sizes, *launch_arguments(drop)
-    launch("layer_norm.cu", "layer_norm", -(-n // defines["ROWS"]), threads, args, T=x.dtype, **defines)
+    launch("layer_norm.cu", "layer_norm", ceil_div(n, defines["ROWS"]), threads, args, T=x.dtype, **defines)
     return y, (gamma, xhat, rstd, drop)
 
 
@@ -248,7 +248,7 @@ def residual_norm_grad_cuda(
     d = g.shape[-1]
     n = g.size // max(d, 1)
     threads, defines = row_layout(d)
-    blocks = min(-(-n // defines["ROWS"]), block_size(PARTIAL_SUMS))
+    blocks = min(ceil_div(n, defines["ROWS"]), block_size(PARTIAL_SUMS))
     partial = xp.empty((blocks, 2 * d), np.float32)
     gresidual = xp.empty(g.shape, g.dtype)
     gx = xp.empty(g.shape, g.dtype) if drop else None
@@ -259,9 +259,9 @@ def residual_norm_grad_cuda(
 
 def row_layout(d: int) -> tuple[int, dict[str, Any]]:
     """Return the threads per block and the definitions (WARPS, ROWS, CHUNKS) of layer_norm.cu for rows of d values."""
-    warps = min(max(1, -(-d // WARP_COLUMNS)), MAX_WARPS)
+    warps = min(max(1, ceil_div(d, WARP_COLUMNS)), MAX_WARPS)
     rows = 8 if warps == 1 else 1
-    chunks = max(1, -(-d // (512 * warps)))
+    chunks = max(1, ceil_div(d, 512 * warps))
     return 32 * warps * rows, {"WARPS": warps, "ROWS": rows, "CHUNKS": chunks}
 
 
@@ -276,6 +276,6 @@ def sum_columns_cuda(partial: Array, dtype: Any, accumulate_into: GradientTarget
     add = len(targets) == len(accumulate_into)
     sums = targets if add else list(array_module(partial).empty((len(accumulate_into), width), dtype))
     args = partial, sums[0], sums[-1], np.int32(rows), np.int32(columns), np.int32(width), np.int32(add)
-    threads = 32 * COLUMN_SUM_WARPS
-    launch("column_sums.cu", "column_sums", -(-columns // 32), threads, args, T=sums[0].dtype, WARPS=COLUMN_SUM_WARPS)
+    blocks, threads = ceil_div(columns, 32), 32 * COLUMN_SUM_WARPS
+    launch("column_sums.cu", "column_sums", blocks, threads, args, T=sums[0].dtype, WARPS=COLUMN_SUM_WARPS)
     return sums

@@ -2,7 +2,7 @@
 
 import numpy as np
 
-from npx.array import NO_TARGETS, Array, GradientTargets, add_to_targets, array_module
+from npx.array import NO_TARGETS, Array, GradientTargets, add_to_targets, array_module, ceil_div
 from npx.cpu import row_blocks
 from npx.cpu.row_blocks import map_blocks, matmul, panel_count, panel_size, parallel_matmuls, parallel_ranges
 from npx.cuda import blas
@@ -92,9 +92,9 @@ def linear_cuda(x: Array, w: Array, b: Array | None = None, activation: str = ""
     y = blas.matmul(x, w)
     if has_epilogue:
         n, columns = y.shape
-        threads = min(BLOCK_THREADS, 32 * -(-columns // 256))
+        threads = min(BLOCK_THREADS, 32 * ceil_div(columns, 256))
         args = y, contiguous(b), np.int32(columns), np.int32(bool(activation))
-        launch("linear.cu", "bias_relu", (n, -(-columns // (8 * threads))), threads, args, T=y.dtype)
+        launch("linear.cu", "bias_relu", (n, ceil_div(columns, 8 * threads)), threads, args, T=y.dtype)
     return y, (x, w, y if activation else None, b is not None)
 
 
@@ -119,7 +119,7 @@ def mask_and_sum(g: Array, y: Array | None, bias: bool, accumulate_into: Gradien
     g, y = contiguous(g), contiguous(y)
     n, columns = g.shape
     slice_rows = row_blocks.block_size(SLICE_ROWS)
-    grid = -(-columns // 256), -(-n // slice_rows)
+    grid = ceil_div(columns, 256), ceil_div(n, slice_rows)
     masked = g if y is None else xp.empty(g.shape, g.dtype)
     partial = xp.empty((grid[1], columns), np.float32) if bias else None
     sizes = np.int32(n), np.int32(columns), np.int32(slice_rows)

@@ -9,7 +9,7 @@ from typing import Any
 
 import numpy as np
 
-from npx.array import Array, array_module
+from npx.array import Array, array_module, ceil_div
 from npx.cpu.row_blocks import map_blocks, matmul
 from npx.cuda import blas
 from npx.cuda.launch import BLOCK_THREADS, contiguous, launch
@@ -17,7 +17,7 @@ from npx.dispatch import Output, kernel
 from npx.kernels.layer_norm import column_sums
 
 
-def split_columns(x: Any, n: int) -> list[Any]:
+def split_gates(x: Any, n: int) -> list[Any]:
     """Return views (..., H) of the n equal parts of the last axis of x (..., n H)."""
     size = x.shape[-1] // n
     return [x[..., k * size : (k + 1) * size] for k in range(n)]
@@ -41,7 +41,7 @@ def lstm(z: Array, w: Array, state: Array) -> Output:
         a = z[t] + h @ w
         gates[t] = xp.tanh(a)
         gates[t, :, : 3 * len(w)] = _sigmoid(a[:, : 3 * len(w)])
-        i, f, o, u = split_columns(gates[t], 4)
+        i, f, o, u = split_gates(gates[t], 4)
         c = f * c + i * u
         h = o * xp.tanh(c)
         hs.append(h)
@@ -61,7 +61,7 @@ def lstm_grad(g: Array, w: Array, gates: Array, hs: Array, cs: Array) -> tuple[A
     gz = xp.empty_like(gates)
     gh = gc = 0
     for t in reversed(range(len(g))):
-        i, f, o, u = split_columns(gates[t], 4)
+        i, f, o, u = split_gates(gates[t], 4)
         tanh_c = xp.tanh(cs[t + 1])
         gh = gh + g[t]
         gc = gc + gh * o * (1 - tanh_c**2)
@@ -95,7 +95,7 @@ def gru(z: Array, w: Array, b: Array, state: Array) -> Output:
         a = h @ w
         gates[t, :, : 2 * size] = _sigmoid(z[t, :, : 2 * size] + a[:, : 2 * size])
         q[t] = a[:, 2 * size :] + b
-        r, s, u = split_columns(gates[t], 3)
+        r, s, u = split_gates(gates[t], 3)
         u[...] = xp.tanh(z[t, :, 2 * size :] + r * q[t])
         h = s * h + (1 - s) * u
         hs.append(h)
@@ -114,7 +114,7 @@ def gru_grad(g: Array, w: Array, gates: Array, q: Array, hs: Array) -> tuple[Arr
     gz, ga = xp.empty_like(gates), xp.empty_like(gates)
     gh = 0
     for t in reversed(range(len(g))):
-        r, s, u = split_columns(gates[t], 3)
+        r, s, u = split_gates(gates[t], 3)
         gh = gh + g[t]
         gu = gh * (1 - s) * (1 - u**2)
         gr = gu * q[t] * r * (1 - r)
@@ -122,7 +122,7 @@ def gru_grad(g: Array, w: Array, gates: Array, q: Array, hs: Array) -> tuple[Arr
         gz[t] = xp.concatenate((gr, gs, gu), axis=-1)
         ga[t] = xp.concatenate((gr, gs, gu * r), axis=-1)
         gh = gh * s + ga[t] @ w.T
-    return gz, _weight_gradient(hs, ga), split_columns(ga, 3)[2].sum(axis=(0, 1))
+    return gz, _weight_gradient(hs, ga), split_gates(ga, 3)[2].sum(axis=(0, 1))
 
 
 def _sigmoid(x: Array) -> Array:
@@ -158,7 +158,7 @@ def lstm_numpy(z: np.ndarray, w: np.ndarray, state: np.ndarray) -> Output:
             a, c, h = gates[t, first:last], cs[t + 1, first:last], hs[t + 1, first:last]
             a += z[t, first:last]
             _sigmoid_in_place(a[:, : 3 * size])
-            i, f, o, u = split_columns(a, 4)
+            i, f, o, u = split_gates(a, 4)
             np.tanh(u, out=u)
             np.multiply(f, cs[t, first:last], out=c)
             np.multiply(i, u, out=h)
@@ -184,11 +184,11 @@ def lstm_grad_numpy(
         def body(first: int, last: int, t: int = t) -> None:
             gates_t, gct, ght = gates[t, first:last], gc[first:last], gh[first:last]
             ght += g[t, first:last]
-            i, f, o, u = split_columns(gates_t, 4)
+            i, f, o, u = split_gates(gates_t, 4)
             tanh_c = np.tanh(cs[t + 1, first:last])
             gz = gates_t * gates_t
             np.subtract(gates_t[:, : 3 * size], gz[:, : 3 * size], out=gz[:, : 3 * size])
-            gi, gf, go, gu = split_columns(gz, 4)  # at first i (1 - i), f (1 - f), o (1 - o), u^2
+            gi, gf, go, gu = split_gates(gz, 4)  # at first i (1 - i), f (1 - f), o (1 - o), u^2
             go *= ght
             go *= tanh_c
             tanh_c *= tanh_c
@@ -232,7 +232,7 @@ def gru_numpy(z: np.ndarray, w: np.ndarray, b: np.ndarray, state: np.ndarray) ->
             a[:, 2 * size :] = 0
             a += z[t, first:last]
             _sigmoid_in_place(a[:, : 2 * size])
-            r, s, u = split_columns(a, 3)
+            r, s, u = split_gates(a, 3)
             np.multiply(r, q_t, out=h)
             u += h
             np.tanh(u, out=u)
@@ -260,8 +260,8 @@ def gru_grad_numpy(
         def body(first: int, last: int, t: int = t) -> None:
             gates_t, ga_t, ght = gates[t, first:last], ga[t, first:last], gh[first:last]
             ght += g[t, first:last]
-            r, s, u = split_columns(gates_t, 3)
-            gr, gs, gu = split_columns(ga_t, 3)
+            r, s, u = split_gates(gates_t, 3)
+            gr, gs, gu = split_gates(ga_t, 3)
             np.subtract(hs[t, first:last], u, out=gs)
             gs *= ght
             u *= u
@@ -293,7 +293,7 @@ def _launch_step(kernel: str, batch: int, size: int, *arrays: Array) -> None:
     launch(
         "recurrent.cu",
         kernel,
-        -(-n // BLOCK_THREADS),
+        ceil_div(n, BLOCK_THREADS),
         BLOCK_THREADS,
         (*arrays, np.int64(n), np.int32(size)),
         T=np.dtype("float32"),

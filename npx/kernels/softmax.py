@@ -3,7 +3,7 @@
 import numpy as np
 
 from npx.array import Array, array_module
-from npx.cpu.row_blocks import map_blocks
+from npx.cpu.row_blocks import map_blocks, row_sums
 from npx.cuda.launch import contiguous, launch
 from npx.dispatch import kernel
 
@@ -50,10 +50,9 @@ def softmax_in_place_without_peak(x: Array) -> bool:
     Returns False, with x overwritten, if any row's sum is too small or too large. Subtracting the maximum is rarely
     necessary, and for short rows it takes longer than the exponentials.
     """
-    # Some BLAS kernels compute with uninitialized padding, which can raise "invalid"; it does not affect their results.
-    with np.errstate(over="ignore", invalid="ignore"):
+    with np.errstate(over="ignore"):
         np.exp(x, out=x)
-        total = x.reshape(int(np.prod(x.shape[:-1])), x.shape[-1]) @ np.ones(x.shape[-1], x.dtype)
+    total = row_sums(x.reshape(int(np.prod(x.shape[:-1])), x.shape[-1]))
     if not ((total > 1e-15) & (total < 1e15)).all():
         return False
     np.divide(x, total.reshape(*x.shape[:-1], 1), out=x)

@@ -3,7 +3,7 @@
 import numpy as np
 
 from npx.array import Array, array_module
-from npx.cpu.row_blocks import block_size, map_blocks
+from npx.cpu.row_blocks import block_size, map_blocks, row_sums
 from npx.dispatch import kernel
 from npx.precision import accumulation_dtype
 
@@ -48,16 +48,15 @@ def top_k_numpy(logits: Array, k: int, excluded: tuple[int, ...] = ()) -> tuple[
 
     def body(i: int, j: int) -> None:
         z = logits[i:j]
-        ones = np.ones((n_columns, 1), logits.dtype)
         with np.errstate(over="ignore"):
-            total = np.exp(z) @ ones
+            total = row_sums(np.exp(z))[:, None]
         np.max(z[:, :n_grouped].reshape(j - i, size, n_groups), axis=1, out=maxima[i:j])
         peak = z[:, n_grouped:].max(axis=1, keepdims=True, initial=-np.inf)
         np.maximum(peak, maxima[i:j].max(axis=1, keepdims=True), out=peak)
         if (np.abs(peak) <= LARGEST_EXPONENT).all():
             np.maximum(np.log(total), peak, out=log_total[i:j])  # despite rounding, no log-probability is above 0
         else:
-            np.add(np.log(np.exp(z - peak) @ ones), peak, out=log_total[i:j])
+            np.add(np.log(row_sums(np.exp(z - peak))[:, None]), peak, out=log_total[i:j])
 
     map_blocks(body, n, logits[:1].nbytes)
     for g in {column % n_groups for column in excluded}:

@@ -50,7 +50,7 @@ def test_a_tensor_that_no_gradient_would_reach_raises(use):
 
 def test_a_list_of_tensors_is_not_a_tensor():
     for make in (Tensor, np.asarray):
-        with pytest.raises(TypeError, match=r"without losing its gradient; try ops.stack\(a, b\)"):
+        with pytest.raises(TypeError, match=r"without losing its gradient; try autograd.operations.stack\(a, b\)"):
             make([leaf(2), leaf(2)])
 
 

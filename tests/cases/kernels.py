@@ -355,7 +355,7 @@ def adam(d):
     options |= d.option({"eps": 1e-3}, {"eps": 1e-3, "eps_inside": True})
     low = half is not None or d.pick(st.booleans(), (False,), lambda large: False)
     rate = d.pick(st.sampled_from([0.5, 0.0]), (0.5,), lambda large: 1e-4)
-    numbers = npx.adam_step(step, rate, **options)
+    numbers = npx.adam_coefficients(step, rate, **options)
     return Call((p, d.values(n), m, abs(v), numbers), {"low": npx.zeros(n, half or "float16")} if low else {})
 
 

@@ -227,16 +227,16 @@ def adam(d):
     zeros = [constant(d, 0, 5) for _ in range(3)]
     if not is_wide(d):
         return
-    yield Call((*state(), npx.adam_step(3, 0.5, weight_decay=0.1)))
-    yield Call((d.values(5), *zeros, npx.adam_step(1, 0.5)))  # 0 / (0 + eps)
-    yield Call((d.values(5), d.values(5), *zeros[1:], npx.adam_step(1, 0.5)))
+    yield Call((*state(), npx.adam_coefficients(3, 0.5, weight_decay=0.1)))
+    yield Call((d.values(5), *zeros, npx.adam_coefficients(1, 0.5)))  # 0 / (0 + eps)
+    yield Call((d.values(5), d.values(5), *zeros[1:], npx.adam_coefficients(1, 0.5)))
     for step, lr in ((1, 1e3), (100_000, 1e3), (4, 0.0), (4, 1e-6)):
-        yield Call((*state(), npx.adam_step(step, lr, weight_decay=0.1)))
+        yield Call((*state(), npx.adam_coefficients(step, lr, weight_decay=0.1)))
     for scale in (1e4, 1e-6):
-        yield Call((*state(scale=1 / scale), npx.adam_step(3, 0.5, scale=scale)))
-        yield Call((*state(scale=scale), npx.adam_step(3, 0.5, eps_inside=True)))
+        yield Call((*state(scale=1 / scale), npx.adam_coefficients(3, 0.5, scale=scale)))
+        yield Call((*state(scale=scale), npx.adam_coefficients(3, 0.5, eps_inside=True)))
     if d.dtype == "float64":
-        yield Call((*state(17), npx.adam_step(3, 0.5)), {"low": np.zeros(17, "float16")})
+        yield Call((*state(17), npx.adam_coefficients(3, 0.5)), {"low": np.zeros(17, "float16")})
 
 
 @special

@@ -46,6 +46,12 @@ def test_search_equals_search_with_the_layers(options, monkeypatch):
 @pytest.mark.parametrize("rows_per_source", [1, 4, MAX_SHARED_ROWS, MAX_SHARED_ROWS + 1])
 def test_steps_equal_full_decoding_beyond_the_first_capacity(rows_per_source):
     """Hypotheses are reordered within their sentence, sentences end, and the columns are dropped and grow."""
+    # The rows of a source are adjacent and form a group. With two rows per source, the sources of the rows are:
+    #   step 0          [0]   [1]   [2]
+    #   steps 1 to 9    [0 0] [1 1] [2 2]   before each step, a row is replaced by a random row of its group
+    #   steps 10 to 20  [2 2] [1 1]         source 0 has ended, and the other groups have changed places
+    #   steps 21 to 35  [2 2]               source 1 has ended
+    # With more than MAX_SHARED_ROWS rows per source, each row is a group of its own in the caches.
     model = build(TransformerConfig(**SMALL)).eval()
     rng = np.random.default_rng(rows_per_source)
     _, state = model.start(SOURCES)

@@ -1,11 +1,14 @@
 """The loss of a Transformer, dropout and dtypes in training, memorization, and attention maps."""
 
+import math
+
 import numpy as np
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
+from hypothesis import strategies as st
 
 import npx
-from autograd import Tensor, neural
+from autograd import Tensor, gradcheck, neural
 from models import Transformer, TransformerConfig
 from models.search import greedy_search
 from npx.kernels.cross_entropy import SMOOTHING_CLASSES
@@ -74,6 +77,72 @@ def test_loss_normalizer_and_batches_without_tokens():
         loss.backward()
         assert loss.item() == 0
     assert all(np.isfinite(p.grad).all() for p in model.parameters() if p.grad is not None)
+
+
+def loss_by_loops(logits, targets, smoothing, classes, pad):
+    """Return the loss of section 5.4 by plain loops: the sum over target tokens, and their number."""
+    total, count = 0.0, 0
+    n_classes = logits.shape[-1]
+    n_smoothed = {"all": n_classes, "others": n_classes - 1, "others_without_pad": n_classes - 2}[classes]
+    for z, t in zip(logits.reshape(-1, n_classes), targets.reshape(-1), strict=True):
+        if t == pad:
+            continue
+        log_p = z - math.log(np.exp(z).sum())
+        for k in range(n_classes):
+            q = (1 - smoothing) * (k == t)
+            if classes == "all" or (k != t and not (classes == "others_without_pad" and k == pad)):
+                q += smoothing / n_smoothed
+            total -= q * log_p[k]
+        count += 1
+    return total, count
+
+
+@settings(max_examples=40, deadline=None)
+@given(
+    seed=st.integers(0, 999),
+    smoothing=st.sampled_from([0.0, 0.1, 0.5]),
+    classes=st.sampled_from(SMOOTHING_CLASSES),
+    normalizer=st.sampled_from([None, 1.0, 7.5]),
+)
+def test_loss_is_the_smoothed_cross_entropy(seed, smoothing, classes, normalizer):
+    rng = np.random.default_rng(seed)
+    logits = rng.normal(size=(2, 3, 5))
+    targets = rng.integers(0, 5, size=(2, 3))
+    total, count = loss_by_loops(logits, targets, smoothing, classes, pad=0)
+    expected = total / (max(1, count) if normalizer is None else normalizer)
+    loss = label_smoothed_loss(Tensor(logits), targets, smoothing, classes, normalizer=normalizer)
+    assert loss.item() == pytest.approx(expected, rel=1e-10, abs=1e-12)
+
+
+@pytest.mark.parametrize("classes", SMOOTHING_CLASSES)
+def test_loss_gradient(classes):
+    targets = np.array([[1, 4, 0], [2, 0, 0]])
+    logits = Tensor(np.random.default_rng(5).normal(size=(2, 3, 5)), requires_grad=True)
+    gradcheck(lambda z: label_smoothed_loss(z, targets, 0.1, classes), logits)
+
+
+def test_loss_rejects_invalid_arguments():
+    logits = Tensor(np.zeros((2, 3, 5)))
+    with pytest.raises(ValueError, match="shape"):
+        label_smoothed_loss(logits, np.ones((2, 4), int))
+    with pytest.raises(ValueError, match="smoothing"):
+        label_smoothed_loss(logits, np.ones((2, 3), int), smoothing=1.0)
+    with pytest.raises(ValueError, match="smoothing_classes"):
+        label_smoothed_loss(logits, np.ones((2, 3), int), classes="some")
+
+
+@pytest.mark.parametrize("normalizer", [0, -1, math.nan, math.inf])
+def test_an_invalid_normalizer_gives_a_one_line_error(normalizer):
+    targets = np.array([[3, 2]])
+    pairs = Transformer(TransformerConfig(**SMALL))
+    text = TransformerConfig(**SMALL, architecture="decoder").build()
+    losses = (
+        lambda: text.loss(targets, loss_normalizer=normalizer),
+        lambda: pairs.loss(targets, targets, loss_normalizer=normalizer),
+    )
+    for loss in losses:
+        with pytest.raises(ValueError, match=f"loss: expected a finite normalizer above 0; got {normalizer}; try"):
+            loss()
 
 
 # Training and evaluation

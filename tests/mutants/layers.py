@@ -50,7 +50,7 @@ layer("Linear", "weights from the last evaluation used in training", weights_of_
 
 
 def mask_sampled_twice(self, x):
-    drop, other = self.draw(), self.draw()
+    drop, other = self.next_spec(), self.next_spec()
     if drop is None:
         return x
     return with_vjp(
@@ -65,21 +65,21 @@ def joined(parts):
 def keys_detached(self, x, memory, spec=npx.AttentionSpec(), cache=None):
     kv, keys = self.key_value(memory), self.n_kv_heads * self.d_k
     kv = joined([kv[..., :keys].detach(), kv[..., keys:]])
-    options = self.draw_options(spec) | {"n_kv_heads": self.n_kv_heads}
+    options = self.next_options(spec) | {"n_kv_heads": self.n_kv_heads}
     return self.output(neural.cross_attention(self.query(x), kv, self.n_heads, self.d_k, **options))
 
 
 def queries_detached(self, x, spec=npx.AttentionSpec(), cache=None):
     qkv, queries = self.query_key_value(x), self.n_heads * self.d_k
     qkv = joined([qkv[..., :queries].detach(), qkv[..., queries:]])
-    options = self.draw_options(spec) | {"n_kv_heads": self.n_kv_heads}
+    options = self.next_options(spec) | {"n_kv_heads": self.n_kv_heads}
     return self.output(neural.self_attention(qkv, self.n_heads, self.d_k, **options))
 
 
 def in_float16(self, x, spec=npx.AttentionSpec(), cache=None):
     qkv = self.query_key_value(x)
     qkv = qkv.astype("float16").astype("float32") if qkv.dtype == npx.float32 else qkv
-    options = self.draw_options(spec) | {"n_kv_heads": self.n_kv_heads}
+    options = self.next_options(spec) | {"n_kv_heads": self.n_kv_heads}
     return self.output(neural.self_attention(qkv, self.n_heads, self.d_k, **options))
 
 
@@ -128,7 +128,7 @@ layer(
     "gradient scaled in evaluation mode",
     lambda self, x: (
         neural.dropout(x, drop)
-        if (drop := self.draw())
+        if (drop := self.next_spec())
         else with_vjp(x, output=x.data, vjp=lambda g: (g * (1 - self.rate),))
         if self.rate < 1
         else x

@@ -377,7 +377,7 @@ def test_a_training_step_is_the_same_in_every_mode(dtype):
             loss.backward()
             gradient = flat.flatten_grad().copy()
             m, v = np.zeros_like(flat.data), np.zeros_like(flat.data)
-            npx.adam(flat.data, flat.flatten_grad(), m, v, npx.adam_step(1, 0.01, eps=1e-3))
+            npx.adam(flat.data, flat.flatten_grad(), m, v, npx.adam_coefficients(1, 0.01, eps=1e-3))
             results[mode] = loss.data, gradient, flat.data, m, v
     compare("training step", results["reference"], results["fast"])
     assert_same_bits(results["fast"], results["check"])

@@ -8,7 +8,7 @@ import pytest
 import npx
 from autograd import Tensor, is_grad_enabled, no_grad, observing
 from models import Transformer, TransformerConfig
-from models.init import full, use_shapes_only
+from models.init import constant, use_shapes_only
 from models.search import beam_search
 from npx import dispatch
 from npx.cpu import row_blocks
@@ -44,7 +44,7 @@ BLOCKS = {  # a block, and a condition that holds only within it
         lambda: [npx.should_rematerialize(np.ones(n)) for n in (1, 2)] == [False, True],
     ),
     "kernel_mode": (lambda: npx.kernel_mode("reference"), lambda: dispatch._mode.get() == "reference"),
-    "use_shapes_only": (use_shapes_only, lambda: full(1, 3).strides == (0,)),
+    "use_shapes_only": (use_shapes_only, lambda: constant((3,), 1).strides == (0,)),
 }
 
 

@@ -117,7 +117,7 @@ class Adam:
         self.flat.check()
         self.flat.mark_updated()
         self.steps += 1
-        scalars = npx.adam_step(self.steps, lr, *self.options, scale)
+        scalars = npx.adam_coefficients(self.steps, lr, *self.options, scale)
         start = 0
         for weights, g, low in self.flat.update_chunks():
             part = slice(start, start := start + g.size)

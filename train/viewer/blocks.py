@@ -55,7 +55,7 @@ def describe_loss_targets(trace: Trace) -> str:
 
 def thumbnail(values: Any) -> dict[str, Any]:
     """Return a matrix as base64-encoded signed bytes, scaled to its largest magnitude, with at most 128 columns."""
-    step = -(-values.shape[1] // MAX_THUMBNAIL)
+    step = npx.ceil_div(values.shape[1], MAX_THUMBNAIL)
     values = values[:, ::step]
     largest = float(np.abs(values).max(initial=0)) or 1.0
     levels = np.rint(values / largest * 127).astype(np.int8)

@@ -25,7 +25,7 @@ def updates(seed):
 
 
 def right_adam(p, g, m, v, step, lr, beta1, beta2, eps):
-    npx.adam.reference(p, g, m, v, npx.adam_step(step, lr, beta1, beta2, eps))
+    npx.adam.reference(p, g, m, v, npx.adam_coefficients(step, lr, beta1, beta2, eps))
     return p, m, v
 
 

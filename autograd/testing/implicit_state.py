@@ -1,4 +1,4 @@
-"""Hidden state: what a function remembers between calls. The checker finds it by repeated calls and holds it fixed.
+"""Implicit state: what a function remembers between calls. The checker finds it by repeated calls and holds it fixed.
 
 Two kinds of state make a correct gradient look wrong: random numbers without a key (from the global generators of NumPy
 and Python, or from generators in attributes, closures and globals), and buffers that every call updates, such as
@@ -167,7 +167,7 @@ def layer_restored(layer: Any) -> Iterator[Callable[[], list[str]]]:
 
 
 def hold_state(problem: Problem, subject: Any, notes: list[str]) -> None:
-    """Make a problem restore its hidden state before each call, if repeated calls give different outputs.
+    """Make a problem restore its implicit state before each call, if repeated calls give different outputs.
 
     Each state that is held fixed is recorded in `notes`. Raises CheckError with the rule `determinism` if the outputs
     still differ.
