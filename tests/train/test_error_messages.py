@@ -230,6 +230,16 @@ def copy(uninterrupted, tmp_path):
         (["translate", "--model", "RUN", "--remove-bpe"], "try --input F alone; the output has no subwords\n"),
         (["translate", "--model", "RUN", "--set", "search.beam=2"], "--set: unknown option; try --beam 2\n"),
         (["translate", "--model", "RUN", "--set=search.batch_tokens=9"], "try --batch-tokens 9\n"),
+        *(
+            (
+                [command, *words, "--model", "RUN"],
+                "got the configuration key search.rule; try setting it in config.toml of the run\n",
+            )
+            for command in ("translate", "parse")
+            for words in (["--rule", "fairseq"], ["--set", "search.rule=fairseq"], ["--set=rule=1"], ["--stop-early"])
+        ),
+        (["translate", "--model", "RUN", "--set", "lenpen=2"], "--set: unknown option; try --alpha 2\n"),
+        (["translate", "--model", "RUN", "--beams", "2"], "--beams: unknown option; try --beam\n"),
         (["translate", "--model", "RUN", "--set", "train.seed=9"], "No such option: --set"),
         (
             ["train", "tiny", "--set", "data.tokenizer=runs/a", "b/tokenizer.json", "--out", "D"],
@@ -398,7 +408,7 @@ def test_a_training_without_time_reports_that_nothing_was_saved(text, tmp_path, 
     sides = [f"--train-{side}={text / f'train.{end}'}" for side, end in (("src", "en"), ("tgt", "de"))]
     sizes = ["--set=data.vocab_size=290", "--set=train.batch_tokens=100"]
     assert main(["train", "tiny", *sides, *sizes, "--out", str(tmp_path / "a"), "--max-hours", "1e-7"]) == 0
-    pattern = r"done after step 0 \(max_hours\), 0 tokens in [\d:]+ of updates: no checkpoint\n"
+    pattern = r"done after step 0 \(max_hours\), 0 tokens in [\d:]+ of updates: no checkpoint; continue with --resume\n"
     assert re.search(pattern, capfd.readouterr().err)
 
 

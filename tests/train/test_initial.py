@@ -134,6 +134,10 @@ def test_unusable_weights_and_patterns_raise_one_line(text, source, tmp_path):
         ({"init_only": "encoder.*, coder.*"}, "train.init_only: .* got 'coder..', which matches no .*; try encoder"),
         ({"init_only": ","}, "train.init_only: .* got ',', which matches no parameter; try "),
         ({"freeze": "Encoder.*"}, "train.freeze: expected patterns .*; got 'Encoder.*'.*; try encoder"),
+        ({"freeze": "encoder.layers.0.*"}, r"train.freeze: .*; got 'encoder.layers.0.\*'.*; try encoder.0.\*$"),
+        ({"freeze": "model.decoder.layers.0"}, r"train.freeze: .*; try decoder.0.\*$"),
+        ({"freeze": "*.biases"}, r"train.freeze: .*; try \*.bias$"),
+        ({"freeze": "embedding.weights"}, r"train.freeze: .*; try embedding.weight$"),
         ({"freeze": "*"}, "train.freeze: .* match all "),
     ]
     for changes, message in cases:

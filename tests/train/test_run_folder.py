@@ -276,6 +276,8 @@ def test_max_hours_stops_in_time_and_resume_is_exact(text, uninterrupted, tmp_pa
     monkeypatch.setattr(Trainer, "_update", slow)
     summary = train(config(text), tmp_path / "run", progress=False, max_hours=4900 / 3600)
     assert summary.stopped == "max_hours" and summary.step == 5 and summary.checkpoint.name == "step-5"
+    log = (tmp_path / "run" / "log.txt").read_text(encoding="utf-8")
+    assert log.endswith("/checkpoints/step-5; continue with --resume\n")
     monkeypatch.undo()
     run(text, tmp_path / "run", resume=True)
     assert outcome(tmp_path / "run") == outcome(uninterrupted)

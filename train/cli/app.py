@@ -141,20 +141,25 @@ def check_values(params: Sequence[Any], args: Sequence[str]) -> None:
 
 def reject_unknown(option: str, value: str, options: Container[str]) -> None:
     """Raise UserError for an unknown option if this program has an equivalent; click rejects the other options."""
+    searches = "--beam" in options  # has options for keys of [search]
     if option == "--set":  # an option of `train`
         name, _, text = value.removeprefix("search.").partition("=")
-        key_option = f"--{name.replace('_', '-')}"
+        key = resolve_name(name) if searches else None
+        key_option = f"--{(key or f'.{name}').partition('.')[2].replace('_', '-')}"
         attempt = f"{key_option} {text}" if key_option in options else ""
     else:
-        has_keys = "--set" in options or "--train-src" in options
+        has_keys = searches or "--set" in options or "--train-src" in options
         key = resolve_name(option[2:]) if option.startswith("--") and has_keys else None
         key_option = f"--{key.partition('.')[2].replace('_', '-')}" if key else ""
         attempt = own_option(option, options) or (key_option if key_option in options else "")
-        if key and not attempt:
+        if key and not attempt and not searches:
             is_preset = key == "model.preset"  # the first argument, which is required, sets this key
             attempt = "" if "--set" in options else "`train` with "
             attempt += PRESET_ARGUMENT if is_preset else suggest_setting(option[2:], value, key)
             raise UserError(f"{option}: this is a configuration key, not an option of this command; try {attempt}")
+    if searches and key and key.startswith("search.") and not attempt:
+        got = f"the configuration key {key}; try setting it in config.toml of the run"
+        raise UserError(f"{option}: expected an option of this command; got {got}")
     if attempt:
         raise UserError(f"{option}: unknown option; try {attempt}")
 

@@ -3,6 +3,7 @@
 Both keys select parameters by patterns: comma-separated names in which `*` matches any text, as in "encoder.*, *.bias".
 """
 
+import re
 import warnings
 from collections.abc import Callable, Collection, Iterable, Mapping
 from fnmatch import fnmatchcase
@@ -41,9 +42,16 @@ def select(key: str, patterns: str, names: Iterable[str]) -> list[str]:
             groups = sorted({name.split(".")[0] for name in names})
             raise UserError(
                 f"{key}: expected patterns that match parameters ({'.*, '.join(groups)}.*); got '{part}', which "
-                f"matches no parameter; try {nearest(part.split('.')[0], groups)}.*"
+                f"matches no parameter; try {nearest(part if '*' in part else f'{part}.*', patterns_of(names))}"
             )
     return [name for name in names if any(fnmatchcase(name, part) for part in parts)]
+
+
+def patterns_of(names: Iterable[str]) -> set[str]:
+    """Return the patterns of the modules that contain parameters, such as encoder.0.*, of last names, such as *.bias,
+    and the names themselves."""
+    modules = {f"{name[: dot.start()]}.*" for name in names for dot in re.finditer(r"\.", name)}
+    return {*names, *modules, *(f"*.{name.rpartition('.')[2]}" for name in names)}
 
 
 def select_frozen(patterns: str, names: Collection[str]) -> list[str]:

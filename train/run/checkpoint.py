@@ -225,7 +225,8 @@ def find_checkpoint(path: str | Path) -> Path:
     """
     with disk_errors(str(path)):
         path = existing_folder(Path(path))
-        if (path / STATE).exists() or (path / MODEL).exists():
+        is_checkpoint = path.absolute().parent.name == "checkpoints"  # other programs have a file called MODEL too
+        if (path / STATE).exists() or (is_checkpoint and (path / MODEL).exists()):
             return path
         is_inside = path.name == "checkpoints" and not (path / "checkpoints").exists()
         run = RunFolder(path.parent if is_inside else path)

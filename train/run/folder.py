@@ -27,7 +27,7 @@ from typing import Any
 
 from train.errors import ReadError, UserError, plural, quote
 from train.files import describe_path, disk_errors, make_folder, open_for_appending, open_for_reading, write_text
-from train.json_files import check_outside_run, parse_json, read_sealed
+from train.json_files import check_outside_run, parse_json, read_json, read_sealed
 from train.lock import FOLDERS, FolderLock, lock_folder
 from train.run.config import HEADER, RunConfig, read_toml
 from train.run.replace import CHECKPOINT, existing_folder, finish_replacements, original_name, remove_partial
@@ -284,10 +284,22 @@ def step_of(path: Path) -> int:
     return int(original_name(path).rpartition("-")[2])
 
 
-def not_a_run_error(
-    path: Path, expected: str, got: str = "another folder", attempt: str = "a folder that `train` has written"
-) -> UserError:
+def describe_other_format(folder: Path) -> tuple[str, str] | None:
+    """Return a description of a folder with a model in another format and what to use instead of it, or None."""
+    with suppress(UserError):
+        content = read_json(folder / "config.json", "settings of a model")
+        kind = content.get("model_type") if isinstance(content, dict) else None
+        if kind == "npx-transformer":
+            return "an export in safetensors format", "the run that was exported"
+        if kind:
+            return "a Hugging Face model", f"`npx-transformer import {quote(folder)} --out RUN`"
+    return None
+
+
+def not_a_run_error(path: Path, expected: str, got: str = "another folder", attempt: str = "") -> UserError:
     """Return the error for a path that is not a run; suggest the runs in this folder or the run that contains it."""
+    if not attempt:
+        got, attempt = describe_other_format(path) or (got, "a folder that `train` has written")
     runs = [str(child) for child in sorted(path.glob("*")) if child.is_dir() and RunFolder(child).step_paths()]
     if runs:
         got, attempt = f"a folder with {plural(len(runs), 'run')}", " or ".join(map(quote, runs[:MAX_LISTED_RUNS]))

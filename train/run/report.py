@@ -226,9 +226,10 @@ class RunReport:
         """Report the end of a run."""
         network = network_percentage(state.network, state.seconds) if ranks > 1 else ""
         speed = f", {state.tokens / max(state.seconds, 1e-9):,.0f} tokens/s" if state.tokens else ""
+        advice = "; continue with --resume" if reason == "max_hours" else ""
         self.write_line(
             f"done after step {state.step:,} ({reason}), {state.tokens:,} tokens in "
-            f"{format_duration(state.seconds)} of updates{speed}{network}: {checkpoint or 'no checkpoint'}"
+            f"{format_duration(state.seconds)} of updates{speed}{network}: {checkpoint or 'no checkpoint'}{advice}"
         )
 
 

@@ -19,7 +19,7 @@ from models import TransformerConfig
 from tests.helpers.marian_folders import reference_logits, tokenizer_spec, write_folder
 from tests.helpers.small_models import build
 from train.cli import main
-from train.errors import UserError
+from train.errors import UserError, quote
 from train.formats import gpt2, import_folder
 from train.formats.export import TARGETS
 from train.formats.huggingface import write_run
@@ -107,6 +107,32 @@ def test_an_exported_run_translates_alike_when_it_is_imported(tmp_path):
     ours = model(ids, np.array([[1, 8]])).data[..., 1:]
     theirs = other(np.array([[6, 8, 1]]), np.array([[tokenizer.bos_id, 7]])).data[..., :-1]
     np.testing.assert_allclose(theirs, ours, atol=1e-5)
+
+
+@pytest.mark.parametrize(
+    "target, message",
+    [
+        ("huggingface", "got a Hugging Face model; try `npx-transformer import <OUT> --out RUN`\n"),
+        ("safetensors", "got an export in safetensors format; try the run that was exported\n"),
+        ("", "got another folder; try a folder that `train` has written\n"),  # model.safetensors alone
+    ],
+)
+def test_a_model_in_another_format_is_not_a_run(tmp_path, capfd, target, message):
+    out = tmp_path / "out"
+    assert run_export(make_run(tmp_path / "run"), target or "safetensors", out) == 0
+    if not target:
+        (out / "config.json").unlink()
+    (tmp_path / "text").write_text("a\n")
+    sides = [f"--train-{side}={tmp_path / 'text'}" for side in ("src", "tgt")]
+    for command in (
+        ["translate", f"--input={tmp_path / 'text'}", "--model"],
+        ["export", "--to=onnx", "--out=o"],
+        ["train", *sides, "--out=o", "--init"],
+    ):
+        capfd.readouterr()
+        assert main([*command, str(out)]) == 2
+        expected = f"{out}: expected a run folder or a checkpoint folder; {message.replace('<OUT>', quote(out))}"
+        assert capfd.readouterr().err.endswith(expected)
 
 
 @pytest.mark.parametrize("rule, early_stopping", [("fairseq", True), ("transformers", "never")])
