@@ -117,7 +117,7 @@ def test_a_resumed_run_warns_if_another_last_step_changes_the_learning_rate(text
         (
             {"warmup_steps": 4, "max_steps": 6},
             {"warmup_steps": 4, "schedule": "linear", "max_steps": 8},
-            "train.schedule is now linear instead of noam, train.max_steps is now 8 instead of 6: the learning rate of step 6",
+            "train.schedule is now linear instead of noam, train.max_steps is now 8 instead of 6: the learning rate",
         ),
     ],
 )
