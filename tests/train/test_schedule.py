@@ -51,6 +51,8 @@ def test_a_training_that_ends_before_its_warmup_is_warned_of_even_if_quiet(text,
     assert "train.warmup_steps = 4,000" in capsys.readouterr().err
     log = (tmp_path / "run" / "log.txt").read_text(encoding="utf-8")
     assert "warmup to 0.00559 at step 4,000, then linear decay" in log and "try train.warmup_steps=2 and" in log
+    run(text, tmp_path / "run", resume=True, schedule="linear", max_steps=3, warmup_steps=4000, validate_bleu=False)
+    assert "and never decays; try a larger train.max_steps\n" in capsys.readouterr().err
     assert not schedule(warmup_steps=5, max_steps=5).warning() and schedule(warmup_steps=6, max_steps=5).warning()
 
 
