@@ -55,7 +55,7 @@ def test_all_weights_or_those_that_match_are_copied(source):
             assert np.array_equal(values, (expected if name in names else fresh)[name]), name
 
 
-def test_selected_weights_of_a_model_that_computes_another_function_are_copied_with_a_warning(source):
+def test_selected_weights_of_a_model_that_computes_another_function_are_copied_with_a_warning(text, source, tmp_path):
     trained, tokenizer, _ = load_model(source)
     changes = {"n_heads": 4, "positions": "rotary"}
     for patterns, model_changes in (("*", {}), ("encoder.*", changes), ("*", changes)):
@@ -68,6 +68,8 @@ def test_selected_weights_of_a_model_that_computes_another_function_are_copied_w
             f"which {checkpoint} was trained; the {n_copied} copied parameters may compute a different function"
         )
         assert warnings == [expected] * bool(model_changes)
+    start_from(text, source, tmp_path, max_steps=1, init_only="*", model={"n_heads": 4})
+    assert "  warning: train.init: model.n_heads is 4 " in (tmp_path / "log.txt").read_text(encoding="utf-8")
 
 
 @pytest.mark.parametrize(
