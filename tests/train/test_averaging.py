@@ -30,6 +30,17 @@ def test_the_average_of_equal_checkpoints_is_their_weights(count, seed, tmp_path
     assert np.array_equal(weights_of(average_checkpoints(run, count))["w"], model["w"])
 
 
+def test_by_default_the_last_five_checkpoints_or_all_are_averaged(tmp_path):
+    for step in range(1, 8):
+        save(tmp_path, step)
+        if step == 1:
+            with pytest.raises(UserError, match="expected 2 checkpoints in .*; got 1; try "):
+                average_checkpoints(tmp_path)
+        else:
+            averaged = load_checkpoint(average_checkpoints(tmp_path)).state["averaged_steps"]
+            assert averaged == list(range(max(1, step - 4), step + 1))
+
+
 @settings(max_examples=15, deadline=None)
 @given(count=st.integers(2, 6), last=st.integers(1, 6), seed=st.integers(0, 999))
 def test_the_average_is_the_float64_mean_of_the_last(count, last, seed, tmp_path_factory):

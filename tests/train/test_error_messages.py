@@ -133,6 +133,9 @@ def copy(uninterrupted, tmp_path):
         ),
         (["train", "tiny", "--set", 'train.max_steps="100"', "--out", "D"], 'got "100"; try max_steps = 100\n'),
         (["train", "tiny", "--set", 'train.peak_lr="1e-4"', "--out", "D"], 'got "1e-4"; try peak_lr = 1e-4\n'),
+        (["train", "tiny", "--set", "model.dropout=1.5", "--out", "D"], "got 1.5\n"),  # the range says what to do
+        (["train", "tiny", "--set", "train.max_steps=0", "--out", "D"], "got 0\n"),
+        (["train", "tiny", "--set", "model.n_kv_heads=0.5", "--out", "D"], "got 0.5\n"),
         (["train", "tiny", "--set", "train.log_every=x", "--out", "D"], "try log_every = 50 (the default)"),
         (["draw", "RUN", "attention", "--out", "a.svg"], "got 'attention'; try heads\n"),
         (["draw", "RUN", "loss", "--out", "a.svg"], "got 'loss'; try curves\n"),

@@ -1,5 +1,7 @@
 """Training that starts from another run's weights (train.init) or leaves parameters as they are (train.freeze)."""
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
 
@@ -51,6 +53,23 @@ def test_all_weights_or_those_that_match_are_copied(source):
         assert f"from {len(names)} of {len(expected)} parameters" in line
         for name, values in model.state_dict().items():
             assert np.array_equal(values, (expected if name in names else fresh)[name]), name
+
+
+def test_selected_weights_of_a_model_that_computes_another_function_are_copied_with_a_warning(text, source, tmp_path):
+    trained, tokenizer, _ = load_model(source)
+    changes = {"n_heads": 4, "positions": "rotary"}
+    for patterns, model_changes in (("*", {}), ("encoder.*", changes), ("*", changes)):
+        warnings = []
+        model = replace(trained.config, **model_changes).build(seed=5)
+        line = initialize(model, str(source), patterns, tokenizer, warnings.append)
+        n_copied, checkpoint = line.split()[2], line.split()[-1]
+        expected = (
+            'train.init: model.n_heads is 4 instead of 2, model.positions is "rotary" instead of "sinusoidal", with '
+            f"which {checkpoint} was trained; the {n_copied} copied parameters may compute a different function"
+        )
+        assert warnings == [expected] * bool(model_changes)
+    start_from(text, source, tmp_path, max_steps=1, init_only="*", model={"n_heads": 4})
+    assert "  warning: train.init: model.n_heads is 4 " in (tmp_path / "log.txt").read_text(encoding="utf-8")
 
 
 @pytest.mark.parametrize(

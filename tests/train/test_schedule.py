@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tests.helpers.trainings import metrics, rewrite, run
+from tests.helpers.trainings import crash_after, metrics, rewrite, run
 from train import NoamSchedule
 from train.learn.schedule import Schedule
 from train.run.keys import SCHEDULES, TrainSection
@@ -51,6 +51,8 @@ def test_a_training_that_ends_before_its_warmup_is_warned_of_even_if_quiet(text,
     assert "train.warmup_steps = 4,000" in capsys.readouterr().err
     log = (tmp_path / "run" / "log.txt").read_text(encoding="utf-8")
     assert "warmup to 0.00559 at step 4,000, then linear decay" in log and "try train.warmup_steps=2 and" in log
+    run(text, tmp_path / "run", resume=True, schedule="linear", max_steps=3, warmup_steps=4000, validate_bleu=False)
+    assert "and never decays; try a larger train.max_steps\n" in capsys.readouterr().err
     assert not schedule(warmup_steps=5, max_steps=5).warning() and schedule(warmup_steps=6, max_steps=5).warning()
 
 
@@ -106,6 +108,29 @@ def test_a_resumed_run_warns_if_another_last_step_changes_the_learning_rate(text
         assert (warning in error) and bool(warning) == ("max_steps" in error)
         run(text, tmp_path / name, resume=True, max_steps=6, **changes)
         assert "warning" not in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    ("before", "after", "warning"),
+    [
+        ({"peak_lr": 0.1}, {"peak_lr": 0.1, "lr_scale": 2.0}, ""),  # peak_lr replaces lr_scale
+        ({}, {"warmup_steps": 2}, ""),  # the warmup is over
+        ({}, {"lr_scale": 2.0}, "train.lr_scale is now 2.0 instead of 1.0: the learning rate of step 3 is "),
+        (
+            {"warmup_steps": 4, "max_steps": 6},
+            {"warmup_steps": 4, "schedule": "linear", "max_steps": 8},
+            "train.schedule is now linear instead of noam, train.max_steps is now 8 instead of 6: the learning rate",
+        ),
+    ],
+)
+def test_a_resumed_run_warns_of_the_keys_that_change_the_learning_rate(text, tmp_path, capsys, before, after, warning):
+    quick = {"warmup_steps": 1, "validate_bleu": False, "max_steps": 4}
+    with crash_after(3):
+        run(text, tmp_path, checkpoint_every=2, **quick | before)
+    capsys.readouterr()
+    run(text, tmp_path, resume=True, checkpoint_every=2, **quick | after)
+    warnings = [line for line in capsys.readouterr().err.splitlines() if "is now" in line]
+    assert len(warnings) == bool(warning) and all(line.startswith(f"warning: {warning}") for line in warnings)
 
 
 @pytest.mark.parametrize("is_earlier", [False, True])

@@ -17,7 +17,10 @@ from train.errors import UserError
 def average(
     run: RunPath,
     last: Annotated[
-        int | None, number_option(int, "[1, 10000]", help="Number of newest checkpoints to average; default: 5.")
+        int | None,
+        number_option(
+            int, "[1, 10000]", help="Number of newest checkpoints to average; default: 5, or all if there are fewer."
+        ),
     ] = None,
     best: Annotated[
         bool, typer.Option("--best", help="Average the best checkpoints (train.keep_best) instead.")
@@ -30,7 +33,7 @@ def average(
 
     if best and last is not None:
         raise UserError("--last cannot be combined with --best; try only one of them")
-    path = average_checkpoints(run, last or 5, best)
+    path = average_checkpoints(run, last, best)
     steps = ", ".join(f"{step:,}" for step in read_state(path)["averaged_steps"])
     replaced = " instead of checkpoints/best" if RunFolder(run).best.is_dir() else ""
     print(f"averaged the weights after steps {steps}", file=sys.stderr)

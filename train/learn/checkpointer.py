@@ -255,22 +255,23 @@ class Checkpointer:
         if step > settings.max_steps:
             return
 
-        def rate(section: TrainSection) -> float:
-            return Schedule(section, self.update.model.config.d_model)(step)
-
         previous = replace(settings, **schedule_of(content))
         previous = replace(previous, max_steps=max(previous.max_steps, content["step"]))
-        changes = [name for name in SCHEDULE_KEYS if getattr(settings, name) != getattr(previous, name)]
-        if "max_steps" in changes and rate(replace(settings, max_steps=previous.max_steps)) == rate(settings):
-            changes.remove("max_steps")  # most schedules do not depend on max_steps
-        if changes:
-            words = (
-                f"train.{name} is now {getattr(settings, name)} instead of {getattr(previous, name)}"
-                for name in changes
-            )
+        steps = (step, max(step, min(settings.max_steps, previous.max_steps)))
+
+        def rates(section: TrainSection) -> list[float]:
+            return [*map(Schedule(section, self.update.model.config.d_model), steps)]
+
+        # A key may have no effect: most schedules do not depend on max_steps, and peak_lr replaces lr_scale.
+        words = (
+            f"train.{name} is now {getattr(settings, name)} instead of {value}"
+            for name in SCHEDULE_KEYS
+            if rates(replace(settings, **{name: (value := getattr(previous, name))})) != rates(settings)
+        )
+        effects = (v for v in zip(steps, rates(settings), rates(previous), strict=True) if v[1] != v[2])
+        for n, now, before in islice(effects, 1):
             self.warnings.append(
-                f"warning: {', '.join(words)}: the learning rate of step {step:,} is {rate(settings):.3g} instead of "
-                f"{rate(previous):.3g}"
+                f"warning: {', '.join(words)}: the learning rate of step {n:,} is {now:.3g} instead of {before:.3g}"
             )
 
     def _update_metric(self, content: Mapping[str, Any], state: RunState) -> None:

@@ -87,7 +87,8 @@ def initialize(
         patterns: the parameters to copy. "" copies all parameters or, if the two runs have different labels, all except
             `label_parameters`. With "", both models must have the same parameters and compute the same function.
         tokenizer: the tokenizer of the new run.
-        on_warning: called with a message if the source's average is older than its newest checkpoint.
+        on_warning: called with a message if the source's average is older than its newest checkpoint, or if weights
+            selected by patterns come from a model that computes another function.
 
     Raises:
         UserError: A parameter is missing or has another shape; the models compute different functions; the embedding of
@@ -114,8 +115,13 @@ def initialize(
             f"{'; '.join(problems[:MAX_LISTED])}{more}; try the [model] and tokenizer of that run, which apply if you "
             "omit CONFIG, or train.init_only with patterns of the parameters that fit"
         )
-    if not patterns:
-        check_same_computation(model.config, model_config(checkpoint.state), folder)
+    differences = computation_differences(model.config, model_config(checkpoint.state))
+    if differences and not patterns:
+        name, ours, theirs = differences[0]
+        raise UserError(
+            f"train.init: expected model.{name} = {theirs}, with which {folder} was trained; "
+            f'got {ours}; try {name} = {theirs}, or train.init_only = "*" to copy them anyway'
+        )
     vocabulary = [name for name in names if name in model.vocabulary_parameters()]
     if vocabulary and not is_same_tokenizer and not has_same_text_tokenizer(model, folder, checkpoint.state, tokenizer):
         raise UserError(
@@ -125,6 +131,12 @@ def initialize(
     for name in names:
         parameters[name].assign(npx.from_host(weights[name]))
     warn_of_old_average(source, folder, checkpoint.state, on_warning)
+    if differences:
+        changes = ", ".join(f"model.{name} is {ours} instead of {theirs}" for name, ours, theirs in differences)
+        on_warning(
+            f"train.init: {changes}, with which {folder} was trained; the {len(names)} copied parameters may compute "
+            "a different function"
+        )
     return f"starting from {len(names)} of {len(parameters)} parameters of {folder}"
 
 
@@ -143,22 +155,16 @@ def has_same_text_tokenizer(model: SequenceModel, folder: Path, state: Mapping[s
     return bool(source.source.digest == tokenizer.source.digest)
 
 
-def check_same_computation(config: TransformerConfig, source: TransformerConfig, folder: Path) -> None:
-    """Raise UserError if models with the same weights compute different functions with `config` and with `source`.
-
-    `source` is the configuration of the checkpoint `folder`.
-    """
+def computation_differences(config: TransformerConfig, source: TransformerConfig) -> list[tuple[str, str, str]]:
+    """Return the name and both values of each key with which models with the same weights compute differently."""
 
     def computation(c: TransformerConfig) -> dict[str, Any]:
         rates = resolve_rates(c.positions == "sinusoidal_halves", c.position_rates)
         has_rates = c.positions.startswith("sinusoidal")
-        derived = {"position_distance": c.longest_distance, "position_rates": rates if has_rates else None}
+        derived = {"position_distance": c.longest_distance or None, "position_rates": rates if has_rates else None}
         return {name: getattr(c, name) for name in COMPUTATION_KEYS} | derived
 
-    originals = computation(source)
-    for name, value in computation(config).items():
-        if value != (original := originals[name]):
-            raise UserError(
-                f"train.init: expected model.{name} = {to_toml(original)}, with which {folder} was trained; "
-                f'got {to_toml(value)}; try {name} = {to_toml(original)}, or train.init_only = "*" to copy them anyway'
-            )
+    ours, theirs = computation(config), computation(source)
+    # A value of None means that `positions`, which then differs too, does not use the key.
+    differing = [name for name in ours if ours[name] != theirs[name] and None not in (ours[name], theirs[name])]
+    return [(name, to_toml(ours[name]), to_toml(theirs[name])) for name in differing]

@@ -298,7 +298,7 @@ class Trainer:
                 "validations and checkpoints use the moving average of the weights "
                 f"(train.ema_decay = {settings.ema_decay:g})"
             )
-        if warning := self.schedule.warning():
+        if warning := self.schedule.warning(state.step):
             self.report.write_line(warning, always=True)
         if warning := patience_warning(settings):
             self.report.write_line(warning)

@@ -125,7 +125,9 @@ def train(
             warnings: list[str] = []
             # Copy the weights before the slow encoding of the text, so that errors show early.
             if settings.init and not (resume and run.step_paths()):
-                display.write(initialize(model, settings.init, settings.init_only, tokenizer, warnings.append))
+                line = initialize(model, settings.init, settings.init_only, tokenizer, warnings.append)
+                warnings = [f"warning: {text}" for text in warnings]
+                display.write(line)
             corpora = prepare_corpora(run, config, texts, tokenizer, display)
             for part, corpus in corpora.items():
                 warnings += left_out_warnings(corpus, texts[part]) + task.warnings(corpus, texts[part])

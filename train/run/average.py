@@ -11,7 +11,7 @@ from train.run.storage import IDENTITY, damaged_error, read_arrays, read_state, 
 RUN_IDENTITY = ("task", "text_sha256", "config")  # these keys of state.json and those in IDENTITY identify a run
 
 
-def average_checkpoints(run_dir: str | Path, last: int = 5, best: bool = False) -> Path:
+def average_checkpoints(run_dir: str | Path, last: int | None = None, best: bool = False) -> Path:
     """Write the mean weights of the newest or best checkpoints to checkpoints/averaged (section 6.1).
 
     The sums are computed in float64, and the mean has the dtype of the checkpoints. Only the sums and one array of one
@@ -19,7 +19,7 @@ def average_checkpoints(run_dir: str | Path, last: int = 5, best: bool = False) 
 
     Args:
         run_dir: the run folder.
-        last: the number of newest checkpoints to average.
+        last: the number of newest checkpoints to average. Default: all, but at least 2 and at most 5.
         best: whether to average the best checkpoints (see train.keep_best) instead of the newest ones.
 
     Returns:
@@ -34,7 +34,8 @@ def average_checkpoints(run_dir: str | Path, last: int = 5, best: bool = False) 
     available = folders()
     if not available and not run.has_run_files():
         raise not_a_run_error(run.path, "a run folder")
-    last = max(2, len(available)) if best else last
+    if best or last is None:
+        last = max(2, len(available) if best else min(5, len(available)))
     if last < 1 or len(available) < last:
         attempt = f"--last {len(available)}" if len(available) > 1 else MORE_CHECKPOINTS
         attempt = "a run that `train` has written" if is_imported(run) else attempt

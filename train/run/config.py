@@ -303,10 +303,10 @@ def checked_value(table: str, f: Field[Any], value: Any, source: str = "config")
         attempt = f"{f.name} = {int(value)}"
     elif f.metadata["is_path"] and isinstance(value, str):  # the path may come from an option other than --set
         source, attempt = source.replace("--set", "path"), "renaming the file or folder, or using a link to it"
-    elif f.default is None:
-        attempt = f"leaving {f.name} out ({f.metadata['unset']})"
-    elif f.name in RESET_KEYS.get(table, ()):
-        attempt = f"leaving {f.name} out (the default of the preset)"
+    elif {type(value), value_type(f)} <= {int, float}:
+        attempt = ""  # the range says what to do
+    elif f.default is None or f.name in RESET_KEYS.get(table, ()):
+        attempt = f"leaving {f.name} out ({f.metadata['unset'] if f.default is None else 'the default of the preset'})"
     else:
         attempt = f"{f.name} = {to_toml(f.default)} (the default)"
     text = f"expected {describe_range(f)}; got {format_value(value)}{attempt and f'; try {attempt}'}"

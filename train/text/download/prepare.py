@@ -348,8 +348,8 @@ def train_tokenizer(
         fewer = max(MIN_VOCAB_SIZE, min(8000, tokenizer.vocab_size // 2))
         message = (
             f"vocabulary: expected enough text for {size:,} tokens; got enough for {tokenizer.vocab_size:,} in "
-            f"{train[0]} and {train[1]}; try --vocab-size {fewer}, because with close to {tokenizer.vocab_size:,} "
-            "tokens nearly every word is a single token"
+            f"{train[0]} and {train[1]}; try --vocab-size {fewer}{' and another --out' * may_shrink}, because with "
+            f"close to {tokenizer.vocab_size:,} tokens nearly every word is a single token"
         )
         if not may_shrink:
             raise UserError(message)
