@@ -37,7 +37,7 @@ def quote(path: object) -> str:
 def check_choice(name: str, value: str, choices: Collection[str], otherwise: str = "") -> None:
     """Raise UserError unless `value` is one of the choices of `name`.
 
-    The message suggests a similar choice or, if there is none, `otherwise`.
+    The message suggests a similar choice. If no choice is similar, it suggests `otherwise`.
     """
     if value not in choices:
         similar = difflib.get_close_matches(value, choices, n=1)

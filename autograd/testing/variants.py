@@ -200,6 +200,7 @@ def values(problem: Problem, domain: Any = None) -> Iterator[Variant]:
             new[i] = npx.from_host(x)
         return problem.with_arrays(new)
 
+    all_parameters = range(n_inputs, len(arrays))
     changes: list[tuple[Change, str, Sequence[int]]] = []
     if n_inputs:
         changes += [(change, "", range(n_inputs)) for change in ALL_INPUTS]
@@ -210,11 +211,11 @@ def values(problem: Problem, domain: Any = None) -> Iterator[Variant]:
         separate = range(1 if n_inputs else 0, len(arrays))[:MAX_SEPARATE]
         changes += [(change, f" in {problem.labels[i]}", [i]) for change in ONE_ARRAY for i in separate]
     if problem.parameters:
-        changes += [(change, " in the parameters", range(n_inputs, len(arrays))) for change in PARAMETERS]
+        changes += [(change, " in the parameters", all_parameters) for change in PARAMETERS]
     for change, suffix, positions in changes:
         other = changed(change, positions)
         if other is not None:
-            yield Variant(change.name + suffix, other, change, in_parameters=suffix == " in the parameters")
+            yield Variant(change.name + suffix, other, change, in_parameters=positions is all_parameters)
     for i, x in enumerate(problem.values):
         if is_array(x) and x.dtype.kind in "iu" and x.size:
             for name, apply in INTEGERS.items():

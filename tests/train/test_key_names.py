@@ -192,7 +192,7 @@ def test_a_repeated_option_is_an_error_unless_it_has_several_values(command, opt
     assert "--metric: expected one of" in capsys.readouterr().err
 
 
-# For misspelled values and values of other programs: our value with that meaning, or None if there is none.
+# For misspelled values and values of other programs: our value with that meaning. None: we have no such value.
 VALUES = {
     "model.tying": {"true": "all", "false": "none", "shared": "all", "nonne": "none", "some": None},
     "data.vocabularies": {"joint": "shared", "separated": "separate", "true": "shared", "both": None},

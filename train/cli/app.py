@@ -145,12 +145,12 @@ def reject_unknown(option: str, value: str, options: Container[str]) -> None:
     if option == "--set":  # an option of `train`
         name, _, text = value.removeprefix("search.").partition("=")
         key = resolve_name(name) if searches else None
-        key_option = f"--{(key or f'.{name}').partition('.')[2].replace('_', '-')}"
+        key_option = option_of(key or f"search.{name}")
         attempt = f"{key_option} {text}" if key_option in options else ""
     else:
         has_keys = searches or "--set" in options or "--train-src" in options
         key = resolve_name(option[2:]) if option.startswith("--") and has_keys else None
-        key_option = f"--{key.partition('.')[2].replace('_', '-')}" if key else ""
+        key_option = option_of(key) if key else ""
         attempt = own_option(option, options) or (key_option if key_option in options else "")
         if key and not attempt and not searches:
             is_preset = key == "model.preset"  # the first argument, which is required, sets this key
@@ -162,6 +162,11 @@ def reject_unknown(option: str, value: str, options: Container[str]) -> None:
         raise UserError(f"{option}: expected an option of this command; got {got}")
     if attempt:
         raise UserError(f"{option}: unknown option; try {attempt}")
+
+
+def option_of(key: str) -> str:
+    """Return the name that an option for a key, such as search.max_extra, would have."""
+    return f"--{key.partition('.')[2].replace('_', '-')}"
 
 
 def own_option(name: str, options: Container[str]) -> str:

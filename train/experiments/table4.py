@@ -122,7 +122,7 @@ def run_table4(
 
 
 def run_digest(path: Path) -> str:
-    """Return a hash of the run's newest checkpoint; raise UserError if there is none."""
+    """Return a hash of the run's newest checkpoint. Raises UserError if the run has no checkpoint."""
     steps = RunFolder(path).step_paths()
     return digest((steps[-1] if steps else find_checkpoint(path)) / STATE)
 

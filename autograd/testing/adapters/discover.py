@@ -123,7 +123,7 @@ def custom_gradients(module: ModuleType) -> Iterator[CustomGradient]:
 
 
 def matching_backward(name: str, names: dict[str, Any]) -> Any:
-    """Return the backward function whose name matches that of a forward function; None if there is none."""
+    """Return the backward function whose name matches that of a forward function, or None."""
     if not is_plain(names[name]):
         return None
     for forward, backward in PAIRS:

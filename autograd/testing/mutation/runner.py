@@ -23,7 +23,7 @@ SCRIPT = Path(__file__).with_name("planted.py")
 FOUND, CRASHED, ENDLESS = "found", "crashed", "does not end"  # detected by the tests
 UNNOTICED, NOT_RUN = "unnoticed", "not run"  # survivors
 NO_TESTS_RAN = 5  # pytest's exit status
-COLLECTION = ""  # stands for the running test if there is none; mutants that are reached then affect all tests
+COLLECTION = ""  # the name of the running test while pytest collects tests; a mutant reached then affects all tests
 ONE_THREAD = dict.fromkeys(("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS", "NPX_THREADS"), "1")
 
 

@@ -1,4 +1,4 @@
-"""For each bug, ask: for which x and g is the result right by chance? Then choose an input that is none of these."""
+"""For each bug, ask: for which x and g is the result right by chance? Then choose another input."""
 
 import numpy as np
 
