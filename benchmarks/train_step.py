@@ -5,7 +5,7 @@
 All engines train the same model with label smoothing 0.1, Adam and the same number of threads. The model (twin.py) is
 the paper's base model, with dropout 0.1 on sub-layer outputs and on the sum of embedding and positions, no biases in
 attention and a tied embedding. They run in turn, each in its own process (turns.py). No sentence is padded: PyTorch
-gets no mask, and our engine reads the lengths. `ours-recompute` uses gradient checkpointing (train.recompute).
+gets no mask, and our engine reads the lengths. `ours-recompute` uses gradient checkpointing.
 """
 
 from __future__ import annotations

@@ -13,14 +13,17 @@ from models.presets import PRESETS
 from models.registry import ACTIVATIONS, ARCHITECTURES, CELLS, NORMS, POSITIONS
 from npx.messages import suggest_arguments
 
+FORMER_NAMES = {"normalization": "norm_type"}  # keys of earlier versions, and their names now
 
-def add_former_defaults(values: Mapping[str, Any]) -> dict[str, Any]:
-    """Add the keys that a stored configuration lacks, with the values that the versions without these keys used.
+
+def upgrade_config(values: Mapping[str, Any]) -> dict[str, Any]:
+    """Return a stored configuration with the present names of its keys, and with keys that earlier versions lacked.
 
     Versions without `position_rates` used the paper's rates for both layouts of the sinusoids.
     """
     rates = {"position_rates": "paper"} if values.get("positions") == "sinusoidal_halves" else {}
-    return {**rates, **values}
+    present = {former: name for former, name in FORMER_NAMES.items() if name not in values}
+    return {**rates, **{present.get(name, name): value for name, value in values.items()}}
 
 
 TRANSFORMER_ARCHITECTURES = ("encoder_decoder", "decoder", "encoder")
@@ -109,7 +112,7 @@ class TransformerConfig:
     )
     qk_norm: bool = key(
         False,
-        "Normalize the queries and keys of each head, with the norm of `normalization` (Dehghani et al., 2023).",
+        "Normalize the queries and keys of each head, with a norm of the kind `norm_type` (Dehghani et al., 2023).",
         architectures=ATTENTION_ARCHITECTURES,
     )
     stochastic_depth: float = key(
@@ -172,7 +175,7 @@ class TransformerConfig:
     )
     scale_embedding: bool = key(True, "Multiply embeddings by sqrt(d_model), as in the paper.")
     output_bias: bool = key(False, "Add a bias to the output projection (none in the paper), as in Marian.")
-    normalization: str = key("layer_norm", "Kind of normalization layer.", choices=NORMS)
+    norm_type: str = key("layer_norm", "Kind of normalization layer.", choices=NORMS)
     attention_window: int | None = key(
         None,
         "Restrict self-attention to a window of this many positions, for the architectures encoder_decoder and decoder"
@@ -281,12 +284,12 @@ class TransformerConfig:
     def from_dict(cls, values: dict[str, Any]) -> "TransformerConfig":
         """Build a configuration from the result of `to_dict`; unknown fields raise ValueError.
 
-        Missing fields get the values that versions without these fields used.
+        Fields may have their former names. Missing fields get the values that versions without these fields used.
         """
-        unknown = set(values) - {f.name for f in fields(cls)}
-        if unknown:
+        values = upgrade_config(values)
+        if unknown := set(values) - {f.name for f in fields(cls)}:
             raise ValueError(f"TransformerConfig: expected names of fields; got {', '.join(sorted(unknown))}")
-        return cls(**add_former_defaults(values))
+        return cls(**values)
 
     @classmethod
     def base(cls, vocab_size: int, **changes: Any) -> "TransformerConfig":

@@ -69,7 +69,7 @@ class Residual(Module):
         placement: "post" (default, as in the paper), "pre", "sandwich" (Ding et al., "CogView", 2021) or "deepnorm"
             (Wang et al., "DeepNet", 2022); see `forward`.
         eps: epsilon of the norm.
-        normalization: name of the norm in NORMS. Default "layer_norm".
+        norm_type: name of the norm in NORMS. Default "layer_norm".
         alpha: factor on x with "deepnorm" (`deep_norm_factors`). Default 1.
 
     Attributes:
@@ -84,11 +84,11 @@ class Residual(Module):
         dropout: float,
         placement: str = "post",
         eps: float = 1e-6,
-        normalization: str = "layer_norm",
+        norm_type: str = "layer_norm",
         alpha: float = 1.0,
     ) -> None:
-        self.norm: Norm = NORMS[normalization](d_model, eps)
-        self.output_norm: Norm | None = NORMS[normalization](d_model, eps) if placement == "sandwich" else None
+        self.norm: Norm = NORMS[norm_type](d_model, eps)
+        self.output_norm: Norm | None = NORMS[norm_type](d_model, eps) if placement == "sandwich" else None
         self.dropout = Dropout(dropout)
         self.drop_path = Dropout(0.0)
         self.is_post_norm = placement in ("post", "deepnorm")

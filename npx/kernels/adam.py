@@ -28,7 +28,7 @@ def adam_coefficients(
     beta2: float = 0.98,
     eps: float = 1e-9,
     weight_decay: float = 0.0,
-    eps_inside: bool = False,
+    eps_before_correction: bool = False,
     scale: float = 1.0,
 ) -> AdamCoefficients:
     """Return the coefficients of update number `step`, counted from 1.
@@ -37,12 +37,12 @@ def adam_coefficients(
     corrections into two scalars: lr mhat / (sqrt(vhat) + eps) = (lr sqrt(c2) / c1) m / (sqrt(v) + eps sqrt(c2)).
 
     Args:
-        eps_inside: whether to add eps to sqrt(v) before the bias correction, as TensorFlow and fairseq do.
+        eps_before_correction: whether to add eps to sqrt(v) before the bias correction, as TensorFlow and fairseq do.
         scale: the factor of the gradient, which undoes loss scaling and clips the gradient.
     """
     root = (1 - beta2**step) ** 0.5
     step_size = lr * root / (1 - beta1**step)
-    scaled_eps = eps if eps_inside else eps * root
+    scaled_eps = eps if eps_before_correction else eps * root
     return AdamCoefficients(scale, 1 - beta1, 1 - beta2, step_size, scaled_eps, 1 - lr * weight_decay)
 
 

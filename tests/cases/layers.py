@@ -225,10 +225,10 @@ def experts_edges():
 
 @edges("layer Residual")
 def residual_edges():
-    for normalization in models.NORMS:
+    for norm_type in models.NORMS:
         for place in ("post", "pre"):
             for rate in RATES:
-                layer = make_layer(models.Residual, 3, rate, place, 1e-2, normalization)
+                layer = make_layer(models.Residual, 3, rate, place, 1e-2, norm_type)
                 yield Call((sample(2, 2, 3), ops.tanh), layer=layer, directions=None if rate == RATES[0] else 3)
     for place in PLACEMENTS:
         layer = make_layer(models.Residual, 3, 0.5, place, 1e-2, alpha=1.5)
@@ -294,8 +294,8 @@ SMALL |= {"layer_norm_eps": 1e-2, "dropout": 0.0}
 BLOCKS = (
     {"norm": "post"},
     {"norm": "pre"},
-    {"norm": "post", "normalization": "rms_norm", "attention_bias": True, "activation": "gelu"},
-    {"norm": "pre", "normalization": "rms_norm", "activation": "swiglu", "d_k": 1, "d_v": 3},
+    {"norm": "post", "norm_type": "rms_norm", "attention_bias": True, "activation": "gelu"},
+    {"norm": "pre", "norm_type": "rms_norm", "activation": "swiglu", "d_k": 1, "d_v": 3},
     {"norm": "post", "positions": "rotary", "dropout": 0.5, "attention_dropout": 0.3, "activation_dropout": 0.4},
     {"norm": "pre", "positions": "rotary", "dropout": 0.5, "attention_dropout": 0.3, "activation_dropout": 0.4},
     {"norm": "sandwich", "positions": "t5", "n_kv_heads": 1, "position_buckets": 4, "position_distance": 3},

@@ -22,7 +22,7 @@ OPTIONS = {
     "position_distance": [3],
     "n_kv_heads": [None, 1],
     "qk_norm": [False, True],
-    "normalization": ["layer_norm", "rms_norm"],
+    "norm_type": ["layer_norm", "rms_norm"],
     "activation": ["relu", "gelu", "swiglu"],
 }
 SEEDS = st.integers(0, 10**6)

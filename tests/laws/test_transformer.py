@@ -171,9 +171,9 @@ def tanh(d_model, d_ff):
 
 
 @pytest.mark.parametrize("place", ["post", "pre"])
-@pytest.mark.parametrize("normalization", ["layer_norm", "centered"])
+@pytest.mark.parametrize("norm_type", ["layer_norm", "centered"])
 @pytest.mark.parametrize("activation", ["relu", "tanh"])
-def test_fused_operations_are_used_for_the_default_parts(place, normalization, activation, monkeypatch):
+def test_fused_operations_are_used_for_the_default_parts(place, norm_type, activation, monkeypatch):
     monkeypatch.setitem(NORMS, "centered", Centered)
     monkeypatch.setitem(ACTIVATIONS, "tanh", tanh)
     used = Counter()
@@ -185,14 +185,12 @@ def test_fused_operations_are_used_for_the_default_parts(place, normalization, a
 
     for name in ("dropout_residual_norm", "layer_norm", "linear"):
         monkeypatch.setattr(neural, name, counting(name, getattr(neural, name)))
-    model = build(
-        TransformerConfig(**SMALL | {"norm": place, "normalization": normalization, "activation": activation})
-    )
+    model = build(TransformerConfig(**SMALL | {"norm": place, "norm_type": norm_type, "activation": activation}))
     model.loss(*batch([[3, 4, 5]], [[6, 7]])).backward()
     sublayers = 2 * 2 + 2 * 3
-    fused = normalization == "layer_norm" and place == "post"
+    fused = norm_type == "layer_norm" and place == "post"
     assert used["dropout_residual_norm"] == (sublayers if fused else 0)
-    assert used["layer_norm"] == (sublayers + 2 if normalization == "layer_norm" and place == "pre" else 0)
+    assert used["layer_norm"] == (sublayers + 2 if norm_type == "layer_norm" and place == "pre" else 0)
     assert used["relu"] == (4 if activation == "relu" else 0)
 
 

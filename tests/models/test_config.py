@@ -95,7 +95,7 @@ def test_configurations_round_trip_and_presets_take_changes():
         config = TransformerConfig.preset(name, 100)
         assert TransformerConfig.from_dict(config.to_dict()) == config
     assert TransformerConfig.base(100) == TransformerConfig(100)
-    old = {k: v for k, v in config.to_dict().items() if k not in ("architecture", "normalization", "activation")}
+    old = {k: v for k, v in config.to_dict().items() if k not in ("architecture", "norm_type", "activation")}
     assert TransformerConfig.from_dict(old) == config, "configurations from before these keys existed must load"
     assert TransformerConfig.big(100, dropout=0.1) == TransformerConfig.preset("big-enfr", 100)
     assert TransformerConfig.base(100, n_layers=2) == TransformerConfig.preset("C-N2", 100)

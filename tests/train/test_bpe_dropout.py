@@ -126,7 +126,7 @@ def test_no_segmentation_is_longer_than_a_batch(tokenizer):
 
 
 def test_resuming_with_every_regularization_is_exact(text, tmp_path):
-    values = tables(text, bpe_dropout=0.3, rdrop=1.0, max_steps=6, batch_tokens=200, validate_bleu=False)
+    values = tables(text, bpe_dropout=0.3, rdrop=1.0, max_steps=6, batch_tokens=200, validate_score=False)
     values["model"]["word_dropout"] = 0.2
     config = RunConfig.from_dict(values)
     train(config, tmp_path / "whole", progress=False)

@@ -8,12 +8,14 @@ from pathlib import Path
 
 import pytest
 
+from models import TransformerConfig
 from tests.helpers.trainings import outcome, rewrite, run, tables
 from train import RunConfig, average_checkpoints, load_model, train
 from train.errors import UserError
 from train.learn import trainer
 from train.run.checkpoint import load_checkpoint
 from train.run.folder import RunFolder
+from train.run.key_names import FORMER_KEYS
 from train.run.keys import SearchSection
 from train.run.state import RunState
 from train.tasks.pairs import format_hypotheses
@@ -98,6 +100,59 @@ def test_a_run_of_a_version_without_batch_orders_keeps_its_batches(text, tmp_pat
     weights = [outcome(tmp_path / name)[0] for name in ("whole", "parts", "new")]
     assert weights[0] == weights[1] != weights[2]
     assert [outcome(tmp_path / name)[1]["batch_order"] for name in ("whole", "parts", "new")] == [1, 1, ORDER_VERSION]
+
+
+FORMER_TABLES = {
+    "model": {"normalization": "rms_norm"},
+    "train": {"smoothing_over": "others", "adam_eps_inside": True, "recompute": True, "validate_bleu": False},
+}
+
+
+def test_keys_with_their_former_names_are_read_and_both_names_of_a_key_are_refused():
+    config = RunConfig.from_dict(FORMER_TABLES)
+    assert config.model.norm_type == "rms_norm" and config.train.smoothing_classes == "others"
+    assert config.train.adam_eps_before_correction and config.train.gradient_checkpointing
+    assert not config.train.validate_score
+    former = {former: config.frozen()[key] for former, key in FORMER_KEYS.items() if key in config.frozen()}
+    assert len(former) == 3
+    config.check_frozen({k: v for k, v in config.frozen().items() if k not in FORMER_KEYS.values()} | former, "run")
+    assert TransformerConfig.from_dict({"vocab_size": 9, "normalization": "rms_norm"}).norm_type == "rms_norm"
+    with pytest.raises(ValueError, match="got normalization$"):
+        TransformerConfig.from_dict({"vocab_size": 9, "normalization": "rms_norm", "norm_type": "rms_norm"})
+    for key, name in FORMER_KEYS.items():
+        table, _, former = key.partition(".")
+        value = FORMER_TABLES[table][former]
+        present = name.partition(".")[2]
+        with pytest.raises(UserError, match=f"{key}: former name of {present}, which is also set; try removing it"):
+            RunConfig.from_dict({table: {former: value, present: value, "seed": 2}})
+        with pytest.raises(UserError, match=f"{key}: unknown key .*; try {name}"):
+            RunConfig.from_dict({}, [f"{key}={value}"])
+
+
+def test_a_run_with_former_names_of_keys_continues_and_its_config_keeps_comments(text, tmp_path):
+    changes = {"smoothing_classes": "others", "validate_score": False}
+    run(text, tmp_path / "whole", max_steps=5, **changes)
+    run(text, out := tmp_path / "old", max_steps=3, **changes)
+    names = {key: former for former, key in FORMER_KEYS.items()}
+
+    def use_former_names(state):
+        state["config"] = {names.get(key, key): value for key, value in state["config"].items()}
+        state["model"]["normalization"] = state["model"].pop("norm_type")
+
+    for path in RunFolder(out).step_paths():
+        rewrite(path, use_former_names)
+    former = (out / "config.toml").read_text(encoding="utf-8")
+    for key, name in names.items():
+        former = former.replace(f"\n{key.partition('.')[2]} = ", f"\n{name.partition('.')[2]} = ")
+    (out / "config.toml").write_text(former.replace("# [train]", "# mine") + "# mine\n", encoding="utf-8")
+    settings = ["train.max_steps=5", "train.validate_score=true"]
+    train(RunConfig.load(out / "config.toml", settings), out, resume=True, progress=False)
+    assert outcome(out)[0] == outcome(tmp_path / "whole")[0]
+    written = (out / "config.toml").read_text(encoding="utf-8")
+    assert written.endswith("# mine\n") and "\nvalidate_score = true\n" in written
+    assert not any(f"\n{name.partition('.')[2]} =" in written for name in names.values())
+    average_checkpoints(out, last=2)
+    run(text, tmp_path / "new", max_steps=1, init=str(out))
 
 
 @pytest.mark.parametrize("variant", ["paper", "tensor2tensor-v1"])

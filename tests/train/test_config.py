@@ -169,7 +169,7 @@ def test_a_shipped_config_loads_and_explains_its_keys(file):
         ({"train": {"lr_scale": 0}}, "train.lr_scale", "above 0"),
         ({"train": {"seed": 2**32}}, "train.seed", "to 4294967295"),
         ({"train": {"beta2": 1.0}}, "train.beta2", "below 1"),
-        ({"train": {"validate_bleu": 1}}, "train.validate_bleu", "true or false"),
+        ({"train": {"validate_score": 1}}, "train.validate_score", "true or false"),
         ({"train": {"precision": "bfloat16"}}, "train.precision", 'try precision = "bf16"'),
         ({"train": {"precision": "float99"}}, "train.precision", 'got "float99"'),
         ({"train": {"seed": [1, 2]}}, "train.seed", "seed = 1"),
@@ -193,7 +193,7 @@ def test_an_invalid_table_is_reported_with_key_and_hint(tables, named, hint):
         ("train.max_steps", "train.max_steps=VALUE"),
         ("train.max_steps=many", "whole number"),
         ("train.max_steps=", "whole number"),
-        ("train.validate_bleu=True", "true or false"),
+        ("train.validate_score=True", "true or false"),
         ("train.seed=1\nmax_steps=3", "whole number"),
     ],
 )

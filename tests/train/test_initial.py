@@ -25,7 +25,7 @@ from train.text.tokenizer import Tokenizer
 def source(text, tmp_path_factory):
     """A run folder after 3 updates."""
     out = tmp_path_factory.mktemp("source") / "run"
-    run(text, out, max_steps=3, validate_bleu=False)
+    run(text, out, max_steps=3, validate_score=False)
     return out
 
 
@@ -36,7 +36,7 @@ def last(out):
 
 def start_from(folder, source, out, resume=False, max_steps=12, model=(), data=(), **changes):
     """Train from the weights and tokenizer of `source`."""
-    tables = trainings.tables(folder, init=str(source), max_steps=max_steps, validate_bleu=False, **changes)
+    tables = trainings.tables(folder, init=str(source), max_steps=max_steps, validate_score=False, **changes)
     tables["data"] |= {"tokenizer": str(source / "tokenizer.json")} | dict(data)
     tables["model"] |= dict(model)
     return train(RunConfig.from_dict(tables), out, resume=resume, progress=False)

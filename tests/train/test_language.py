@@ -127,7 +127,7 @@ def config(folder, **changes):
         {
             "model": {
                 **{"architecture": "decoder", "d_model": 16, "d_ff": 32, "n_heads": 2, "n_layers": 1, "norm": "pre"},
-                **{"positions": "rotary", "activation": "swiglu", "normalization": "rms_norm", "dropout": 0.1},
+                **{"positions": "rotary", "activation": "swiglu", "norm_type": "rms_norm", "dropout": 0.1},
             },
             "data": {
                 **{"task": "language", "tokenizer": "characters", "vocab_size": 300, "max_length": 12},

@@ -47,7 +47,7 @@ def test_configurations_match_the_paper(name, preset, language, steps, dropout, 
     assert c.transformer_config(37_000) == TransformerConfig.preset(preset, 37_000)
     assert c.transformer_config(37_000).dropout == dropout
     assert (t.max_steps, t.warmup_steps, t.lr_scale, t.label_smoothing) == (steps, 4000, 1.0, 0.1)
-    assert (t.beta1, t.beta2, t.adam_eps, t.adam_eps_inside) == (0.9, 0.98, 1e-9, False)
+    assert (t.beta1, t.beta2, t.adam_eps, t.adam_eps_before_correction) == (0.9, 0.98, 1e-9, False)
     assert (t.clip_norm, t.weight_decay) == (0, 0)
     assert t.batch_tokens * t.accumulate == 25_000 and (t.checkpoint_minutes, t.keep_last) == (10.0, last)
     assert (c.search.beam, c.search.alpha, c.search.penalty, c.search.max_extra) == (4, 0.6, "paper", 50)
@@ -60,7 +60,13 @@ def test_defaults_match_the_paper():
         parameters = inspect.signature(function).parameters.values()
         return {p.name: p.default for p in parameters if p.default is not p.empty}
 
-    assert defaults(Adam) == {"beta1": 0.9, "beta2": 0.98, "eps": 1e-9, "weight_decay": 0.0, "eps_inside": False}
+    assert defaults(Adam) == {
+        "beta1": 0.9,
+        "beta2": 0.98,
+        "eps": 1e-9,
+        "weight_decay": 0.0,
+        "eps_before_correction": False,
+    }
     assert defaults(NoamSchedule) == {"warmup_steps": 4000, "lr_scale": 1.0}
     search = {"beam": 4, "alpha": 0.6, "penalty": "paper", "max_extra": 50, "n_best": 1, "rule": "plain"}
     assert defaults(check_search) == search and defaults(beam_search).items() >= search.items()
@@ -106,7 +112,8 @@ def test_the_former_variant_keeps_its_six_details_and_rates():
     t = config_of("model.variant=tensor2tensor").train
     assert (model.norm, model.positions, model.position_rates) == ("pre", "sinusoidal_halves", "paper")
     assert (model.attention_dropout, model.activation_dropout) == (0.1, 0.1)
-    assert (t.smoothing_over, t.adam_eps_inside, t.warmup_steps, t.lr_scale) == ("others", True, 4000, 1.0)
+    assert (t.smoothing_classes, t.adam_eps_before_correction) == ("others", True)
+    assert (t.warmup_steps, t.lr_scale) == (4000, 1.0)
     assert (model.attention_bias, model.initialization, model.target_space) == (False, "xavier", False)
 
 
@@ -179,7 +186,7 @@ def test_tensor2tensor_smooths_over_incorrect_types():
     log_p = logits - np.log(np.exp(logits).sum(-1, keepdims=True))
     q = np.full((2, 20), 0.1 / 19)
     q[[0, 1], tgt[0, 1:]] = 0.9
-    loss = model.loss(src, tgt, label_smoothing=c.train.label_smoothing, smoothing_classes=c.train.smoothing_over)
+    loss = model.loss(src, tgt, label_smoothing=c.train.label_smoothing, smoothing_classes=c.train.smoothing_classes)
     assert loss.item() == pytest.approx(-(q * log_p).sum() / 2, rel=1e-5)
 
 
@@ -192,7 +199,7 @@ def test_tensor2tensor_adds_epsilon_before_the_bias_correction(monkeypatch):
     assert calls[0][4] is True
     eps, g, lr = 0.1, 0.5, 0.01
     model = shaped()
-    adam = Adam(model, 0.9, 0.98, eps, eps_inside=calls[0][4])
+    adam = Adam(model, 0.9, 0.98, eps, eps_before_correction=calls[0][4])
     before = adam.flat.data.copy()
     adam.flat.flatten_grad()[...] = g
     adam.step(lr)

@@ -13,7 +13,7 @@ from train.run.config import to_toml
 
 def start(folder, out, **data):
     """Train for two steps in a new run folder, on the texts in `folder`, with `data` overriding keys of [data]."""
-    changed = tables(folder, max_steps=2, validate_bleu=False)
+    changed = tables(folder, max_steps=2, validate_score=False)
     changed["data"] |= data
     train(RunConfig.from_dict(changed), out, progress=False)
 

@@ -322,7 +322,7 @@ def test_peak_memory_agrees_with_tracemalloc():
     task = TASKS["translation"]
     batches = Batches(corpus, 1000, 1)
     batch = batches.batch(batches.epoch(1)[0])
-    settings = type("Table", (), {"label_smoothing": 0.1, "smoothing_over": "all", "seed": 1})
+    settings = type("Table", (), {"label_smoothing": 0.1, "smoothing_classes": "all", "seed": 1})
     memory = measure_memory(task, model, batch, settings)
     tracemalloc.start()
     try:
@@ -424,7 +424,7 @@ def test_roles_use_the_score_of_the_validations(tmp_path, loaded):
     corpus = Corpus.from_pairs([(tokenizer.encode("one"), tokenizer.encode("eins"))] * 2)
     task = TASKS["translation"]
     assert EvaluationText(task, corpus, config, tokenizer, 2).score == "BLEU"
-    without = dataclasses.replace(config, train=dataclasses.replace(config.train, validate_bleu=False))
+    without = dataclasses.replace(config, train=dataclasses.replace(config.train, validate_score=False))
     evaluation_text = EvaluationText(task, corpus, without, tokenizer, 2)
     assert evaluation_text.score == "" and len(evaluation_text.quality(model)[2]) == 2
     draw_roles(*measure_roles(model, evaluation_text), evaluation_text, tmp_path / "a.svg", "nothing")

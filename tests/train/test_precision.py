@@ -268,7 +268,7 @@ def test_a_cpu_rejects_the_precision_before_anything_is_written(text, tmp_path):
 def test_training_on_emulated_kernels(text, tmp_path, monkeypatch, precision):
     """Training matches the host, is exact on strict arrays, and synchronizes once per update."""
     pytest.importorskip("ml_dtypes", reason="bfloat16 in NumPy needs ml_dtypes")
-    short = {"max_steps": 2, "log_every": 1, "validate_bleu": precision == "bf16"}
+    short = {"max_steps": 2, "log_every": 1, "validate_score": precision == "bf16"}
     run(text, tmp_path / "host", **short)
     with npx.kernel_mode("emulate"):
         run(text, tmp_path / "emulated", precision=precision, **short)

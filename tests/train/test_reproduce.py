@@ -276,7 +276,7 @@ def test_without_matplotlib_the_picture_is_skipped(tmp_path, monkeypatch, capfd)
 def trained(texts, tmp_path_factory):
     """Return a run of three updates with its prepared arrays."""
     out = tmp_path_factory.mktemp("run") / "a"
-    settings = [*SMALL, "train.max_steps=3", "train.log_every=3", "train.validate_bleu=false"]
+    settings = [*SMALL, "train.max_steps=3", "train.log_every=3", "train.validate_score=false"]
     train(RunConfig.from_dict({"data": dict(texts)}, settings), out, progress=False)
     return out
 

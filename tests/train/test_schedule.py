@@ -51,7 +51,7 @@ def test_a_training_that_ends_before_its_warmup_is_warned_of_even_if_quiet(text,
     assert "train.warmup_steps = 4,000" in capsys.readouterr().err
     log = (tmp_path / "run" / "log.txt").read_text(encoding="utf-8")
     assert "warmup to 0.00559 at step 4,000, then linear decay" in log and "try train.warmup_steps=2 and" in log
-    run(text, tmp_path / "run", resume=True, schedule="linear", max_steps=3, warmup_steps=4000, validate_bleu=False)
+    run(text, tmp_path / "run", resume=True, schedule="linear", max_steps=3, warmup_steps=4000, validate_score=False)
     assert "and never decays; try a larger train.max_steps\n" in capsys.readouterr().err
     assert not schedule(warmup_steps=5, max_steps=5).warning() and schedule(warmup_steps=6, max_steps=5).warning()
 
@@ -101,7 +101,7 @@ def test_a_resumed_run_warns_if_another_last_step_changes_the_learning_rate(text
         ),
         ("noam", ""),
     ):
-        changes = {"schedule": name, "warmup_steps": 1, "validate_bleu": False}
+        changes = {"schedule": name, "warmup_steps": 1, "validate_score": False}
         run(text, tmp_path / name, max_steps=2, **changes)
         run(text, tmp_path / name, resume=True, max_steps=6, **changes)
         error = capsys.readouterr().err
@@ -124,7 +124,7 @@ def test_a_resumed_run_warns_if_another_last_step_changes_the_learning_rate(text
     ],
 )
 def test_a_resumed_run_warns_of_the_keys_that_change_the_learning_rate(text, tmp_path, capsys, before, after, warning):
-    quick = {"warmup_steps": 1, "validate_bleu": False, "max_steps": 4}
+    quick = {"warmup_steps": 1, "validate_score": False, "max_steps": 4}
     with crash_after(3):
         run(text, tmp_path, checkpoint_every=2, **quick | before)
     capsys.readouterr()
@@ -136,7 +136,7 @@ def test_a_resumed_run_warns_of_the_keys_that_change_the_learning_rate(text, tmp
 @pytest.mark.parametrize("is_earlier", [False, True])
 def test_a_resumed_run_may_have_another_learning_rate_which_is_logged(text, tmp_path, is_earlier):
     out = tmp_path / "run"
-    quick = {"warmup_steps": 1, "validate_bleu": False, "log_every": 1}
+    quick = {"warmup_steps": 1, "validate_score": False, "log_every": 1}
     run(text, out, max_steps=2, **quick)
 
     def store_as_earlier_versions(state):  # a resumed run could not change the other keys

@@ -301,7 +301,7 @@ def test_averaging_the_best_needs_two(uninterrupted):
     ("keys", "part"),
     [
         ({"best_metric": "f1"}, "expected loss or bleu or chrf for the task translation; got f1; try "),
-        ({"best_metric": "bleu", "validate_bleu": False}, "train.validate_bleu: expected true"),
+        ({"best_metric": "bleu", "validate_score": False}, "train.validate_score: expected true"),
         ({"keep_best": 2}, "train.best_metric: expected loss or bleu or chrf; got keep_best = 2 without a metric"),
     ],
 )

@@ -185,7 +185,7 @@ def test_every_command_that_loads_an_outdated_average_says_so(model, text, tmp_p
         ["info", run],
         ["draw", run, "heads", "--input", "one two", "--out", tmp_path / "heads.svg"],
         ["export", run, "--to", "safetensors", "--out", tmp_path / "exported"],
-        ["train", "--init", run, "--out", new, "--set", "train.max_steps=1", "--set", "train.validate_bleu=false"],
+        ["train", "--init", run, "--out", new, "--set", "train.max_steps=1", "--set", "train.validate_score=false"],
     ):
         assert main([*map(str, command)]) == 0
         assert capfd.readouterr().err.count(warning) == 1, command

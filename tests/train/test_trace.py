@@ -160,7 +160,7 @@ OPTIONS = [
         {}, {"norm": "pre"}, {"norm": "sandwich", "attention_window": 2}, {"norm": "deepnorm", "n_kv_heads": 2},
         {"attention_window": 3, "positions": "rotary"}, {"n_kv_heads": 1, "positions": "alibi"}, {"qk_norm": True},
         {"decoder_start": "zeros", "target_space": True}, {"norm": "pre", "attention_window": 1, "n_heads": 2},
-        {"decoder_start": "pad", "positions": "learned", "normalization": "rms_norm", "scale_embedding": False},
+        {"decoder_start": "pad", "positions": "learned", "norm_type": "rms_norm", "scale_embedding": False},
         {"decoder_start": "zeros", "positions": "learned", "target_space": True, "n_kv_heads": 2},
     )
 ]  # fmt: skip

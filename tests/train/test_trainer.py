@@ -88,9 +88,9 @@ def test_extending_a_finished_run_equals_a_longer_run(text, tmp_path, uninterrup
 def test_recompute_can_be_toggled_between_resumes_without_changing_a_bit(text, tmp_path, uninterrupted, monkeypatch):
     calls = []
     monkeypatch.setattr("models.module.checkpoint", lambda f, *xs: calls.append(f) or checkpoint(f, *xs))
-    for steps, recompute in ((4, False), (9, True), (12, False)):
-        run(text, tmp_path / "run", resume=steps > 4, max_steps=steps, recompute=recompute)
-        assert bool(calls) == recompute
+    for steps, is_checkpointing in ((4, False), (9, True), (12, False)):
+        run(text, tmp_path / "run", resume=steps > 4, max_steps=steps, gradient_checkpointing=is_checkpointing)
+        assert bool(calls) == is_checkpointing
         calls.clear()
     assert outcome(tmp_path / "run", 4, 9) == outcome(uninterrupted)
 
@@ -372,7 +372,7 @@ def test_progress_is_plain_lines_without_a_terminal(text, tmp_path, capsys):
 
 def test_a_loss_far_above_that_of_uniform_probabilities_is_reported_once(text, tmp_path, capfd):
     for out, peak_lr in ((tmp_path / "a", 1e5), (tmp_path / "b", 1e-3)):
-        run(text, out, peak_lr=peak_lr, warmup_steps=1, log_every=1, clip_norm=0.0, max_steps=8, validate_bleu=False)
+        run(text, out, peak_lr=peak_lr, warmup_steps=1, log_every=1, clip_norm=0.0, max_steps=8, validate_score=False)
     logs = [(out / "log.txt").read_text() for out in (tmp_path / "a", tmp_path / "b")]
     assert [log.count("times that of uniform probabilities") for log in logs] == [1, 0]
     assert "; try train.peak_lr=0.0056, a larger train.warmup_steps" in logs[0]

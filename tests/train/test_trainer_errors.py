@@ -200,6 +200,7 @@ def test_bad_input_gives_one_line_and_writes_nothing(text, tmp_path, wrong):
 
 def test_gradient_checkpointing_of_experts_is_rejected(text, tmp_path):
     values = tables(text)
-    values["model"]["n_experts"], values["train"]["recompute"] = 2, True
-    with pytest.raises(UserError, match="^train.recompute: expected false for a model with experts; got true; try "):
+    values["model"]["n_experts"], values["train"]["gradient_checkpointing"] = 2, True
+    key = "gradient_checkpointing"
+    with pytest.raises(UserError, match=f"^train.{key}: expected false for a model with experts; got true; try "):
         train(RunConfig.from_dict(values), tmp_path / "run", progress=False)

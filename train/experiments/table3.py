@@ -161,7 +161,7 @@ def row_config(row: str, scale: str, steps: int, texts: Mapping[str, str], setti
         "data": dict(texts),
         "train": {
             "max_steps": max(1, updates), "checkpoint_every": max(1, updates // size.checkpoints), "keep_last": 5,
-            "validate_bleu": False, "validate_every": max(1, updates // 5),
+            "validate_score": False, "validate_every": max(1, updates // 5),
         },
     }  # fmt: skip
     for table, values in size.tables.items():

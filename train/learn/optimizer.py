@@ -67,7 +67,7 @@ class Adam:
         beta2: decay of the mean of the squared gradients, in [0, 1). Default 0.98.
         eps: added to the denominator, above 0. Default 1e-9.
         weight_decay: the rate of weight decay, at least 0. Default 0, as in the paper.
-        eps_inside: whether to add eps to sqrt(v) before the bias correction, as TensorFlow and fairseq do.
+        eps_before_correction: whether to add eps to sqrt(v) before the bias correction, as TensorFlow and fairseq do.
 
     Attributes:
         m, v: the moments (P,), in the dtype of the weights, on the device.
@@ -84,7 +84,7 @@ class Adam:
         beta2: float = 0.98,
         eps: float = 1e-9,
         weight_decay: float = 0.0,
-        eps_inside: bool = False,
+        eps_before_correction: bool = False,
     ) -> None:
         if not (0.0 <= beta1 < 1.0 and 0.0 <= beta2 < 1.0):
             raise ValueError(f"Adam: expected 0 <= beta < 1; got beta1={beta1}, beta2={beta2}; try 0.9 and 0.98")
@@ -94,7 +94,7 @@ class Adam:
                 f"try 1e-9 and 0"
             )
         self.flat = model if isinstance(model, FlatParameters) else FlatParameters(model)
-        self.options = beta1, beta2, eps, weight_decay, eps_inside
+        self.options = beta1, beta2, eps, weight_decay, eps_before_correction
         self.m = npx.zeros(self.flat.n_local, self.flat.data.dtype)  # (P,)
         self.v = npx.zeros(self.flat.n_local, self.flat.data.dtype)  # (P,)
         self.steps = 0

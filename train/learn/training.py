@@ -322,8 +322,8 @@ def check_best_metric(config: RunConfig, task: Task, texts: Texts) -> None:
     if "valid" not in texts:
         expected = f"a validation text on which to measure {metric}"
         raise UserError(f"train.best_metric: expected {expected}; got no file; try {option}")
-    if metric != "loss" and not config.train.validate_bleu:
-        raise UserError(f"train.validate_bleu: expected true, to measure {metric}; got false; try best_metric = loss")
+    if metric != "loss" and not config.train.validate_score:
+        raise UserError(f"train.validate_score: expected true, to measure {metric}; got false; try best_metric = loss")
 
 
 def check_init_unchanged(run: RunFolder, init: str) -> None:
@@ -357,8 +357,9 @@ def check_model(config: RunConfig, task: Task) -> None:
                 f"omit {name}"
             )
     check_regularization(config, task, model_config)
-    if config.train.recompute and model_config.n_experts:
-        raise UserError("train.recompute: expected false for a model with experts; got true; try recompute = false")
+    if config.train.gradient_checkpointing and model_config.n_experts:
+        key = "gradient_checkpointing"
+        raise UserError(f"train.{key}: expected false for a model with experts; got true; try {key} = false")
     outline = model_config.outline()
     names = [name for name, _ in outline.named_parameters()]
     select("train.init_only", config.train.init_only, names)

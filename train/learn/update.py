@@ -54,7 +54,7 @@ class Update:
         self.task, self.model, self.settings, self.report = task, model, settings, report
         self.while_waiting = while_waiting
         precision = npx.precision_named(settings.precision)
-        if settings.recompute:
+        if settings.gradient_checkpointing:
             model.enable_gradient_checkpointing()
         freeze(cast(Module, model), settings.freeze)
         self.flat = FlatParameters(cast(Module, model), precision.compute_dtype if precision.is_mixed else None)
@@ -62,8 +62,14 @@ class Update:
         wire = npx.precision_named(settings.reduce_dtype)
         wire_dtype = None if settings.reduce_dtype == "float32" else wire.compute_dtype
         self.gradients = gradients_of(self.flat, self.world, settings.shard, wire_dtype)
-        betas = settings.beta1, settings.beta2
-        self.adam = Adam(self.flat, *betas, settings.adam_eps, settings.weight_decay, settings.adam_eps_inside)
+        self.adam = Adam(
+            self.flat,
+            settings.beta1,
+            settings.beta2,
+            settings.adam_eps,
+            settings.weight_decay,
+            settings.adam_eps_before_correction,
+        )
         self.average = MovingAverage(self.flat, self.gradients, settings.ema_decay) if settings.ema_decay else None
         self.scale = LossScale(dynamic=precision.needs_loss_scaling)
         self.graphs = Graphs(model, settings, report.write_line) if settings.graphs and npx.device() == "cuda" else None
@@ -253,8 +259,8 @@ class Update:
         gradients = flat.size * flat.data.itemsize  # bytes for all weights, even if sharded
         parameters = (sum(a.nbytes for a in arrays if a is not None) + gradients) / 2**20
         saved = "; ".join(map(str, saved_arrays()[:3])) or "nothing yet"
-        remedy = ", or train.recompute = true, which is slower but gives identical results"
-        recompute = "" if settings.recompute else remedy
+        remedy = ", or train.gradient_checkpointing = true, which is slower but gives identical results"
+        recompute = "" if settings.gradient_checkpointing else remedy
         gpu = ""
         if gpu_memory:
             gpu = f", {gpu_memory.used / GIB:.1f} of the GPU's {gpu_memory.total / GIB:.1f} GiB in arrays"

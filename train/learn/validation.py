@@ -191,7 +191,7 @@ def measure_files(
     task = TASKS[task_name]
     with tempfile.TemporaryDirectory() as folder, Display(progress) as display:
         corpus = task.prepare(files, tokenizer, Path(folder), config.data.max_length)
-        without_bleu = replace(config, train=replace(config.train, validate_bleu=False))
-        result = Validation(task, model, tokenizer, corpus, without_bleu, display).measure(Signals())
+        without_score = replace(config, train=replace(config.train, validate_score=False))
+        result = Validation(task, model, tokenizer, corpus, without_score, display).measure(Signals())
     assert result is not None
     return result, corpus, tokenizer

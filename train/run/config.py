@@ -22,11 +22,11 @@ from pathlib import Path
 from typing import Any
 
 from models import PRESETS, TransformerConfig
-from models.config import add_former_defaults
+from models.config import upgrade_config
 from models.fields import describe_range, fits, range_of, value_type
 from train.errors import UserError, one_line, quote
 from train.files import MISSING, open_for_reading
-from train.run.key_names import KEY_LIST, OTHER_UNITS, plain_name, suggest_key, with_search_rule
+from train.run.key_names import FORMER_KEYS, KEY_LIST, OTHER_UNITS, plain_name, suggest_key, upgrade_table
 from train.run.keys import (
     PRESET_DATA,
     PRESET_TRAIN,
@@ -138,7 +138,7 @@ class RunConfig:
                     got = f"{table} outside of these tables"
                     attempt = f"; try {f'{key} below a line [{owner}]' if key else KEY_LIST}"
                 raise UserError(f"{source}: {table}: expected the tables {', '.join(SECTIONS)}; got {got}{attempt}")
-            for name, value in (with_search_rule(entries) if table == "search" else entries).items():
+            for name, value in upgrade_table(table, entries, source).items():
                 given[table][name] = checked_value(table, find_key(table, name, source), value, source)
         overrides = {(table, name): value for table, name, value in map(parse_setting, settings)}
         from_file = [given["model"].get(name, keys_of("model")[name].default) for name in SELECTORS]
@@ -258,19 +258,19 @@ def default_of(table: str, f: Field[Any]) -> Any:
 
 
 def complete_frozen(frozen: Mapping[str, Any]) -> dict[str, Any]:
-    """Add the keys that are newer than the program version that wrote the `frozen` keys of a run.
+    """Add the keys that are newer than the program version that wrote the `frozen` keys of a run, and rename others.
 
     The values of the added keys match the behavior of that version. Keys of [model] that the run did not set get the
     values of its preset and variant.
     """
+    frozen = {FORMER_KEYS.get(name, name): value for name, value in frozen.items()}
     keys = ((table, name, f) for table in SECTIONS for name, f in keys_of(table).items())
     defaults = {f"{table}.{name}": default_of(table, f) for table, name, f in keys if not f.metadata["may_change"]}
     stored = {name: frozen[f"model.{name}"] for name in keys_of("model") if f"model.{name}" in frozen}
-    earlier = {f"model.{name}": value for name, value in add_former_defaults(stored).items()}
     preset, variant = (str(stored.get(name)) for name in SELECTORS)
     values = preset_values(preset, variant)["model"] if preset in PRESETS and variant in VARIANTS else {}
     open_keys = {f"model.{name}": values.get(name) for name, value in stored.items() if value is None}
-    return {**defaults, **earlier, **frozen, **open_keys}
+    return {**defaults, **{f"model.{n}": value for n, value in upgrade_config(stored).items()}, **frozen, **open_keys}
 
 
 def preset_values(preset: str, variant: str = "paper") -> dict[str, dict[str, Any]]:

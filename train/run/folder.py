@@ -30,6 +30,7 @@ from train.files import describe_path, disk_errors, make_folder, open_for_append
 from train.json_files import check_outside_run, parse_json, read_json, read_sealed
 from train.lock import FOLDERS, FolderLock, lock_folder
 from train.run.config import HEADER, RunConfig, read_toml
+from train.run.key_names import FORMER_KEYS
 from train.run.replace import CHECKPOINT, existing_folder, finish_replacements, original_name, remove_partial
 from train.tasks.protocols import TextTokenizer
 
@@ -253,8 +254,8 @@ class RunFolder:
 def edit_config(file: Path, stored: str, new: str) -> str:
     """Return the text of a configuration file with new values and the user's comments.
 
-    `stored` and `new` are dumps of the present and the new configuration. If the user has reformatted
-    a line that must change, returns `new`, without the user's comments.
+    `stored` and `new` are dumps of the present and the new configuration. Former names of keys are replaced. If the
+    user has reformatted a line that must change, returns `new`, without the user's comments.
     """
     changes = dict[tuple[str, str], str]()
     table = ""
@@ -269,6 +270,8 @@ def edit_config(file: Path, stored: str, new: str) -> str:
     for i, line in enumerate(lines):
         if header := re.match(r"\[\s*(\w+)\s*\]", line):
             table = f"[{header[1]}]"
+        if (key := re.match(r"(\w+) =", line)) and (name := FORMER_KEYS.get(f"{table[1:-1]}.{key[1]}")):
+            lines[i] = line = name.partition(".")[2] + line[key.end(1) :]
         for (place, before), after in changes.items():
             if place == table and re.fullmatch(rf"{re.escape(before)}[ \t\r]*(#.*)?", line):
                 lines[i] = after + line[len(before) :]

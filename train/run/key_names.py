@@ -8,8 +8,17 @@ from collections.abc import Collection, Mapping
 from dataclasses import fields
 from typing import Any
 
+from models.config import FORMER_NAMES
 from train.errors import UserError
 from train.run.keys import SECTIONS
+
+# Keys of earlier versions, and their names now.
+FORMER_KEYS = {f"model.{former}": f"model.{name}" for former, name in FORMER_NAMES.items()} | {
+    "train.smoothing_over": "train.smoothing_classes",
+    "train.adam_eps_inside": "train.adam_eps_before_correction",
+    "train.recompute": "train.gradient_checkpointing",
+    "train.validate_bleu": "train.validate_score",
+}
 
 # For each key, its names in other programs, without the prefixes in PREFIXES. A name may begin with a table and an
 # underscore.
@@ -31,7 +40,7 @@ OTHER_NAMES = {
     "model.activation": "activation_fn activation_function hidden_act pos_ffn_activation_fn ffn_activation",
     "model.norm": "normalize_before norm_first layer_norm pre_norm prenorm norm_position transformer_preprocess "
                   "transformer_postprocess",
-    "model.normalization": "layer_normalization norm_type",
+    "model.norm_type": "layer_normalization normalisation",
     "model.layer_norm_eps": "layer_norm_epsilon rms_norm_eps norm_eps layernorm_eps",
     "model.positions": "learned_pos position_encoding position_encoding_type positional_encoding "
                        "position_embedding_type",
@@ -80,10 +89,10 @@ OTHER_NAMES = {
     "train.label_smoothing": "label_smoothing_factor",
     "train.rdrop": "rdrop_alpha reg_alpha",
     "train.precision": "fp16 bf16 tf32 amp dtype model_dtype torch_dtype mixed_precision",
-    "train.recompute": "gradient_checkpointing checkpoint_activations",
+    "train.gradient_checkpointing": "checkpoint_activations",
     "train.validate_every": "eval_every eval_steps eval_interval valid_freq valid_steps validation_freq "
                             "validation_steps validate_interval validate_interval_updates",
-    "train.validate_bleu": "eval_bleu predict_with_generate",
+    "train.validate_score": "eval_bleu predict_with_generate",
     "train.checkpoint_every": "save_every save_freq save_steps save_checkpoint_steps save_interval "
                               "save_interval_updates",
     "train.keep_last": "keep_checkpoint keep_checkpoints keep_last_ckpts keep_last_epochs keep_interval_updates "
@@ -94,13 +103,14 @@ OTHER_NAMES = {
     "train.patience": "early_stop early_stopping early_stopping_patience",
     "train.log_every": "log_interval logging_freq logging_steps report_every disp_freq",
     "train.tensorboard": "tensorboard_logdir tensorboard_log_dir",
-    "": "test train_normalization",  # without this entry, they would match data.text and model.normalization
+    "": "test train_normalization",  # without this entry, they would match data.text and model.norm_type
     "search.beam": "beams beam_size beam_width generation_num_beams",
     "search.alpha": "beam_alpha length_penalty lenpen",
     "search.rule": "full_beam finish_in_beam stop_at_beam stop_early",
     "search.max_extra": "search_max_length max_output_length max_new_tokens generation_max_length max_len_a max_len_b",
 }  # fmt: skip
 KEY_SYNONYMS = {name: key for key, names in OTHER_NAMES.items() for name in names.split()}
+KEY_SYNONYMS |= {former.partition(".")[2]: key for former, key in FORMER_KEYS.items()}
 PREFIXES = re.compile("^((encoder|decoder|enc|dec|src|tgt|num|n|transformer)_)+")  # ignored in names
 # The values of these names have a different unit or meaning than those of the key, so a suggestion omits the value.
 OTHER_UNITS = frozenset(
@@ -158,6 +168,20 @@ def misspelled(word: str, names: Collection[str]) -> list[str]:
 def deletions(word: str) -> set[str]:
     """Return a word and its variants without one letter. The sets of two words that differ by one letter overlap."""
     return {word, *(word[:i] + word[i + 1 :] for i in range(len(word)))}
+
+
+def upgrade_table(table: str, entries: Mapping[str, Any], source: str) -> Mapping[str, Any]:
+    """Return a table of a configuration with the present names of keys that earlier versions named differently.
+
+    Raises UserError, which begins with `source`, if the table contains both names of a key.
+    """
+    upgraded: dict[str, Any] = {}
+    for name, value in entries.items():
+        present = FORMER_KEYS.get(f"{table}.{name}", name).rpartition(".")[2]
+        if present != name and present in entries:
+            raise UserError(f"{source}: {table}.{name}: former name of {present}, which is also set; try removing it")
+        upgraded[present] = value
+    return with_search_rule(upgraded) if table == "search" else upgraded
 
 
 def with_search_rule(entries: Mapping[str, Any]) -> Mapping[str, Any]:

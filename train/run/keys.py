@@ -31,7 +31,7 @@ VERSION_1: dict[str, dict[str, Any]] = {
         "target_space": True,
         "decoder_start": "zeros",
     },
-    "train": {"smoothing_over": "others", "adam_eps_inside": True},
+    "train": {"smoothing_classes": "others", "adam_eps_before_correction": True},
     "search": {"rule": "tensor2tensor"},
 }
 # Version 2 is transformer_base_v2, the default from 6 October 2017 (commit d5bdfcc8).
@@ -52,7 +52,7 @@ VARIANTS: dict[str, dict[str, dict[str, Any]]] = {
             "attention_dropout": 0.1,
             "activation_dropout": 0.1,
         },
-        "train": {"smoothing_over": "others", "adam_eps_inside": True},
+        "train": {"smoothing_classes": "others", "adam_eps_before_correction": True},
     },
 }
 VARIANT = key(
@@ -192,7 +192,7 @@ class TrainSection:
     beta1: float = key(0.9, "Adam: decay rate of the mean of the gradients.", within=FRACTION)
     beta2: float = key(0.98, "Adam: decay rate of the mean of the squared gradients.", within=FRACTION)
     adam_eps: float = key(1e-9, "Adam: epsilon, added to the square root of the second moment.", within=POSITIVE)
-    adam_eps_inside: bool = key(
+    adam_eps_before_correction: bool = key(
         False, "Adam: add epsilon before the bias correction (TensorFlow, fairseq) instead of after it (the paper)."
     )
     weight_decay: float = key(
@@ -212,7 +212,7 @@ class TrainSection:
     label_smoothing: float = key(
         0.1, "Probability mass that label smoothing distributes over the classes.", within=FRACTION
     )
-    smoothing_over: str = key(
+    smoothing_classes: str = key(
         "all",
         "Classes among which label smoothing distributes the probability: all V, the V - 1 incorrect ones, or the V - 2"
         " incorrect ones without padding.",
@@ -244,10 +244,10 @@ class TrainSection:
         "On a GPU, launch all kernels of a micro-batch at once, as a CUDA graph. Small batches are up to four times as"
         " fast.",
     )
-    recompute: bool = key(
+    gradient_checkpointing: bool = key(
         False,
-        "Gradient checkpointing: save only the inputs and outputs of each layer and recompute the rest in the backward"
-        " pass. The gradients are the same; training needs less memory and more time.",
+        "Save only the inputs and outputs of each layer and recompute the rest in the backward pass. The gradients are"
+        " the same; training needs less memory and more time.",
         may_change=True,
     )
     max_skipped: int = key(
@@ -288,7 +288,7 @@ class TrainSection:
         within="[0, 1e6]",
         may_change=True,
     )
-    validate_bleu: bool = key(
+    validate_score: bool = key(
         True,
         "In validations, also translate, parse or label the text, to measure BLEU, chrF, F1 or accuracy.",
         may_change=True,
@@ -321,7 +321,7 @@ class TrainSection:
         """Return the keyword arguments of a model's loss in training."""
         options = {
             "label_smoothing": self.label_smoothing,
-            "smoothing_classes": self.smoothing_over,
+            "smoothing_classes": self.smoothing_classes,
             "loss_normalizer": loss_normalizer,
         }
         return options | ({"rdrop": self.rdrop} if self.rdrop else {})
@@ -383,7 +383,8 @@ PRESET_DATA: dict[str, dict[str, Any]] = {"tiny": {"vocab_size": 8000}}
 RESET_KEYS: dict[str, tuple[str, ...]] = {
     "data": ("vocab_size",),
     "train": (
-        "label_smoothing", "max_steps", "batch_tokens", "warmup_steps", "lr_scale", "smoothing_over", "adam_eps_inside",
+        "label_smoothing", "max_steps", "batch_tokens", "warmup_steps", "lr_scale", "smoothing_classes",
+        "adam_eps_before_correction",
     ),
     "search": ("rule",),
 }  # fmt: skip

@@ -14,7 +14,7 @@ OTHER_VALUES = {
     "architecture": {"encoder_decoder": "transformer seq2seq", "decoder": "decoder_only gpt",
                      "encoder": "encoder_only bert", "rnn": "lstm gru"},
     "norm": {"pre": "prenorm pre_norm pre_ln preln before", "post": "postnorm post_norm post_ln postln after"},
-    "normalization": {"layer_norm": "layernorm ln layer", "rms_norm": "rmsnorm rms"},
+    "norm_type": {"layer_norm": "layernorm ln layer", "rms_norm": "rmsnorm rms"},
     "positions": {"sinusoidal": "sinusoid sincos sine sin", "learned": "learnable", "rotary": "rope",
                   "shaw": "relative relative_key"},
     "tying": {"all": "true yes shared joint three_way", "none": "false no separate untied"},

@@ -127,7 +127,7 @@ class MaskedLanguageModeling(EncoderTask[AffixTokenizer, MaskedText]):
     def evaluation(
         self, config: Configuration, tokenizer: AffixTokenizer, corpus: MaskedText
     ) -> "MaskedAccuracy | None":
-        return MaskedAccuracy() if config.train.validate_bleu else None
+        return MaskedAccuracy() if config.train.validate_score else None
 
 
 class MaskedAccuracy:
@@ -228,7 +228,7 @@ class LabeledTask(EncoderTask[PairTokenizer, LabeledText]):
     def evaluation(
         self, config: Configuration, tokenizer: PairTokenizer, corpus: LabeledText
     ) -> "LabelEvaluation | None":
-        return LabelEvaluation(tokenizer, corpus) if config.train.validate_bleu else None
+        return LabelEvaluation(tokenizer, corpus) if config.train.validate_score else None
 
 
 class LabelEvaluation:

@@ -78,7 +78,7 @@ class Translation(PairTask[TranslationTokenizer]):
     def evaluation(
         self, config: Configuration, tokenizer: TranslationTokenizer, corpus: Corpus
     ) -> "GreedyScores | None":
-        if not config.train.validate_bleu:
+        if not config.train.validate_score:
             return None
         tokenize = "none" if config.data.pretokenizer == "whitespace" else "13a"  # "none" because the text is tokenized
         return GreedyScores(tokenizer, corpus, config.search.max_extra, tokenize)

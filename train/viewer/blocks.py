@@ -145,7 +145,7 @@ def show_other(trace: Trace, block: Block, rows: Any, tokenizer: Any, head: int)
 
 
 def show_norm(trace: Trace, block: Block, rows: Any, tokenizer: Any, head: int) -> dict[str, Any]:
-    return explain("norm", trace.model.config.normalization) | show_other(trace, block, rows, tokenizer, head)
+    return explain("norm", trace.model.config.norm_type) | show_other(trace, block, rows, tokenizer, head)
 
 
 def show_embedding(trace: Trace, block: Block, rows: Any, tokenizer: Any, head: int) -> dict[str, Any]:
@@ -253,7 +253,7 @@ def show_residual(trace: Trace, block: Block, rows: Any, tokenizer: Any, head: i
     before = matrix("before the norm", statistics, None, rows["rows"], ["mean", "deviation"])
     shown.insert(len(shown) if residual.is_post_norm else 1, before)
     return {
-        **explain(f"residual.{kind}", trace.model.config.normalization, x=scaled, alpha=alpha,
+        **explain(f"residual.{kind}", trace.model.config.norm_type, x=scaled, alpha=alpha,
                   factor="" if residual.alpha == 1 else "α "),
         "matrices": [
             *shown,

@@ -17,7 +17,7 @@ def measure_memory(task: Task, model: Any, batch: Any, settings: Any) -> MemoryP
     """Measure the memory that a forward and a backward pass need in addition to weights and gradients."""
     FlatParameters(model)  # training also allocates the flat buffers before the pass
     model.train()
-    loss_options = {"label_smoothing": settings.label_smoothing, "smoothing_classes": settings.smoothing_over}
+    loss_options = {"label_smoothing": settings.label_smoothing, "smoothing_classes": settings.smoothing_classes}
     with npx.keyed(settings.seed, 1), observing(MemoryProfiler()) as memory:
         model.loss(*task.sequences(batch), **loss_options, loss_normalizer=batch.n_target_tokens).backward()
     model.eval()

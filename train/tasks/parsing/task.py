@@ -77,7 +77,7 @@ class Parsing(PairTask[TreeTokenizer]):
         return tokenizer, None
 
     def evaluation(self, config: Configuration, tokenizer: TreeTokenizer, corpus: Corpus) -> "GreedyF1 | None":
-        if not config.train.validate_bleu:
+        if not config.train.validate_score:
             return None
         return GreedyF1(tokenizer, config.data.valid_trees, config.data.max_length, config.search.max_extra)
 
