@@ -455,6 +455,16 @@ def test_a_file_of_tagged_words_is_answered_with_gold(runs, capfd):
     assert message in capfd.readouterr().err
 
 
+def test_a_labeled_file_as_input_of_a_classifier_gives_one_warning(runs, capfd):
+    lines = (runs / "valid.labeled").read_text().splitlines()
+    assert main(["classify", "--model", str(runs / "classification"), "--input", str(runs / "valid.labeled")]) == 0
+    captured = capfd.readouterr()
+    label = lines[0].partition("\t")[0]
+    warning = f"warning: the input begins with the label {label!r} and a tab; try --gold F for a labeled file"
+    assert captured.err.count("try --gold F") == 1 and warning in captured.err
+    assert len(captured.out.splitlines()) == len(lines)
+
+
 def test_a_tagger_learns_from_a_file_of_words_and_a_file_of_tags(folder, runs, tmp_path, capfd):
     """The result is the same as with one file of tagged words."""
     for part in ("train", "valid"):

@@ -2,7 +2,7 @@
 
 import json
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from contextlib import AbstractContextManager, nullcontext
 from pathlib import Path
 from typing import Annotated, Any
@@ -84,6 +84,8 @@ def classify(
     with texts as lines, open_output(output, input, gold, gold_tags, models=[model]) as file:
         network, tokenizer, _, origin = load_with_origin(model, task.name, warn)
         names = label_names(tokenizer)
+        if gold is None and task.name == "classification":
+            lines = warn_about_labels(lines, names)
         with line_progress("labeled", gold or input, output, not quiet and gold is None) as work:
             results = label_lines(network, tokenizer, lines, task.name, on_progress=work.advance)
             for index, result in enumerate(results):
@@ -96,6 +98,17 @@ def classify(
             print(line, file=sys.stderr if output in (None, STDIO) else sys.stdout)
     elif not quiet:
         warn(f"labeled {work.result()}, with {origin.path}")
+
+
+def warn_about_labels(lines: Iterable[str | None], labels: list[str]) -> Iterator[str | None]:
+    """Yield the lines. Warn if the first one begins with a label and a tab, as in a labeled file."""
+    is_first = True
+    for line in lines:
+        label, tab, _ = (line or "").partition("\t")
+        if is_first and tab and label in labels:
+            warn(f"warning: the input begins with the label {label!r} and a tab; try --gold F for a labeled file")
+        is_first = is_first and line is None
+        yield line
 
 
 def format_prediction(index: int, result: Any, names: list[str], top: int, as_json: bool) -> str:
