@@ -7,7 +7,8 @@ BIN := $(VENV)/bin
 PIP := $(BIN)/python -m pip --disable-pip-version-check --no-input install --quiet
 TORCH ?= torch==2.13.0
 JAX ?= jax>=0.7,<1
-PEERS ?= ctranslate2>=4.8,<5 transformers>=5,<6
+TRANSFORMERS ?= transformers>=5,<6
+CTRANSLATE2 ?= ctranslate2>=4.8,<5
 
 # Two test processes with one thread each are faster than one process with two threads.
 ONE_THREAD := NPX_THREADS=1 OPENBLAS_NUM_THREADS=1
@@ -30,7 +31,7 @@ help:
 	@echo "make lint      ruff, the format, mypy and codespell"
 	@echo "make format    format the code"
 	@echo "make hooks     run the linters before each commit (pre-commit)"
-	@echo "make parity    the tests against PyTorch; installs $(TORCH) into $(VENV)"
+	@echo "make parity    the tests against PyTorch and transformers, which it installs into $(VENV)"
 	@echo "make gpu-check everything that needs a GPU: timings, PyTorch, tests, sanitizers; about 10 minutes; gpu-check.json"
 	@echo "make bench     compare training with PyTorch and JAX, and translation with CTranslate2; installs them into $(VENV)"
 	@echo "make docs      build the documentation site in site/; open site/index.html"
@@ -78,8 +79,9 @@ hooks: $(VENV)/.dev
 	$(BIN)/pre-commit install
 
 parity: $(VENV)/.dev
-	$(BIN)/python -c "import torch" 2>/dev/null || $(PIP) "$(TORCH)"
-	$(BIN)/python -m pytest tests/test_parity_torch.py
+	$(BIN)/python -c "import torch, transformers, sentencepiece" 2>/dev/null || \
+		$(PIP) "$(TORCH)" "$(TRANSFORMERS)" -e ".[formats]"
+	$(BIN)/python -m pytest -m "" tests/test_parity_*.py
 
 ENGINES := --engine ours --engine torch --engine torch-bf16 --engine torch-compile --engine jax --engine floor
 TRAIN := $(BIN)/python -m benchmarks.train_step $(ENGINES)
@@ -87,7 +89,7 @@ TRANSLATE := $(BIN)/python -m benchmarks.translate --engine ours --engine ctrans
 bench: $(VENV)/.dev
 	$(BIN)/python -c "import torch" 2>/dev/null || $(PIP) "$(TORCH)"
 	$(BIN)/python -c "import jax" 2>/dev/null || $(PIP) "$(JAX)"
-	$(BIN)/python -c "import ctranslate2, transformers" 2>/dev/null || $(PIP) $(foreach peer,$(PEERS),"$(peer)")
+	$(BIN)/python -c "import ctranslate2, transformers" 2>/dev/null || $(PIP) "$(CTRANSLATE2)" "$(TRANSFORMERS)"
 	$(TRAIN)
 	$(TRAIN) --steps 15 --d-model 256 --heads 4 --d-ff 1024 --layers 3 --vocab 8000
 	$(TRAIN) --steps 15 --d-model 128 --heads 4 --d-ff 256 --layers 4 --vocab 9712 --batch 256 --length 16

@@ -43,7 +43,7 @@ def config(a: argparse.Namespace) -> Any:
     from models import TransformerConfig
 
     shape = {"d_model": a.d_model, "n_heads": a.heads, "d_ff": a.d_ff, "n_layers": a.layers, "dropout": 0.0}
-    parts = {"architecture": "decoder", "norm": "pre", "activation": "gelu", "positions": "rotary"}
+    parts = {"architecture": "decoder", "norm_placement": "pre", "activation": "gelu", "positions": "rotary"}
     return TransformerConfig(a.vocab, **shape, **parts)
 
 

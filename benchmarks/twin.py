@@ -73,7 +73,7 @@ def encoder_decoder(
 
     def residual(x: Any, sublayer: Callable[[Any], Any], name: str) -> Any:
         gamma, beta = (w[f"{name}_residual.norm.{part}"] for part in ("gamma", "beta"))
-        if c.norm == "post":
+        if c.norm_placement == "post":
             return f.layer_norm(x + f.dropout(sublayer(x), rate), gamma, beta, c.layer_norm_eps)
         return x + f.dropout(sublayer(f.layer_norm(x, gamma, beta, c.layer_norm_eps)), rate)
 
@@ -90,7 +90,9 @@ def encoder_decoder(
         return f.dropout(x + f.constant(f"positions {length}", lambda: sinusoids(c, length), table), rate)
 
     def final_norm(x: Any, name: str) -> Any:
-        return x if c.norm == "post" else f.layer_norm(x, w[f"{name}.gamma"], w[f"{name}.beta"], c.layer_norm_eps)
+        if c.norm_placement == "post":
+            return x
+        return f.layer_norm(x, w[f"{name}.gamma"], w[f"{name}.beta"], c.layer_norm_eps)
 
     x = embed(src_ids, "source")
     for i in range(c.n_layers):

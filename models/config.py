@@ -13,7 +13,8 @@ from models.presets import PRESETS
 from models.registry import ACTIVATIONS, ARCHITECTURES, CELLS, NORMS, POSITIONS
 from npx.messages import suggest_arguments
 
-FORMER_NAMES = {"normalization": "norm_type"}  # keys of earlier versions, and their names now
+# Keys of earlier versions, and their names now.
+FORMER_NAMES = {"norm": "norm_placement", "normalization": "norm_type", "initialization": "matrix_init"}
 
 
 def upgrade_config(values: Mapping[str, Any]) -> dict[str, Any]:
@@ -68,7 +69,7 @@ class TransformerConfig:
         " (none in the paper).",
         within=FRACTION,
     )
-    norm: str = key(
+    norm_placement: str = key(
         "post",
         "Placement of the norm: post (after the residual sum, as in the paper), pre (before each sub-layer and after"
         " the last layer), sandwich (before and after each sub-layer; Ding et al., 2021) or deepnorm (after a residual"
@@ -149,7 +150,7 @@ class TransformerConfig:
         "Initialization of the embedding: normal with standard deviation D^-0.5, or Xavier uniform.",
         choices=("normal", "xavier"),
     )
-    initialization: str = key(
+    matrix_init: str = key(
         "xavier",
         "Initialization of all matrices except the embedding: uniform on (-a, a), with a = sqrt(6 / (n_in + n_out))"
         " (xavier) or a = sqrt(3 / n_in) (uniform_unit_scaling, as in tensor2tensor).",
@@ -196,7 +197,7 @@ class TransformerConfig:
         "encoder_decoder",
         "Architecture of the model: encoder_decoder (the Transformer), decoder (a language model), encoder (a model"
         " that predicts labels), or an encoder-decoder with recurrent (rnn) or convolutional (convs2s, bytenet) layers."
-        " rnn, convs2s and bytenet ignore d_ff, activation and norm; rnn and bytenet also ignore positions.",
+        " rnn, convs2s and bytenet ignore d_ff, activation and norm_placement; rnn and bytenet also ignore positions.",
         choices=ARCHITECTURES,
     )
     token_types: int = key(

@@ -32,6 +32,13 @@ PRESETS: dict[str, dict[str, Any]] = {
     "parsing-wsj": {"d_model": 1024, "n_layers": 4, "dropout": 0.2, "attention_dropout": 0.2},
     "parsing-semi": {**BIG, "n_layers": 4, "dropout": 0.1},
     # Not in the paper: a small parser for a few thousand trees, and the Multi30k model of Wu et al. (ACL 2021).
-    "parsing-small": {"d_model": 192, "d_ff": 768, "n_heads": 4, "n_layers": 4, "norm": "pre", "dropout": 0.25},
+    "parsing-small": {
+        "d_model": 192,
+        "d_ff": 768,
+        "n_heads": 4,
+        "n_layers": 4,
+        "norm_placement": "pre",
+        "dropout": 0.25,
+    },
     "tiny": {"d_model": 128, "d_ff": 256, "n_heads": 4, "n_layers": 4, "dropout": 0.3},
 }

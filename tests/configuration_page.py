@@ -81,7 +81,7 @@ MEANINGS = {  # meaning of every variable; npx/settings.py has values and defaul
     "NPX_KERNELS": "Kernel versions to run: the fastest (`fast`), the readable references (`reference`), both, compared"
     " with each other (`check`), or the CUDA sources without a GPU (`emulate`).",
     "NPX_TUNE": "`0`: `npx.configure_process()` leaves the process unchanged.",
-    "NPX_CUBLASLT": "`1`: on a GPU, cuBLASLt adds bias and applies ReLU within matmuls; faster with `train.graphs`.",
+    "NPX_CUBLASLT": "`1`: on a GPU, cuBLASLt adds bias and applies ReLU within matmuls; faster with CUDA graphs.",
     "NPX_KILL_LAUNCHER": "`1`: after an abort of several ranks, also terminate an `mpirun` that hangs.",
     "NPX_EMULATOR_ORDER": "Order in which the CUDA emulator runs the threads of a block.",
     "NPX_GPU_MEMORY": "Limit for GPU memory: GiB (`20`) or a percentage (`80%`).",

@@ -24,13 +24,13 @@ PAD, BOS, EOS, FIRST, V = 0, 1, 2, 3, 23
 SIZES = {"vocab_size": V, "d_model": 16, "d_ff": 24, "n_heads": 4, "n_layers": 2, "dropout": 0.0}
 OPTIONS = {
     "paper": {},
-    "pre-norm": {"norm": "pre"},
+    "pre-norm": {"norm_placement": "pre"},
     "biases": {"attention_bias": True, "layer_norm_eps": 1e-5},
     "learned": {"positions": "learned", "max_positions": 40},
     "halves": {"positions": "sinusoidal_halves"},
     "tensor2tensor-v1": VARIANTS["tensor2tensor-v1"]["model"],
     "tensor2tensor-v2": VARIANTS["tensor2tensor-v2"]["model"] | {"attention_dropout": 0.0, "activation_dropout": 0.0},
-    "sizes": {"d_k": 3, "d_v": 7, "norm": "pre", "attention_bias": True},
+    "sizes": {"d_k": 3, "d_v": 7, "norm_placement": "pre", "attention_bias": True},
 }
 
 
@@ -123,7 +123,7 @@ def test_twenty_training_steps_equal_pytorch(name, dtype, tolerance):
 
 def language_model():
     """Return a language model like that of benchmarks/language_step.py with random parameters, and ids (3, 9)."""
-    parts = {"architecture": "decoder", "norm": "pre", "activation": "gelu", "positions": "rotary"}
+    parts = {"architecture": "decoder", "norm_placement": "pre", "activation": "gelu", "positions": "rotary"}
     model, rng = TransformerConfig(**SIZES, **parts).build(dtype="float64"), np.random.default_rng(0)
     for p in model.parameters():
         p.data += npx.asarray(rng.normal(size=p.shape) * 0.1)

@@ -2,7 +2,7 @@
 # Train configs/multi30k-recipe.toml with seeds 1 to 3 at the same time, average the last 9 checkpoints, and translate.
 #
 #   sh benchmarks/multi30k/seeds.sh DATA OUT [options of train]
-#   sh benchmarks/multi30k/seeds.sh data/multi30k runs/seeds --device cuda --set train.precision=bf16 --set train.graphs=true
+#   sh benchmarks/multi30k/seeds.sh data/multi30k runs/seeds --device cuda --set train.precision=bf16 --set train.cuda_graphs=true
 #
 # DATA contains train, val and test2016 in .en and .de, tokenized, and may contain further sources NAME.en. The runs are
 # OUT/run-SEED, and the translations OUT/SEED/NAME.de. The same command continues runs that were interrupted; the

@@ -62,7 +62,7 @@ class SequenceModel(Module):
             self.embedding = self.make_embedding(config.vocab_size)
             self.projection = None if config.tying != "none" else self.make_embedding(config.vocab_size).weight
             self.output_bias = Parameter(constant((config.vocab_size,), 0)) if config.output_bias else None
-            with use_scheme(config.initialization):
+            with use_scheme(config.matrix_init):
                 self.build(config)
         for p in self.parameters():
             p.data = p.data.astype(dtype, copy=False)

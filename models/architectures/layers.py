@@ -102,7 +102,7 @@ def causal_spec(x: Tensor, packing: npx.Packing | None = None) -> npx.AttentionS
 
 def norm_factors(c: TransformerConfig, stack: str) -> tuple[float, float]:
     """Return DeepNorm's factors on residual connections and on initial weights, or (1, 1) for other norm placements."""
-    return deep_norm_factors(stack, c.n_layers) if c.norm == "deepnorm" else (1.0, 1.0)
+    return deep_norm_factors(stack, c.n_layers) if c.norm_placement == "deepnorm" else (1.0, 1.0)
 
 
 def make_attention(cls: type[A], c: TransformerConfig, stack: str, **options: Any) -> A:
@@ -149,7 +149,7 @@ def make_feed_forward(c: TransformerConfig, stack: str) -> Module:
 def make_residual(c: TransformerConfig, stack: str) -> Residual:
     """Build the residual connection around a sub-layer."""
     alpha, _ = norm_factors(c, stack)
-    return Residual(c.d_model, c.dropout, c.norm, c.layer_norm_eps, c.norm_type, alpha)
+    return Residual(c.d_model, c.dropout, c.norm_placement, c.layer_norm_eps, c.norm_type, alpha)
 
 
 def make_layers(make_layer: Callable[[], L], c: TransformerConfig) -> list[L]:
@@ -197,4 +197,4 @@ def make_final_norm(c: TransformerConfig) -> Norm | None:
 
     Pre-norm and sandwich norm need one, because their last sum is not normalized.
     """
-    return NORMS[c.norm_type](c.d_model, c.layer_norm_eps) if c.norm in ("pre", "sandwich") else None
+    return NORMS[c.norm_type](c.d_model, c.layer_norm_eps) if c.norm_placement in ("pre", "sandwich") else None

@@ -276,7 +276,7 @@ def test_a_kernel_adds_its_gradient_to_existing_sums(name, mode, number_type):
 def test_gradients_in_a_flat_buffer_equal_separate_ones(mode, norm):
     """Both are equal after one backward pass and twice as large after two, even with tied weights."""
     src, tgt = batch([[3, 4, 5, 4], [6]], [[7, 8], [9, 10, 3]])
-    config = models.TransformerConfig(**SMALL | {"norm": norm, "dropout": 0.1, "attention_bias": True})
+    config = models.TransformerConfig(**SMALL | {"norm_placement": norm, "dropout": 0.1, "attention_bias": True})
     gradients = []
     for flat in (False, True):
         model = models.Transformer(config, seed=3)

@@ -37,7 +37,7 @@ def test_checkpointed_gradients_are_bit_identical_with_dropout():
 def test_checkpointed_gradients_are_bit_identical_in_a_transformer(norm):
     sizes = {"d_model": 16, "d_ff": 32, "n_heads": 2, "n_layers": 3, "attention_dropout": 0.1}
     with npx.keyed(1, 0):
-        model = Transformer(TransformerConfig(vocab_size=50, norm=norm, **sizes))
+        model = Transformer(TransformerConfig(vocab_size=50, norm_placement=norm, **sizes))
     batch = [np.random.default_rng(i).integers(3, 50, size=(4, 9 + i)) for i in range(2)]
     assert gradients(model, batch, True) == gradients(model, batch, False)
 

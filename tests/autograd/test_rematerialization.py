@@ -45,7 +45,7 @@ def step(save_all, **options):
     return loss.data.tobytes(), [p.grad.tobytes() for p in model.parameters()], saved
 
 
-@pytest.mark.parametrize("options", [{}, {"norm": "pre", "attention_bias": True}, {"attention_dropout": 0.3}])
+@pytest.mark.parametrize("options", [{}, {"norm_placement": "pre", "attention_bias": True}, {"attention_dropout": 0.3}])
 def test_a_step_is_bit_identical_and_saves_less(options):
     loss, gradients, saved = step(False, **options)
     assert (loss, gradients) == step(True, **options)[:2]

@@ -71,7 +71,11 @@ def encoder_edges():
     texts = npx.host.asarray([[3], [0], [4]])
     model = make_layer(Encoder, encoder_config(token_types=2), dtype="float64")
     yield Call((ids,), layer=Wrapper(model, pooled_by("mean")), modes=("train",), directions=1)
-    variants = [{}, BERT, {"src_vocab_size": None, "norm": "pre", "positions": "rotary", "output_transform": True}]
+    variants = [
+        {},
+        BERT,
+        {"src_vocab_size": None, "norm_placement": "pre", "positions": "rotary", "output_transform": True},
+    ]
     for i, variant in enumerate(variants):
         model = make_layer(Encoder, encoder_config(**variant), dtype="float64")
         smoothing = SMOOTHING[i]

@@ -140,7 +140,7 @@ def config(draw):
     return models.TransformerConfig(
         **{"vocab_size": 7, "d_model": 4, "d_ff": draw(size()), "n_heads": draw(size(2)), "n_layers": 1},
         **{"dropout": rates(draw), "attention_dropout": rates(draw), "activation_dropout": rates(draw)},
-        **{"norm": draw(st.sampled_from(["post", "pre"])), "attention_bias": draw(st.booleans())},
+        **{"norm_placement": draw(st.sampled_from(["post", "pre"])), "attention_bias": draw(st.booleans())},
         positions=draw(st.sampled_from(["learned", "sinusoidal", "rotary"])),
         **{"max_positions": 4, "layer_norm_eps": 0.1},
     )
@@ -292,14 +292,26 @@ def cross_attention_edges():
 SMALL = {"vocab_size": 7, "d_model": 4, "d_ff": 3, "n_heads": 2, "n_layers": 1, "max_positions": 6}
 SMALL |= {"layer_norm_eps": 1e-2, "dropout": 0.0}
 BLOCKS = (
-    {"norm": "post"},
-    {"norm": "pre"},
-    {"norm": "post", "norm_type": "rms_norm", "attention_bias": True, "activation": "gelu"},
-    {"norm": "pre", "norm_type": "rms_norm", "activation": "swiglu", "d_k": 1, "d_v": 3},
-    {"norm": "post", "positions": "rotary", "dropout": 0.5, "attention_dropout": 0.3, "activation_dropout": 0.4},
-    {"norm": "pre", "positions": "rotary", "dropout": 0.5, "attention_dropout": 0.3, "activation_dropout": 0.4},
-    {"norm": "sandwich", "positions": "t5", "n_kv_heads": 1, "position_buckets": 4, "position_distance": 3},
-    {"norm": "deepnorm", "positions": "shaw", "qk_norm": True, "position_distance": 1},
+    {"norm_placement": "post"},
+    {"norm_placement": "pre"},
+    {"norm_placement": "post", "norm_type": "rms_norm", "attention_bias": True, "activation": "gelu"},
+    {"norm_placement": "pre", "norm_type": "rms_norm", "activation": "swiglu", "d_k": 1, "d_v": 3},
+    {
+        "norm_placement": "post",
+        "positions": "rotary",
+        "dropout": 0.5,
+        "attention_dropout": 0.3,
+        "activation_dropout": 0.4,
+    },
+    {
+        "norm_placement": "pre",
+        "positions": "rotary",
+        "dropout": 0.5,
+        "attention_dropout": 0.3,
+        "activation_dropout": 0.4,
+    },
+    {"norm_placement": "sandwich", "positions": "t5", "n_kv_heads": 1, "position_buckets": 4, "position_distance": 3},
+    {"norm_placement": "deepnorm", "positions": "shaw", "qk_norm": True, "position_distance": 1},
 )
 
 

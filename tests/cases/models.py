@@ -127,7 +127,7 @@ def model_edges(architecture):
     def calls():
         model_class = models.ARCHITECTURES[architecture]
         ids = tuple(map(npx.host.asarray, (SOURCE, TEXT)[-INPUTS[model_class.data_kind] :]))
-        options = [{"norm": norm, "positions": p} for norm, p in product(("post", "pre"), models.POSITIONS)]
+        options = [{"norm_placement": norm, "positions": p} for norm, p in product(("post", "pre"), models.POSITIONS)]
         for i, variant in enumerate([*options, *BLOCKS]):
             has_dropout = "dropout" in variant
             n_layers = 1 if variant in options else 2

@@ -160,7 +160,7 @@ def a_run(sizes: Sizes) -> Iterator[dict[str, Any]]:
         write_pairs(folder, "train", 100, seed=1)
         write_pairs(folder, "valid", 5, seed=2)
         for precision, graphs in (("float32", False), ("bf16", True)):
-            options = {"precision": precision, "graphs": graphs, "validate_score": False, "validate_every": half}
+            options = {"precision": precision, "cuda_graphs": graphs, "validate_score": False, "validate_every": half}
             straight, stopped = folder / f"{precision} straight", folder / f"{precision} stopped"
             summary = run(folder, straight, max_steps=2 * half, **options)
             run(folder, stopped, max_steps=half, **options)

@@ -12,7 +12,7 @@ from models import FlatParameters, Transformer, TransformerConfig
 PAD, BOS, EOS, FIRST, V = 0, 1, 2, 3, 11
 SMALL = {"vocab_size": V, "d_model": 8, "d_ff": 12, "n_heads": 2, "n_layers": 2, "dropout": 0.0}
 OPTIONS = {
-    "norm": ["post", "pre", "sandwich", "deepnorm"],
+    "norm_placement": ["post", "pre", "sandwich", "deepnorm"],
     "positions": ["sinusoidal", "sinusoidal_halves", "learned", "rotary", "alibi", "t5", "shaw"],
     "position_buckets": [4],
     "position_distance": [3],
@@ -23,7 +23,7 @@ OPTIONS = {
     "d_k": [None, 3],
     "d_v": [None, 5],
     "embedding_init": ["normal", "xavier"],
-    "initialization": ["xavier", "uniform_unit_scaling"],
+    "matrix_init": ["xavier", "uniform_unit_scaling"],
     "target_space": [False, True],
     "decoder_start": ["bos", "zeros"],
     "layer_norm_eps": [1e-6, 1e-2],

@@ -48,7 +48,11 @@ def small_transformer(seed, **changes):
 @pytest.fixture(scope="module")
 def members():
     """Three models of different sizes that share a vocabulary."""
-    return [small_transformer(1), small_transformer(2, n_layers=2), small_transformer(3, d_model=12, norm="pre")]
+    return [
+        small_transformer(1),
+        small_transformer(2, n_layers=2),
+        small_transformer(3, d_model=12, norm_placement="pre"),
+    ]
 
 
 def decoders(members, prefixes):

@@ -22,7 +22,9 @@ def build(**changes):
     return model.eval()
 
 
-@pytest.mark.parametrize("options", [{}, BERT, {"positions": "rotary", "norm": "pre"}], ids=["paper", "BERT", "rotary"])
+@pytest.mark.parametrize(
+    "options", [{}, BERT, {"positions": "rotary", "norm_placement": "pre"}], ids=["paper", "BERT", "rotary"]
+)
 def test_every_token_is_read_by_every_other_one_of_its_text(options):
     model = build(**options)
     ids = np.array([[1, 5, 6, 7, 2], [1, 4, 3, 8, 2]])

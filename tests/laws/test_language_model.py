@@ -16,7 +16,7 @@ from train.learn.optimizer import Adam
 V = 9
 SMALL = {"vocab_size": V, "d_model": 8, "d_ff": 12, "n_heads": 2, "n_layers": 2, "dropout": 0.0, "max_positions": 12}
 OPTIONS = {
-    "norm": ["post", "pre", "sandwich", "deepnorm"],
+    "norm_placement": ["post", "pre", "sandwich", "deepnorm"],
     "positions": ["sinusoidal", "learned", "rotary", "alibi", "t5", "shaw"],
     "position_buckets": [4],
     "position_distance": [3],
@@ -126,7 +126,7 @@ def test_counts_of_parameters_and_flops(config):
 
 def test_a_text_is_memorized_and_reproduced():
     text = np.array([[4, 5, 6, 4, 7, 8, 4, 5, 3]])
-    config = TransformerConfig(**SMALL | {"d_model": 16, "norm": "pre"}, architecture="decoder")
+    config = TransformerConfig(**SMALL | {"d_model": 16, "norm_placement": "pre"}, architecture="decoder")
     model = config.build(seed=1)
     adam = Adam(model)
     for _ in range(150):

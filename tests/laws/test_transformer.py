@@ -185,7 +185,9 @@ def test_fused_operations_are_used_for_the_default_parts(place, norm_type, activ
 
     for name in ("dropout_residual_norm", "layer_norm", "linear"):
         monkeypatch.setattr(neural, name, counting(name, getattr(neural, name)))
-    model = build(TransformerConfig(**SMALL | {"norm": place, "norm_type": norm_type, "activation": activation}))
+    model = build(
+        TransformerConfig(**SMALL | {"norm_placement": place, "norm_type": norm_type, "activation": activation})
+    )
     model.loss(*batch([[3, 4, 5]], [[6, 7]])).backward()
     sublayers = 2 * 2 + 2 * 3
     fused = norm_type == "layer_norm" and place == "post"

@@ -153,7 +153,7 @@ def test_factors_of_deep_norm():
 
 def test_deep_norm_scales_the_initialization_of_values_and_networks():
     sizes = {"d_model": 8, "d_ff": 12, "n_heads": 2, "n_layers": 2}
-    plain, deep = (Transformer(TransformerConfig(9, **sizes, norm=norm)) for norm in ("post", "deepnorm"))
+    plain, deep = (Transformer(TransformerConfig(9, **sizes, norm_placement=norm)) for norm in ("post", "deepnorm"))
     for name, stack in (("encoder", "encoder"), ("decoder", "decoder")):
         beta = deep_norm_factors(stack, 2)[1]
         for p, d in zip(getattr(plain, name), getattr(deep, name), strict=True):

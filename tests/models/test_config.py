@@ -66,7 +66,7 @@ def formula(c):
     widths = c.n_heads * c.key_size + kv_heads * (c.key_size + c.value_size)
     attention = d * widths + c.n_heads * c.value_size * d + bias * (widths + d) + c.qk_norm * 4 * c.key_size
     feed_forward = 2 * d * c.d_ff + c.d_ff + d
-    norms = 10 if c.norm == "sandwich" else 5
+    norms = 10 if c.norm_placement == "sandwich" else 5
     layers = c.n_layers * (3 * attention + 2 * feed_forward + norms * 2 * d)
     if c.positions == "t5":
         layers += 2 * c.position_buckets * c.n_heads  # one table for all layers of a stack
@@ -74,7 +74,11 @@ def formula(c):
         layers += 2 * c.n_layers * (2 * c.position_distance + 1) * c.key_size
     learned = 2 * c.max_positions * d if c.positions == "learned" else 0
     return (
-        c.vocab_size * d + learned + layers + (2 * 2 * d if c.norm in ("pre", "sandwich") else 0) + d * c.target_space
+        c.vocab_size * d
+        + learned
+        + layers
+        + (2 * 2 * d if c.norm_placement in ("pre", "sandwich") else 0)
+        + d * c.target_space
     )
 
 
@@ -129,7 +133,10 @@ def test_configurations_round_trip_and_presets_take_changes():
         ({"attention_dropout": -0.1}, "attention_dropout: expected a number of at least 0 and below 1"),
         ({"activation_dropout": "0.1"}, "activation_dropout: expected a number of at least 0 and below 1"),
         ({"dropout": float("nan")}, "dropout: expected a number of at least 0 and below 1"),
-        ({"norm": "layer"}, 'norm: expected one of "post", "pre", "sandwich", "deepnorm"; got \'layer\''),
+        (
+            {"norm_placement": "layer"},
+            'norm_placement: expected one of "post", "pre", "sandwich", "deepnorm"; got \'layer\'',
+        ),
         ({"positions": None}, 'positions: expected one of "sinusoidal", "sinusoidal_halves", "learned", "rotary", '),
         ({"n_heads": 8, "n_kv_heads": 5}, "n_kv_heads: expected a divisor of n_heads = 8; got 5; try 4"),
         ({"n_kv_heads": 3}, "n_kv_heads: expected a divisor of n_heads = 2; got 3; try 2"),

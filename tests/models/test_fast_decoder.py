@@ -15,9 +15,9 @@ from tests.helpers.small_models import EOS, FIRST, PAD, SMALL, V, build
 SOURCES = np.array([[3, 4, 5, EOS], [5, 4, EOS, PAD], [3, EOS, PAD, PAD]])
 ENDING = {9: [2, 1], 20: [0]}  # the sentences that remain after a step, by their position
 SUPPORTED = (
-    {}, {"norm": "pre"}, {"norm": "sandwich"}, {"norm": "deepnorm"}, {"norm_type": "rms_norm"},
-    {"attention_bias": True}, {"activation": "gelu"}, {"activation": "swiglu"}, {"n_experts": 3},
-    {"positions": "learned"}, {"d_k": 3, "d_v": 5}, {"dropout": 0.5},
+    {}, {"norm_placement": "pre"}, {"norm_placement": "sandwich"}, {"norm_placement": "deepnorm"},
+    {"norm_type": "rms_norm"}, {"attention_bias": True}, {"activation": "gelu"}, {"activation": "swiglu"},
+    {"n_experts": 3}, {"positions": "learned"}, {"d_k": 3, "d_v": 5}, {"dropout": 0.5},
 )  # fmt: skip
 UNSUPPORTED = ({"positions": "rotary"}, {"positions": "t5"}, {"qk_norm": True}, {"n_kv_heads": 1})
 

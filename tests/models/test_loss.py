@@ -157,7 +157,7 @@ def test_the_seed_determines_the_weights():
 @pytest.mark.parametrize("rate_key", ["dropout", "attention_dropout", "activation_dropout"])
 @pytest.mark.parametrize("norm", ["post", "pre"])
 def test_dropout_depends_on_the_key_and_is_off_in_evaluation(rate_key, norm):
-    model = build(TransformerConfig(**SMALL | {rate_key: 0.3, "norm": norm}))
+    model = build(TransformerConfig(**SMALL | {rate_key: 0.3, "norm_placement": norm}))
     src, tgt = batch([[3, 4, 5]], [[6, 7]])
 
     def loss(seed, step):
@@ -174,7 +174,7 @@ def test_dropout_depends_on_the_key_and_is_off_in_evaluation(rate_key, norm):
 @pytest.mark.parametrize("norm", ["post", "pre"])
 def test_dropout_is_applied_where_the_paper_applies_it(norm, monkeypatch):
     """Dropout applies to the embeddings of both sides and to each sub-layer's output: 2 + 2 N + 3 N masks."""
-    model = Transformer(TransformerConfig(**SMALL | {"dropout": 0.1, "norm": norm}))
+    model = Transformer(TransformerConfig(**SMALL | {"dropout": 0.1, "norm_placement": norm}))
     shapes = []
     keep_mask = npx.DropoutSpec.keep_mask
 
@@ -197,7 +197,9 @@ def test_dropout_is_applied_where_the_paper_applies_it(norm, monkeypatch):
 @pytest.mark.parametrize("dtype", ["float32", "float64"])
 @pytest.mark.parametrize("norm", ["post", "pre"])
 def test_dtype_is_preserved_from_weights_to_gradients(dtype, norm):
-    config = TransformerConfig(**SMALL | {"dropout": 0.1, "norm": norm, "attention_bias": True, "positions": "learned"})
+    config = TransformerConfig(
+        **SMALL | {"dropout": 0.1, "norm_placement": norm, "attention_bias": True, "positions": "learned"}
+    )
     model = Transformer(config, dtype=dtype)
     src, tgt = batch([[3, 4, 5]], [[6, 7]])
     with npx.keyed(1, 1):
@@ -212,8 +214,8 @@ def test_dtype_is_preserved_from_weights_to_gradients(dtype, norm):
 @pytest.mark.parametrize(
     "change",
     [
-        {"norm": "post"},
-        {"norm": "pre", "positions": "shaw", "n_kv_heads": 2, "n_experts": 3},
+        {"norm_placement": "post"},
+        {"norm_placement": "pre", "positions": "shaw", "n_kv_heads": 2, "n_experts": 3},
     ],
     ids=str,
 )

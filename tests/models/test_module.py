@@ -301,7 +301,7 @@ def test_values_that_are_not_modules_or_numbers_raise():
 
 
 def test_a_transformer_round_trips_with_its_dtype():
-    config = TransformerConfig(11, d_model=8, d_ff=12, n_heads=2, n_layers=1, norm="pre", positions="learned")
+    config = TransformerConfig(11, d_model=8, d_ff=12, n_heads=2, n_layers=1, norm_placement="pre", positions="learned")
     for dtype in ("float32", "float64"):
         model = Transformer(config, seed=1, dtype=dtype).eval()
         other = Transformer(config, seed=2, dtype=dtype).eval()

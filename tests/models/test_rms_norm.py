@@ -45,7 +45,9 @@ def test_rms_norm_in_a_residual_connection(placement):
 
 @pytest.mark.parametrize("placement", ["post", "pre"])
 def test_a_model_selects_rms_norm_by_name(placement):
-    config = TransformerConfig(11, d_model=8, d_ff=12, n_heads=2, n_layers=1, norm=placement, norm_type="rms_norm")
+    config = TransformerConfig(
+        11, d_model=8, d_ff=12, n_heads=2, n_layers=1, norm_placement=placement, norm_type="rms_norm"
+    )
     model = Transformer(config, seed=1)
     assert config.n_parameters() == model.n_parameters()
     norms = [name for name in model.state_dict() if "norm" in name]

@@ -78,7 +78,9 @@ def test_the_softmax_reference_runs_on_cupy(shape):
         assert y.shape == shape and np.allclose(npx.to_host(y).sum(axis=1), float(bool(shape[-1])))
 
 
-@pytest.mark.parametrize("settings", [{}, {"norm": "pre", "positions": "learned", "attention_dropout": 0.1}], ids=str)
+@pytest.mark.parametrize(
+    "settings", [{}, {"norm_placement": "pre", "positions": "learned", "attention_dropout": 0.1}], ids=str
+)
 def test_a_step_on_the_device_equals_that_on_the_host_and_waits_once(settings):
     micro = [*batch().halves(), batch()]
 
@@ -116,7 +118,7 @@ def test_ids_of_every_integer_type_reach_the_kernels(dtype):
         assert step(dtype) == step("int64")
 
 
-@pytest.mark.parametrize("settings", [{}, {"norm": "pre", "positions": "learned"}], ids=str)
+@pytest.mark.parametrize("settings", [{}, {"norm_placement": "pre", "positions": "learned"}], ids=str)
 @pytest.mark.parametrize("mode", ["reference", pytest.param("emulate", marks=needs_gxx)])
 def test_search_on_the_device_equals_that_on_the_host(settings, mode):
     def searched():
@@ -169,7 +171,7 @@ def test_a_training_on_the_device_equals_that_on_the_host(text, tmp_path, monkey
 def test_cupy_has_every_function_that_is_used():
     cupy = pytest.importorskip("cupy", reason="CuPy is not installed")
     with kernels_by_reference(), device() as strict:
-        made = model(positions="learned", norm="pre")
+        made = model(positions="learned", norm_placement="pre")
         with npx.keyed(1, 1):
             made.loss(SRC, TGT).backward()
         beam_search(made, SRC, beam=3, max_extra=4)

@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 
 from models import TransformerConfig
+from models.config import FORMER_NAMES
 from tests.helpers.trainings import outcome, rewrite, run, tables
 from train import RunConfig, average_checkpoints, load_model, train
 from train.errors import UserError
@@ -23,7 +24,7 @@ from train.tasks.translation import translate_lines
 from train.text.batches import ORDER_VERSION
 
 BEFORE = Path(__file__).parent / "run_0_2"
-LATER_KEYS = ("position_rates", "initialization", "target_space", "decoder_start")
+LATER_KEYS = ("position_rates", "matrix_init", "target_space", "decoder_start")
 
 
 def test_a_0_2_checkpoint_gives_the_same_translations():
@@ -55,10 +56,10 @@ def test_a_0_2_run_can_be_resumed_and_averaged(tmp_path):
     assert load_model(out)[2] == config
 
 
-@pytest.mark.parametrize("setting", ["positions=sinusoidal_halves", "variant=tensor2tensor", "norm=pre"])
+@pytest.mark.parametrize("setting", ["positions=sinusoidal_halves", "variant=tensor2tensor", "norm_placement=pre"])
 def test_a_run_without_later_keys_keeps_the_rates_it_was_trained_with(setting, text, tmp_path):
     """Version 0.2 had the paper's rates here; a resumed run equals a run that sets these rates, bit for bit."""
-    rates = [] if setting == "norm=pre" else ["model.position_rates=paper"]
+    rates = [] if setting == "norm_placement=pre" else ["model.position_rates=paper"]
     settings = [f"model.{setting}", *rates]
     train(RunConfig.from_dict(tables(text, max_steps=5), settings), tmp_path / "new", progress=False)
     out = tmp_path / "old"
@@ -103,18 +104,26 @@ def test_a_run_of_a_version_without_batch_orders_keeps_its_batches(text, tmp_pat
 
 
 FORMER_TABLES = {
-    "model": {"normalization": "rms_norm"},
-    "train": {"smoothing_over": "others", "adam_eps_inside": True, "recompute": True, "validate_bleu": False},
+    "model": {"norm": "pre", "normalization": "rms_norm", "initialization": "uniform_unit_scaling"},
+    "train": {
+        **{
+            "smoothing_over": "others",
+            "adam_eps_inside": True,
+            "recompute": True,
+            "graphs": True,
+            "validate_bleu": False,
+        },
+    },
 }
 
 
 def test_keys_with_their_former_names_are_read_and_both_names_of_a_key_are_refused():
     config = RunConfig.from_dict(FORMER_TABLES)
-    assert config.model.norm_type == "rms_norm" and config.train.smoothing_classes == "others"
-    assert config.train.adam_eps_before_correction and config.train.gradient_checkpointing
-    assert not config.train.validate_score
+    for key, name in FORMER_KEYS.items():
+        table, _, former = key.partition(".")
+        assert getattr(getattr(config, table), name.partition(".")[2]) == FORMER_TABLES[table][former]
     former = {former: config.frozen()[key] for former, key in FORMER_KEYS.items() if key in config.frozen()}
-    assert len(former) == 3
+    assert len(former) == 6
     config.check_frozen({k: v for k, v in config.frozen().items() if k not in FORMER_KEYS.values()} | former, "run")
     assert TransformerConfig.from_dict({"vocab_size": 9, "normalization": "rms_norm"}).norm_type == "rms_norm"
     with pytest.raises(ValueError, match="got normalization$"):
@@ -137,7 +146,8 @@ def test_a_run_with_former_names_of_keys_continues_and_its_config_keeps_comments
 
     def use_former_names(state):
         state["config"] = {names.get(key, key): value for key, value in state["config"].items()}
-        state["model"]["normalization"] = state["model"].pop("norm_type")
+        for former, name in FORMER_NAMES.items():
+            state["model"][former] = state["model"].pop(name)
 
     for path in RunFolder(out).step_paths():
         rewrite(path, use_former_names)

@@ -156,7 +156,7 @@ def test_a_shipped_config_loads_and_explains_its_keys(file):
         ({"trian": {"seed": 3}}, "trian", "[train]"),
         ({"max_steps": 3}, "max_steps", "[train]"),
         ({"model": {"preset": "bigg"}}, "model.preset", '"big"'),
-        ({"model": {"norm": "past"}}, "model.norm", '"post"'),
+        ({"model": {"norm_placement": "past"}}, "model.norm_placement", '"post"'),
         ({"model": {"d_model": 100}}, "d_model", "8"),
         ({"model": {"d_model": "512"}}, "model.d_model", "try d_model = 512"),
         ({"model": {"d_model": "x"}}, "model.d_model", "preset"),

@@ -52,7 +52,7 @@ def updated(
     made = model(
         TransformerConfig(**MODEL | (model_changes or {})), seed=3, dtype=npx.precision_named(precision).weight_dtype
     )
-    settings = config(Path(), batch_tokens=20, precision=precision, graphs=True, **changes).train
+    settings = config(Path(), batch_tokens=20, precision=precision, cuda_graphs=True, **changes).train
     journal = Journal()
     figures = []
     update = Update(TASKS[task], made, settings, journal)
@@ -72,7 +72,7 @@ EVERY_DROPOUT = {"dropout": 0.3, "attention_dropout": 0.2, "activation_dropout":
     ("precision", "accumulate", "model_changes"),
     [
         ("bf16", 1, EVERY_DROPOUT),
-        pytest.param("fp16", 2, {"norm": "pre", "positions": "learned"}, marks=pytest.mark.slow),
+        pytest.param("fp16", 2, {"norm_placement": "pre", "positions": "learned"}, marks=pytest.mark.slow),
         pytest.param("float32", 3, EVERY_DROPOUT, marks=pytest.mark.slow),
     ],
 )
@@ -161,7 +161,9 @@ def test_a_failed_capture_warns_once_and_runs_kernel_by_kernel(change, message, 
         assert STATE.pinned is strict_graphs.pinned
     assert STATE.launches == 0 and result[0].tobytes() == expected[0].tobytes()
     (line,) = result[2]
-    assert line.startswith("train.graphs: expected kernels that a CUDA graph can capture; got '") and message in line
+    assert (
+        line.startswith("train.cuda_graphs: expected kernels that a CUDA graph can capture; got '") and message in line
+    )
 
 
 def test_the_memory_of_graphs_counts_towards_the_pool_limit():
@@ -187,7 +189,7 @@ def test_there_are_no_graphs_on_a_cpu():
 
 @pytest.mark.parametrize("precision", ["float32", "bf16"])
 def test_without_capture_it_computes_the_gradient_of_the_loss(precision):
-    """The gradient equals that of an update without train.graphs, up to rounding.
+    """The gradient equals that of an update without train.cuda_graphs, up to rounding.
 
     That update packs its sentences, so its dropout masks would differ; dropout is therefore disabled.
     """
@@ -195,7 +197,7 @@ def test_without_capture_it_computes_the_gradient_of_the_loss(precision):
     with device(cuda=True):
         for graphs in (True, False):
             made = Transformer(TransformerConfig(**MODEL | {"dropout": 0.0}), seed=3)
-            settings = config(Path(), batch_tokens=20, precision=precision, graphs=graphs).train
+            settings = config(Path(), batch_tokens=20, precision=precision, cuda_graphs=graphs).train
             update = Update(TASKS["translation"], made, settings, Journal())
             loss, norm = update.gradient(batches(3), 1)
             results.append(np.array([*npx.to_host(update.flat.flatten_grad()), loss, norm]))

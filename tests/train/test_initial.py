@@ -141,7 +141,7 @@ def test_unusable_weights_and_patterns_raise_one_line(text, source, tmp_path):
             "; got d_ff = 16 instead of 12; try the .model. and tokenizer of that run, which apply if",
         ),
         ({"model": {"n_layers": 2, "dropout": 0.5}}, "; got n_layers = 1 instead of 2; try "),
-        ({"model": {"norm": "pre"}}, "got no "),
+        ({"model": {"norm_placement": "pre"}}, "got no "),
         ({"model": {"n_layers": 2}, "init_only": "encoder.*"}, "got no encoder.1.attention"),
         ({"model": {"n_heads": 4}}, r"expected model.n_heads = 2, .*; got 4; try n_heads = 2, or train.init_only = "),
         ({"model": {"layer_norm_eps": 1e-5}}, "expected model.layer_norm_eps = 1e-06, .*; got 1e-05; try "),

@@ -26,7 +26,7 @@ MEANINGS = {
     "model.d_ff": "decoder_ffn_embed_dim ff_size transformer_ff transformer-dim-ffn intermediate_size dim_feedforward",
     "model.tying": "share_all_embeddings share_decoder_input_output_embed tied_embeddings tied_softmax "
                    "share_embeddings tied-embeddings-all tie_word_embeddings",
-    "model.norm": "encoder_normalize_before decoder_normalize_before layer_norm norm_first",
+    "model.norm_placement": "encoder_normalize_before decoder_normalize_before layer_norm norm_first",
     "model.positions": "encoder_learned_pos position_encoding",
     "model.max_positions": "max_source_positions max_position_embeddings n_positions",
     "model.activation": "activation_fn pos_ffn_activation_fn hidden_act",
@@ -196,7 +196,7 @@ def test_a_repeated_option_is_an_error_unless_it_has_several_values(command, opt
 VALUES = {
     "model.tying": {"true": "all", "false": "none", "shared": "all", "nonne": "none", "some": None},
     "data.vocabularies": {"joint": "shared", "separated": "separate", "true": "shared", "both": None},
-    "model.norm": {"prenorm": "pre", "pre-norm": "pre", "past": "post", "true": None},
+    "model.norm_placement": {"prenorm": "pre", "pre-norm": "pre", "past": "post", "true": None},
     "model.activation": {"swish": "silu", "prelu": None, "selu": None, "mish": None, "GELU": "gelu"},
     "train.best_metric": {"perplexity": "loss", "ppl": "loss", "chrF": "chrf", "wer": None},
     "train.schedule": {"polynomial": "linear", "inverse-sqrt": "inverse_sqrt", "none": "constant", "step": None},

@@ -241,7 +241,7 @@ def test_ten_sentences_are_memorized(kind):
         labels = rng.integers(4, 8, (10, 1))
         options = options | {"pooler": True}
     config = TransformerConfig(
-        20 if kind == "masked" else 8, d_model=16, d_ff=32, n_heads=2, n_layers=1, dropout=0.0, norm="pre",
+        20 if kind == "masked" else 8, d_model=16, d_ff=32, n_heads=2, n_layers=1, dropout=0.0, norm_placement="pre",
         architecture="encoder", **options,
     )  # fmt: skip
     model = config.build(seed=1)

@@ -126,7 +126,14 @@ def config(folder, **changes):
     return RunConfig.from_dict(
         {
             "model": {
-                **{"architecture": "decoder", "d_model": 16, "d_ff": 32, "n_heads": 2, "n_layers": 1, "norm": "pre"},
+                **{
+                    "architecture": "decoder",
+                    "d_model": 16,
+                    "d_ff": 32,
+                    "n_heads": 2,
+                    "n_layers": 1,
+                    "norm_placement": "pre",
+                },
                 **{"positions": "rotary", "activation": "swiglu", "norm_type": "rms_norm", "dropout": 0.1},
             },
             "data": {

@@ -99,10 +99,10 @@ def test_version_1_is_post_norm_with_dropout_on_sublayer_outputs_only():
     """Version 1 is the first public commit; pre-norm, other dropout and a higher rate belong to version 2."""
     model = shaped(f"model.variant={V1}").config
     t = config_of(f"model.variant={V1}").train
-    assert (model.norm, model.attention_dropout, model.activation_dropout) == ("post", 0, 0)
+    assert (model.norm_placement, model.attention_dropout, model.activation_dropout) == ("post", 0, 0)
     assert (t.warmup_steps, t.lr_scale, model.layer_norm_eps) == (4000, 1.0, 1e-6)
     later = {name: value for _, name, value in DIFFERENCES if name not in {n for _, n, _ in differences(V1)}}
-    assert later == {"norm": "pre", "attention_dropout": 0.1, "activation_dropout": 0.1, "warmup_steps": 8000,
+    assert later == {"norm_placement": "pre", "attention_dropout": 0.1, "activation_dropout": 0.1, "warmup_steps": 8000,
                      "lr_scale": 2.0}  # fmt: skip
 
 
@@ -110,11 +110,11 @@ def test_the_former_variant_keeps_its_six_details_and_rates():
     """Runs of earlier versions of this project use this variant."""
     model = shaped("model.variant=tensor2tensor").config
     t = config_of("model.variant=tensor2tensor").train
-    assert (model.norm, model.positions, model.position_rates) == ("pre", "sinusoidal_halves", "paper")
+    assert (model.norm_placement, model.positions, model.position_rates) == ("pre", "sinusoidal_halves", "paper")
     assert (model.attention_dropout, model.activation_dropout) == (0.1, 0.1)
     assert (t.smoothing_classes, t.adam_eps_before_correction) == ("others", True)
     assert (t.warmup_steps, t.lr_scale) == (4000, 1.0)
-    assert (model.attention_bias, model.initialization, model.target_space) == (False, "xavier", False)
+    assert (model.attention_bias, model.matrix_init, model.target_space) == (False, "xavier", False)
 
 
 @pytest.mark.parametrize(("table", "name", "value"), DIFFERENCES)

@@ -234,7 +234,9 @@ def test_an_inspection_has_the_engines_numbers(loaded):
 @given(seed=st.integers(0, 1000), norm=st.sampled_from(["pre", "post"]))
 @settings(max_examples=10)
 def test_an_ablated_head_contributes_nothing_and_is_restored(seed, norm):
-    model = Transformer(TransformerConfig(20, d_model=12, d_ff=16, n_heads=3, n_layers=2, norm=norm), seed).eval()
+    model = Transformer(
+        TransformerConfig(20, d_model=12, d_ff=16, n_heads=3, n_layers=2, norm_placement=norm), seed
+    ).eval()
     src, tgt = np.array([[5, 6, 7, 2]]), np.array([[1, 8, 9]])
     before = model(src, tgt).data.copy()
     head = all_heads(model)[seed % 18]

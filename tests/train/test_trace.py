@@ -17,12 +17,12 @@ from train.viewer.trace import OUTPUT, Trace, blocks, norm, on_host
 
 PAIR = [[5, 6, 7, 2], [1, 8, 9, 5, 2]]
 MODELS = {
-    "post-norm": {"norm": "post"},
-    "pre-norm, rotary": {"norm": "pre", "positions": "rotary"},
+    "post-norm": {"norm_placement": "post"},
+    "pre-norm, rotary": {"norm_placement": "pre", "positions": "rotary"},
     "learned positions, own projection": {"positions": "learned", "tying": "none", "max_positions": 32},
     "gelu, tensor2tensor layout": {"activation": "gelu", "positions": "sinusoidal_halves", "target_space": True},
-    "language model": {"architecture": "decoder", "norm": "pre", "positions": "rotary", "activation": "gelu"},
-    "language model, post-norm": {"architecture": "decoder", "norm": "post"},
+    "language model": {"architecture": "decoder", "norm_placement": "pre", "positions": "rotary", "activation": "gelu"},
+    "language model, post-norm": {"architecture": "decoder", "norm_placement": "post"},
 }
 
 
@@ -157,9 +157,11 @@ OPTIONS = [
     {"architecture": architecture, **options}
     for architecture in ("encoder_decoder", "decoder")
     for options in (
-        {}, {"norm": "pre"}, {"norm": "sandwich", "attention_window": 2}, {"norm": "deepnorm", "n_kv_heads": 2},
+        {}, {"norm_placement": "pre"}, {"norm_placement": "sandwich", "attention_window": 2},
+        {"norm_placement": "deepnorm", "n_kv_heads": 2},
         {"attention_window": 3, "positions": "rotary"}, {"n_kv_heads": 1, "positions": "alibi"}, {"qk_norm": True},
-        {"decoder_start": "zeros", "target_space": True}, {"norm": "pre", "attention_window": 1, "n_heads": 2},
+        {"decoder_start": "zeros", "target_space": True},
+        {"norm_placement": "pre", "attention_window": 1, "n_heads": 2},
         {"decoder_start": "pad", "positions": "learned", "norm_type": "rms_norm", "scale_embedding": False},
         {"decoder_start": "zeros", "positions": "learned", "target_space": True, "n_kv_heads": 2},
     )

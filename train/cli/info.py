@@ -157,7 +157,7 @@ def describe(
     paper_cost = f"   (the paper: {float(tested[f'{pairs[0]} FLOPs']):.1e})" if pairs else ""
     yield f"model        {preset}{' with changes' if is_changed else ''}: {sizes}"
     has_attention = c.architecture in ("encoder_decoder", "decoder", "encoder")
-    details = f", norm {c.norm}, positions {c.positions}" if has_attention else ""
+    details = f", norm {c.norm_placement}, positions {c.positions}" if has_attention else ""
     yield f"architecture {c.architecture}{details}, for the task {task.name}"
     yield f"vocabulary   {describe_vocabulary(model_config, sides)}"
     yield f"parameters   {n:,}{frozen}{paper_size}"

@@ -35,8 +35,8 @@ PEAK_RATE = 2e-3
 MASTERED = 90.0  # a length is mastered if at least this percentage of the outputs is exact
 PAD, BOS, EOS, FIRST = 0, 1, 2, 3
 LETTERS = 26
-MODEL: dict[str, Any] = {"d_model": 64, "d_ff": 256, "n_heads": 4, "n_layers": 2, "dropout": 0.0, "norm": "pre"}
-MODEL |= {"vocab_size": FIRST + 40, "max_positions": 2 * max(LENGTHS) + 2}
+MODEL: dict[str, Any] = {"d_model": 64, "d_ff": 256, "n_heads": 4, "n_layers": 2, "dropout": 0.0}
+MODEL |= {"norm_placement": "pre", "vocab_size": FIRST + 40, "max_positions": 2 * max(LENGTHS) + 2}
 
 # In the task number-words, ten digits and a comma have the first ids, and 28 words the next ones.
 COMMA, WORDS = FIRST + 10, FIRST + 11

@@ -98,7 +98,7 @@ def read_bert(
     keys: dict[str, Any] = {ours: value(theirs) for ours, theirs in SIZES.items()}
     keys |= {ours: value(theirs, float, default) for ours, (theirs, default) in FLOAT_KEYS.items()}
     keys |= {
-        "architecture": "encoder", "norm": "post", "positions": "learned", "attention_bias": True,
+        "architecture": "encoder", "norm_placement": "post", "positions": "learned", "attention_bias": True,
         "scale_embedding": False, "embedding_norm": True, "token_types": value("type_vocab_size", int, 2),
         "activation": read_activation(config, str(path), "gelu", "hidden_act"), "pooler": POOLER in weights,
         "output_bias": has_head, "output_transform": has_head, "tying": "output" if is_tied else "none",

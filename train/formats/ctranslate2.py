@@ -33,7 +33,7 @@ def write_ctranslate2(model: Any, tokenizer: Any, config: RunConfig, folder: Pat
         check_range(converted.tensors, dtype)
     activation = getattr(common_spec.Activation, ACTIVATIONS[c.activation])
     spec = TransformerSpec.from_config(
-        (c.n_layers, c.n_layers), c.n_heads, pre_norm=c.norm == "pre", activation=activation
+        (c.n_layers, c.n_layers), c.n_heads, pre_norm=c.norm_placement == "pre", activation=activation
     )
     set_weights(spec, converted, c)
     # Padding is left out, because CTranslate2 neither reads nor predicts it.
@@ -85,7 +85,7 @@ def set_weights(spec: Any, converted: MarianModel, c: TransformerConfig) -> None
         if side == "decoder":  # CTranslate2 replaces the embedding of <pad>, the first input, by zeros
             table[0] += embeddings[side][converted.pad_id] * np.float32(layers.scale_embeddings)
         layers.position_encodings.encodings = table
-        if c.norm == "pre":
+        if c.norm_placement == "pre":
             norm(layers.layer_norm, f"model.{side}.layer_norm")
         for i, layer in enumerate(layers.layer):
             name = f"model.{side}.layers.{i}"

@@ -87,7 +87,7 @@ def read_gpt2(
     keys["d_ff"] = 4 * keys["d_model"] if config.get("n_inner") is None else value("n_inner")
     keys |= {ours: value(theirs, float, default) for ours, (theirs, default) in FLOAT_KEYS.items()}
     keys |= {
-        "architecture": "decoder", "norm": "pre", "positions": "learned", "attention_bias": True,
+        "architecture": "decoder", "norm_placement": "pre", "positions": "learned", "attention_bias": True,
         "scale_embedding": False, "activation": read_activation(config, str(path), "gelu_new"),
         "tying": "all" if value("tie_word_embeddings", bool, True) else "none",
     }  # fmt: skip
@@ -168,7 +168,7 @@ def check_model(c: TransformerConfig) -> None:
     """Raise UserError, naming the key, for a model that GPT-2's architecture cannot represent."""
     allowed: dict[str, tuple[Any, ...]] = {
         "architecture": ("decoder",),
-        "norm": ("pre",),
+        "norm_placement": ("pre",),
         "activation": tuple(OUR_ACTIVATIONS),
         "positions": ("sinusoidal", "sinusoidal_halves", "learned"),
         "n_kv_heads": (None, c.n_heads),

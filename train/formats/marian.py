@@ -54,7 +54,7 @@ def layer_parameters(c: TransformerConfig) -> Iterator[ParameterMapping]:
             yield from linear(f"{ours}.feed_forward.inner", f"{theirs}.fc1")
             yield from linear(f"{ours}.feed_forward.outer", f"{theirs}.fc2")
             yield from norm(f"{ours}.feed_forward_residual.norm", f"{theirs}.final_layer_norm")
-        if c.norm == "pre":  # this norm exists in CTranslate2 but not in transformers
+        if c.norm_placement == "pre":  # this norm exists in CTranslate2 but not in transformers
             yield from norm(f"{side}_norm", f"model.{side}.layer_norm")
 
 
@@ -98,7 +98,7 @@ def read_config(c: Mapping[str, Any], name: str) -> dict[str, Any]:
         "n_layers": value("encoder_layers"), "dropout": value("dropout", float, 0.1),
         "attention_dropout": value("attention_dropout", float, 0.0),
         "activation_dropout": value("activation_dropout", float, 0.0),
-        "norm": "post", "layer_norm_eps": EPSILON, "attention_bias": True, "output_bias": True,
+        "norm_placement": "post", "layer_norm_eps": EPSILON, "attention_bias": True, "output_bias": True,
         "activation": read_activation(c, name), "scale_embedding": value("scale_embedding", bool, False),
         "positions": "sinusoidal_halves", "position_rates": "paper",
         "tying": ("all" if is_shared else "output") if is_tied else "none",

@@ -54,14 +54,14 @@ class MarianModel(NamedTuple):
 def check_model(c: TransformerConfig, target: str, norms: tuple[str, ...] = ("post",)) -> None:
     """Raise UserError, naming the key, for a model that Marian's architecture cannot represent."""
     allowed: dict[str, tuple[Any, ...]] = {
-        "norm": norms,
+        "norm_placement": norms,
         "activation": tuple(dict.fromkeys(ACTIVATIONS.values())),
         "positions": ("sinusoidal", "sinusoidal_halves", "learned"),
         "output_bias": (False, True),
         "n_kv_heads": (None, c.n_heads),
         **dict.fromkeys(("d_k", "d_v"), (None, c.d_model // c.n_heads)),
     }
-    lacks_only_pre = not any(unsupported_fields(c, {**allowed, "norm": ("pre",)}))
+    lacks_only_pre = not any(unsupported_fields(c, {**allowed, "norm_placement": ("pre",)}))
     attempt = "--to ctranslate2, or --to safetensors" if lacks_only_pre else "--to safetensors"
     check_supported(c, f"--to {target}", allowed, attempt)
 

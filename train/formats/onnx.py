@@ -100,7 +100,7 @@ class Graph:
 
     def residual(self, x: str, f: Any, norm: str) -> str:
         """Add a residual connection around the sub-layer f, with the norm after the sum or before f."""
-        if self.c.norm == "pre":
+        if self.c.norm_placement == "pre":
             return self.add("Add", x, f(self.norm(x, norm)))
         return self.norm(self.add("Add", x, f(x)), norm)
 
@@ -141,7 +141,7 @@ class Graph:
                 lambda y, name=name: self.linear(self.activation(self.linear(y, f"{name}.fc1")), f"{name}.fc2"),
                 f"{name}.final_layer_norm",
             )
-        return self.norm(x, f"model.{self.side}.layer_norm") if self.c.norm == "pre" else x
+        return self.norm(x, f"model.{self.side}.layer_norm") if self.c.norm_placement == "pre" else x
 
     def model(self, inputs: dict[str, Sequence[Any]], output: str, result: str, shape: Sequence[Any]) -> Any:
         """Return the finished model.

@@ -1,5 +1,6 @@
-"""Compute the gradients of micro-batches with CUDA graphs (`train.graphs`). This is faster for small batches, for which
-the GPU would otherwise wait for the host.
+"""Compute the gradients of micro-batches with CUDA graphs (`train.cuda_graphs`).
+
+This is faster for small batches, for which the GPU would otherwise wait for the host.
 
 The forward and backward passes of a base model consist of about 420 kernels and matmuls, which Python launches in 10 to
 35 ms, depending on the processor; a graph is a single launch. Each graph serves one batch shape. There are few shapes,
@@ -77,7 +78,7 @@ class Graphs:
             reason = " ".join(str(error).split())
             self.can_capture = False
             self.warn(
-                f"train.graphs: expected kernels that a CUDA graph can capture; got '{reason}'; "
+                f"train.cuda_graphs: expected kernels that a CUDA graph can capture; got '{reason}'; "
                 "continuing without new graphs"
             )
             return None

@@ -25,7 +25,7 @@ from train.tasks.protocols import TextTokenizer
 MAX_LISTED = 3  # maximum number of parameters in a message
 # These keys of [model] change what a model computes but not the shapes of its weights.
 COMPUTATION_KEYS = (
-    "n_heads", "norm", "positions", "position_distance", "activation", "norm_type",
+    "n_heads", "norm_placement", "positions", "position_distance", "activation", "norm_type",
     "layer_norm_eps", "decoder_start", "experts_per_token", "scale_embedding",
 )  # fmt: skip
 

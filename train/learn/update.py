@@ -72,7 +72,8 @@ class Update:
         )
         self.average = MovingAverage(self.flat, self.gradients, settings.ema_decay) if settings.ema_decay else None
         self.scale = LossScale(dynamic=precision.needs_loss_scaling)
-        self.graphs = Graphs(model, settings, report.write_line) if settings.graphs and npx.device() == "cuda" else None
+        has_graphs = settings.cuda_graphs and npx.device() == "cuda"
+        self.graphs = Graphs(model, settings, report.write_line) if has_graphs else None
         self.dropout_calls: int | None = None  # the number of random keys that each micro-batch uses
         self.losses: list[float] = []  # losses of all micro-batches of the last gradient, on all ranks
 

@@ -17,6 +17,7 @@ FORMER_KEYS = {f"model.{former}": f"model.{name}" for former, name in FORMER_NAM
     "train.smoothing_over": "train.smoothing_classes",
     "train.adam_eps_inside": "train.adam_eps_before_correction",
     "train.recompute": "train.gradient_checkpointing",
+    "train.graphs": "train.cuda_graphs",
     "train.validate_bleu": "train.validate_score",
 }
 
@@ -38,8 +39,8 @@ OTHER_NAMES = {
     "model.activation_dropout": "relu_dropout ffn_dropout dropout_ffn",
     "model.stochastic_depth": "drop_path drop_path_rate",
     "model.activation": "activation_fn activation_function hidden_act pos_ffn_activation_fn ffn_activation",
-    "model.norm": "normalize_before norm_first layer_norm pre_norm prenorm norm_position transformer_preprocess "
-                  "transformer_postprocess",
+    "model.norm_placement": "normalize_before norm_first layer_norm pre_norm prenorm norm_position "
+                            "transformer_preprocess transformer_postprocess",
     "model.norm_type": "layer_normalization normalisation",
     "model.layer_norm_eps": "layer_norm_epsilon rms_norm_eps norm_eps layernorm_eps",
     "model.positions": "learned_pos position_encoding position_encoding_type positional_encoding "
@@ -53,7 +54,7 @@ OTHER_NAMES = {
     "model.scale_embedding": "scale no_scale_embedding",
     "model.attention_bias": "add_qkvbias qkv_bias",
     "model.attention_window": "sliding_window",
-    "model.initialization": "initializer param_init param_init_method param_init_glorot",
+    "model.matrix_init": "initializer param_init param_init_method param_init_glorot",
     "model.embedding_init": "embed_initializer",
     "model.decoder_start": "decoder_start_token decoder_start_token_id",
     "model.cell": "rnn_type",

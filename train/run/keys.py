@@ -27,7 +27,7 @@ VERSION_1: dict[str, dict[str, Any]] = {
         "positions": "sinusoidal_halves",
         "position_rates": "tensor2tensor",
         "attention_bias": True,
-        "initialization": "uniform_unit_scaling",
+        "matrix_init": "uniform_unit_scaling",
         "target_space": True,
         "decoder_start": "zeros",
     },
@@ -36,7 +36,7 @@ VERSION_1: dict[str, dict[str, Any]] = {
 }
 # Version 2 is transformer_base_v2, the default from 6 October 2017 (commit d5bdfcc8).
 VERSION_2_CHANGES: dict[str, dict[str, Any]] = {
-    "model": {"norm": "pre", "attention_dropout": 0.1, "activation_dropout": 0.1},
+    "model": {"norm_placement": "pre", "attention_dropout": 0.1, "activation_dropout": 0.1},
     "train": {"warmup_steps": 8000, "lr_scale": 2.0},
 }
 VARIANTS: dict[str, dict[str, dict[str, Any]]] = {
@@ -46,7 +46,7 @@ VARIANTS: dict[str, dict[str, dict[str, Any]]] = {
     # A mixture of both versions, with the paper's position rates, for runs of earlier versions of this program.
     "tensor2tensor": {
         "model": {
-            "norm": "pre",
+            "norm_placement": "pre",
             "positions": "sinusoidal_halves",
             "position_rates": "paper",
             "attention_dropout": 0.1,
@@ -239,7 +239,7 @@ class TrainSection:
         " or fp16 (with loss scaling); float64 is for checks.",
         choices=PRECISIONS,
     )
-    graphs: bool = key(
+    cuda_graphs: bool = key(
         False,
         "On a GPU, launch all kernels of a micro-batch at once, as a CUDA graph. Small batches are up to four times as"
         " fast.",

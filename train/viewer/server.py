@@ -162,7 +162,7 @@ class Page:
             size = (c.src_vocab_size or 0) if self.model.data_kind == "labels" else c.vocab_size
             answer["model"] = {
                 "task": task, "layers": c.n_layers, "heads": c.n_heads, "d_model": c.d_model, "d_ff": c.d_ff,
-                "d_k": c.d_k or c.d_model // c.n_heads, "vocabulary": size, "norm": c.norm,
+                "d_k": c.d_k or c.d_model // c.n_heads, "vocabulary": size, "norm": c.norm_placement,
                 "parameters": self.model.n_parameters(), "blocks": self.blocks, "examples": self.examples,
                 "beam": min(search.beam, MAX_BEAM), "most_beam": MAX_BEAM, "alpha": search.alpha,
                 "notation": notation(task, self.tokenizer.src_vocab_size is None, size),

@@ -145,7 +145,7 @@ def test_the_stopping_rule_of_the_search_is_exported_and_imported(tmp_path, rule
 
 
 def test_safetensors_hold_our_parameters(tmp_path):
-    run = make_run(tmp_path / "run", norm="pre", positions="rotary")
+    run = make_run(tmp_path / "run", norm_placement="pre", positions="rotary")
     assert run_export(run, "safetensors", tmp_path / "out", "--dtype", "float16") == 0
     weights = load_file(tmp_path / "out/model.safetensors")
     parameters = load_model(run)[0].state_dict()
@@ -159,17 +159,17 @@ def test_safetensors_hold_our_parameters(tmp_path):
     "options, target, more, message",
     [
         (
-            {"norm": "pre"},
+            {"norm_placement": "pre"},
             "huggingface",
             [],
-            "expected model.norm = post, because --to huggingface supports nothing else; got pre",
+            "expected model.norm_placement = post, because --to huggingface supports nothing else; got pre",
         ),
         ({"positions": "rotary"}, "huggingface", [], "model.positions = sinusoidal or sinusoidal_halves or learned"),
         ({"activation": "swiglu"}, "huggingface", [], "model.activation = "),
         ({"d_k": 3}, "huggingface", [], "model.d_k unset or 4"),
-        ({"norm": "sandwich"}, "huggingface", [], "got sandwich; try --to safetensors"),
+        ({"norm_placement": "sandwich"}, "huggingface", [], "got sandwich; try --to safetensors"),
         ({"attention_window": 3}, "huggingface", [], "model.attention_window unset, because"),
-        ({"attention_window": 3, "norm": "pre"}, "huggingface", [], "got pre; try --to safetensors"),
+        ({"attention_window": 3, "norm_placement": "pre"}, "huggingface", [], "got pre; try --to safetensors"),
         ({"layer_norm_eps": 1e-3}, "huggingface", [], "model.layer_norm_eps of at most 2e-05"),
         ({"architecture": "decoder"}, "huggingface", [], "model.architecture = encoder_decoder"),
         (
@@ -191,7 +191,7 @@ def test_what_a_format_lacks_gives_one_line_and_leaves_nothing(tmp_path, capsys,
 
 @pytest.mark.parametrize("check", [partial(check_model, target="onnx"), gpt2.check_model])
 def test_a_new_option_of_models_is_an_error_until_a_format_has_it(check):
-    options = {"norm": "pre", "architecture": "decoder"} if check is gpt2.check_model else {}
+    options = {"norm_placement": "pre", "architecture": "decoder"} if check is gpt2.check_model else {}
     check(small(**options))
     newer = make_dataclass("Newer", [("sparse", bool, False)], bases=(TransformerConfig,), frozen=True)
     with pytest.raises(UserError, match="expected model.sparse = False, because .* nothing else; got True"):

@@ -21,7 +21,13 @@ from train.run.folder import RunFolder
 from train.text.plain import PlainTokenizer
 
 SHAKESPEARE = Path(__file__).parents[3] / "configs/tinyshakespeare.toml"
-GPT2 = {"norm": "pre", "positions": "learned", "scale_embedding": False, "attention_bias": True, "activation": "gelu"}
+GPT2 = {
+    "norm_placement": "pre",
+    "positions": "learned",
+    "scale_embedding": False,
+    "attention_bias": True,
+    "activation": "gelu",
+}
 
 
 def make_run(tmp_path, **options):
@@ -149,7 +155,9 @@ def test_settings_without_a_counterpart_are_reported_and_forbidden_tokens_import
 
 
 @pytest.mark.parametrize(
-    "options", [{"norm": "post"}, {"positions": "rotary"}, {"output_bias": True}, {"attention_window": 3}], ids=str
+    "options",
+    [{"norm_placement": "post"}, {"positions": "rotary"}, {"output_bias": True}, {"attention_window": 3}],
+    ids=str,
 )
 def test_what_gpt2_lacks_gives_a_one_line_error(tmp_path, capsys, options):
     run = make_run(tmp_path, **options)

@@ -86,7 +86,7 @@ def test_norms_before_the_sublayers_end_with_two_norms(tmp_path):
     np.savez(folder / "model.npz", **arrays)
     assert run_import(folder, tmp_path) == 0
     model, *_ = load_model(tmp_path / "run")
-    assert (model.decoder_norm.gamma.data == 3).all() and model.config.norm == "pre"
+    assert (model.decoder_norm.gamma.data == 3).all() and model.config.norm_placement == "pre"
 
 
 def test_the_shorter_of_two_vocabularies_is_filled(tmp_path):

@@ -42,7 +42,10 @@ def folder(tmp_path_factory):
 
 def config(folder, model=(), data=(), **changes):
     return RunConfig.from_dict({
-        "model": {"d_model": 16, "d_ff": 32, "n_heads": 2, "n_layers": 1, "dropout": 0.0, "norm": "pre", **dict(model)},
+        "model": {
+            "d_model": 16, "d_ff": 32, "n_heads": 2, "n_layers": 1, "dropout": 0.0, "norm_placement": "pre",
+            **dict(model),
+        },
         "data": {
             "task": "parsing", "train_trees": str(folder / "train.mrg"), "valid_trees": str(folder / "valid.mrg"),
             "tokenizer": "affixes", "vocab_size": 200, "max_length": 60, **dict(data),

@@ -35,7 +35,7 @@ def pages(tmp_path_factory):
     file.write_text("\n".join(words), encoding="utf-8")
     tags = make_label_tokenizer("labels", ["DT", "NN", "VB"])
     tokenizer = PairTokenizer(Tokenizer.train(file, vocab_size=300), tags)
-    sizes = {"n_layers": 2, "n_heads": 2, "d_model": 16, "d_ff": 32, "norm": "pre", "dropout": 0.1}
+    sizes = {"n_layers": 2, "n_heads": 2, "d_model": 16, "d_ff": 32, "norm_placement": "pre", "dropout": 0.1}
     options = {"classification": {"pooler": True, "token_types": 2, "positions": "learned"}, "tagging": {}}
     made = {}
     for task, more in options.items():

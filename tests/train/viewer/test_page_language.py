@@ -26,7 +26,7 @@ def reader(tmp_path_factory):
     file = tmp_path_factory.mktemp("text") / "train.txt"
     file.write_text(TEXT * 3, encoding="utf-8")
     tokenizer = PlainTokenizer.from_files([file], "characters", 64)
-    sizes = {"n_layers": 2, "n_heads": 2, "d_model": 16, "d_ff": 32, "norm": "pre", "positions": "rotary"}
+    sizes = {"n_layers": 2, "n_heads": 2, "d_model": 16, "d_ff": 32, "norm_placement": "pre", "positions": "rotary"}
     model = TransformerConfig(vocab_size=tokenizer.vocab_size, architecture="decoder", **sizes).build(seed=3).eval()
     for p in model.parameters():
         p.data *= 2  # distributions that are far from uniform
