@@ -1,6 +1,6 @@
 """Reverse-mode automatic differentiation over the arrays of `npx`.
 
-- `engine.py`: Tensor, the graph and `backward`. Start reading here.
+- `engine.py`: Tensor, the graph and `backward`. Start reading this package here.
 - `tensor.py`: operators and methods of a Tensor.
 - `operations.py`: arithmetic, shapes and reductions.
 - `neural.py`, `losses.py`: the fused operations of the Transformer, each next to an equivalent composition of small

@@ -15,11 +15,11 @@ def checked_values(data: Any) -> Any:
 
 
 def reject_operands(name: str, dtypes: Collection[Any], hidden: list[Any]) -> NoReturn:
-    """Raise TypeError: `hidden` Tensors, in lists or options, would get no gradient, or floating dtypes are mixed."""
+    """Raise TypeError for mixed floating dtypes, or for `hidden` Tensors, which would get no gradient."""
     if hidden:
         raise TypeError(
-            f"{name}: expected each Tensor as a separate positional argument; got a Tensor in a list, a tuple or an "
-            "option; try one argument per Tensor, or x.data for an index"
+            f"{name}: expected each Tensor as a separate positional argument; got a Tensor in a list, a tuple or a "
+            "keyword argument; try one positional argument per Tensor, or x.data for an index"
         )
     raise TypeError(
         f"{name}: expected Tensors and arrays of the same floating dtype; "
@@ -46,7 +46,7 @@ def check_vjp_result(name: str, parents: tuple[Any, ...], gradients: Any) -> Non
         result = f"a tuple of length {len(gradients)}" if is_tuple else type(gradients).__name__
         advice = "" if is_tuple else "; try `return (gradient,)`, with a comma, for one argument"
         raise RuntimeError(
-            f"{name}: expected a vjp that returns a tuple of length {len(parents)} "
+            f"{name}: expected the vjp to return a tuple of length {len(parents)} "
             f"(a gradient or None for each argument); got {result}{advice}"
         )
 
@@ -54,8 +54,11 @@ def check_vjp_result(name: str, parents: tuple[Any, ...], gradients: Any) -> Non
 def check_gradient(name: str, like: Any, gradient: Any) -> None:
     """Raise RuntimeError unless the gradient of `like` has the shape and the dtype of `like`."""
     if not hasattr(gradient, "dtype") or gradient.shape != like.shape or gradient.dtype != like.dtype:
-        result = f"{gradient.shape} {gradient.dtype}" if hasattr(gradient, "dtype") else type(gradient).__name__
-        raise RuntimeError(f"{name}: expected a vjp that returns a gradient {like.shape} {like.dtype}; got {result}")
+        got = type(gradient).__name__
+        if hasattr(gradient, "dtype"):
+            got = f"shape {gradient.shape} and dtype {gradient.dtype}"
+        expected = f"the vjp to return a gradient of shape {like.shape} and dtype {like.dtype}"
+        raise RuntimeError(f"{name}: expected {expected}; got {got}")
 
 
 def reject_constant_result() -> NoReturn:

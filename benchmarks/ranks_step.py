@@ -94,7 +94,7 @@ def work(args: argparse.Namespace) -> dict[str, Any]:
         world.gather(None)  # a barrier
         start_time = time.perf_counter()
         waited = world.wait_seconds
-        update.gradient([batch], step + 1, share)
+        update.compute_gradient([batch], step + 1, share)
         update.apply(1e-6, 0.0)
         world.gather(None)  # a barrier
         if step > 1:

@@ -1,4 +1,4 @@
-"""The models of the paper by name, as differences from its base model."""
+"""The models of the paper and some small ones by name, as differences from the paper's base model."""
 
 from typing import Any
 

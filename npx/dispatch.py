@@ -40,8 +40,8 @@ from npx.registry import Registry
 from npx.scoped import Scoped
 from npx.settings import KERNEL_MODES, read_setting
 
-# Allowed error, relative to the largest magnitude in the array, or to 1 if that is larger. In float64, whose tolerance
-# is far above the rounding error, each row uses its own largest magnitude instead.
+# An element e may differ by TOLERANCE * (|e| + m), where m is the largest magnitude in the array, or 1 if that is
+# larger. In float64, whose tolerance is far above the rounding error, m is the largest magnitude in the row of e.
 TOLERANCE = {"float16": 2e-3, "bfloat16": 2e-2, "float32": 2e-5, "float64": 1e-11}
 
 Output = tuple[Array, Any]  # the result of a version with a gradient: y and the saved values

@@ -1,8 +1,8 @@
-"""Random numbers as pure functions of a key (seed, step, call); within `keyed`, `next_key` counts the calls.
+"""Random numbers as pure functions of (seed, step, call); within `keyed`, `next_key` counts the calls.
 
 The generator is Philox-4x64 (Salmon et al., "Parallel random numbers: as easy as 1, 2, 3", 2011), which maps a key and
-a counter of four words to random bits. The key is (seed, step). The counter's first (lowest) word is the position and
-its third word the call. The same numbers can therefore be regenerated at any time, in any order, by any number of
+a counter of four words to random bits. Philox's key is (seed, step). The counter's first (lowest) word is the position
+and its third word the call. The same numbers can therefore be regenerated at any time, in any order, by any number of
 threads and for part of an array. Resuming a run needs no saved generator state.
 
     with npx.keyed(seed=1, step=7):

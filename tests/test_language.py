@@ -9,7 +9,7 @@ import pytest
 from tests import ROOT
 
 SUFFIXES = (".py", ".md", ".js", ".html", ".cu", ".cuh", ".toml")
-# Each phrase has no legitimate use; the comment is what to write instead.
+# Phrases that the project does not use; the comment is what to write instead.
 PHRASES = (
     r"\bon (the|its|their) way back\b",  # in the backward pass
     r"\bform(s|ed)? (again|anew|once more)\b",  # recompute

@@ -111,7 +111,7 @@ def open_for_reading(
         if error.errno in (errno.EACCES, errno.EPERM, errno.EMFILE, errno.ENFILE):  # the file itself may be intact
             remedy = CANNOT_WRITE[error.errno][1]
         kind = ReadError if error.errno in UNREADABLE else UserError
-        return kind(f"{path}: expected a readable file, {expected}; got '{error.strerror}'; try {remedy}")
+        return kind(f"{path}: cannot be read ({error.strerror}); try {remedy}")
 
     descriptor = -1
     try:

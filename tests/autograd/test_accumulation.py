@@ -198,7 +198,7 @@ def test_an_accumulating_vjp_with_a_wrong_shape_raises():
     def faulty(x):
         return x * 1.0, adds_in_place(lambda g, accumulate_into: (g[:1].copy(),))
 
-    with pytest.raises(RuntimeError, match=r"faulty: expected a vjp that returns a gradient \(2,\)"):
+    with pytest.raises(RuntimeError, match=r"faulty: expected the vjp to return a gradient of shape \(2,\)"):
         faulty(Tensor(np.ones(2), requires_grad=True)).backward(np.ones(2))
 
 

@@ -43,7 +43,8 @@ def test_keyword_tensors_get_gradients():
 )
 def test_a_tensor_that_no_gradient_would_reach_raises(use):
     with pytest.raises(
-        TypeError, match="expected each Tensor as a separate positional argument; got a Tensor in .*; try one arg"
+        TypeError,
+        match="expected each Tensor as a separate positional argument; got a Tensor in .*; try one positional arg",
     ):
         use(leaf(2, 2))
 
@@ -123,7 +124,7 @@ def test_a_vjp_without_a_gradient_for_a_tensor_raises(vjp, result):
     def product(a, b):
         return a * b, vjp
 
-    with pytest.raises(RuntimeError, match=f"product: expected a vjp that returns .*{result}"):
+    with pytest.raises(RuntimeError, match=f"product: expected the vjp to return .*{result}"):
         product(leaf(2), leaf(2)).sum().backward()
 
 
@@ -140,7 +141,7 @@ def test_a_vjp_may_omit_trailing_arguments_without_gradient():
 def test_embedding_rejects_added_positions_that_require_gradients():
     table, added = leaf(5, 2), leaf(3, 2)
     with pytest.raises(
-        RuntimeError, match="embedding: expected a vjp that returns a tuple of length 4.*got a tuple of length 1"
+        RuntimeError, match="embedding: expected the vjp to return a tuple of length 4.*got a tuple of length 1"
     ):
         neural.embedding(table, np.array([1, 2, 3]), 1.0, added).sum().backward()
 

@@ -320,7 +320,9 @@ def test_a_vjp_of_wrong_shape_or_dtype_raises(vjp, inner):
         return x * 1.0, vjp
 
     a = leaf(1.0, 2.0)
-    with pytest.raises(RuntimeError, match=r"faulty: expected a vjp that returns a gradient \(2,\) float64; got"):
+    with pytest.raises(
+        RuntimeError, match=r"faulty: expected the vjp to return a gradient of shape \(2,\) and dtype float64; got"
+    ):
         faulty(a * 1.0 if inner else a).sum().backward()
 
 

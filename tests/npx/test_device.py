@@ -87,7 +87,7 @@ def test_a_step_on_the_device_equals_that_on_the_host_and_waits_once(settings):
     def updated():
         update = update_of(model(**settings), None, clip_norm=0.5)
         for step in (1, 2):
-            update.apply(0.01, update.gradient(micro, step)[1])
+            update.apply(0.01, update.compute_gradient(micro, step)[1])
         return update
 
     with kernels_by_reference():

@@ -59,7 +59,7 @@ def updated(
     if update.graphs:
         update.graphs.can_capture = graphs
     for step in range(0, len(micro), accumulate):
-        loss, norm = update.gradient(micro[step : step + accumulate], step + 1)
+        loss, norm = update.compute_gradient(micro[step : step + accumulate], step + 1)
         figures.append((loss, norm))
         update.apply(0.01, norm)
     return npx.to_host(update.flat.data), figures, journal.lines, update
@@ -199,7 +199,7 @@ def test_without_capture_it_computes_the_gradient_of_the_loss(precision):
             made = Transformer(TransformerConfig(**MODEL | {"dropout": 0.0}), seed=3)
             settings = config(Path(), batch_tokens=20, precision=precision, cuda_graphs=graphs).train
             update = Update(TASKS["translation"], made, settings, Journal())
-            loss, norm = update.gradient(batches(3), 1)
+            loss, norm = update.compute_gradient(batches(3), 1)
             results.append(np.array([*npx.to_host(update.flat.flatten_grad()), loss, norm]))
     np.testing.assert_allclose(*results, rtol=0, atol=1e-6 if precision == "float32" else 2e-2)
 

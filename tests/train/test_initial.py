@@ -116,7 +116,7 @@ def test_frozen_parameters_do_not_change_the_gradient_of_the_others():
         model = small_updates.model()
         freeze(model, patterns)
         update = small_updates.update_of(model, None)
-        update.gradient([small_updates.batch()], step=1)
+        update.compute_gradient([small_updates.batch()], step=1)
         grads.append({name: p.grad for name, p in model.named_parameters()})
     for name, g in grads[1].items():
         assert g is None if name.startswith(("encoder.", "embedding.")) else np.array_equal(g, grads[0][name]), name

@@ -91,7 +91,7 @@ def test_an_update_that_does_not_fit_is_repeated_with_halves(monkeypatch, where)
         update = update_of(network, journal)
         with monkeypatch.context() as patch:
             batch_sizes = limit_memory(patch, max_rows, where)
-            result = update.gradient(micro, 5)
+            result = update.compute_gradient(micro, 5)
         gradients.append((*result, update.flat.flatten_grad().copy()))
     assert batch_sizes == [7, 3, 4, 1, 1]
     assert gradients[0][:2] == pytest.approx(gradients[1][:2], rel=1e-12)
@@ -124,7 +124,7 @@ def test_a_single_pair_that_does_not_fit_is_not_retried(monkeypatch):
     update = update_of(model(), journal)
     one = Batches(Corpus.from_pairs([((4, 5), (6,))]), 100).batch(np.arange(1))
     with pytest.raises(UserError, match="1 pair of 3 . 2 tokens"):
-        update.gradient([one], 1)
+        update.compute_gradient([one], 1)
     assert batch_sizes == [1] and not journal.entries
 
 

@@ -299,7 +299,7 @@ def test_the_decoder_starts_with_a_zero_vector():
 
 def test_checkpoint_minutes_count_across_interruptions(text, tmp_path, monkeypatch):
     """With 20 seconds per update, every 3rd update is due, even if the run was stopped in between."""
-    update = Trainer._update
+    update = Trainer._run_update
 
     def slow(self):
         before = self.state.seconds
@@ -310,7 +310,7 @@ def test_checkpoint_minutes_count_across_interruptions(text, tmp_path, monkeypat
         return result
 
     interrupted = 0
-    monkeypatch.setattr(Trainer, "_update", slow)
+    monkeypatch.setattr(Trainer, "_run_update", slow)
     changes = {"checkpoint_minutes": 1.0, "checkpoint_every": 1, "keep_last": 50}
     run(text, tmp_path / "a", **changes)
     steps = [path.name for path in RunFolder(tmp_path / "a").step_paths()]

@@ -92,7 +92,7 @@ def test_hours_and_cost_of_a_training(capsys):
     [
         (
             ["bas", "--tokens-per-second", "1"],
-            "expected a run folder, CONFIG.toml or a preset; got bas, which does not exist; try base",
+            "expected a run folder, CONFIG.toml or a preset; got a path that does not exist; try base",
         ),
         (["base"], "measured on one GPU, is missing; try `npx-transformer info base --measure`\n"),
         (["base", "--gpus", "0,x", "--tokens-per-second", "1"], "--gpus: expected numbers from 1"),

@@ -277,7 +277,7 @@ def test_training_on_emulated_kernels(text, tmp_path, monkeypatch, precision):
         assert entry["loss"] == pytest.approx(expected["loss"], rel=1e-4 if precision == "float32" else 2e-2)
 
     waits = []
-    update = Trainer._update
+    update = Trainer._run_update
 
     def watched(self):
         CUPY.waits.clear()
@@ -285,7 +285,7 @@ def test_training_on_emulated_kernels(text, tmp_path, monkeypatch, precision):
         waits.append([*CUPY.waits])
         return done
 
-    monkeypatch.setattr(Trainer, "_update", watched)
+    monkeypatch.setattr(Trainer, "_run_update", watched)
     with device(cuda=True):
         run(text, tmp_path / "strict", precision=precision, **short)
     assert waits == [["get"]] * 2

@@ -70,7 +70,7 @@ def test_table_3_trains_scores_and_writes_rows(tmp_path, texts, capfd):
 def test_an_interrupted_table_continues_to_the_same_results(tmp_path, texts, monkeypatch):
     complete = run(tmp_path / "complete", texts)
     updates = []
-    update = Trainer._update
+    update = Trainer._run_update
 
     def stopped(self):
         updates.append(1)
@@ -78,7 +78,7 @@ def test_an_interrupted_table_continues_to_the_same_results(tmp_path, texts, mon
             raise Crash
         return update(self)
 
-    monkeypatch.setattr(Trainer, "_update", stopped)
+    monkeypatch.setattr(Trainer, "_run_update", stopped)
     monkeypatch.setattr(processes, "Exception", (), raising=False)  # simulate a kill: no exception handler runs
     with pytest.raises(Crash):
         run(tmp_path / "stopped", texts)

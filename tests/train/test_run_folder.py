@@ -265,7 +265,7 @@ def test_log_lines_are_buffered_while_the_disk_is_full(text, tmp_path, monkeypat
 
 def test_max_hours_stops_in_time_and_resume_is_exact(text, uninterrupted, tmp_path, monkeypatch):
     monotonic = time.monotonic
-    update = Trainer._update
+    update = Trainer._run_update
     spent = [0.0]
     monkeypatch.setattr(time, "monotonic", lambda: monotonic() + spent[0])
 
@@ -273,7 +273,7 @@ def test_max_hours_stops_in_time_and_resume_is_exact(text, uninterrupted, tmp_pa
         spent[0] += 1000.0
         return update(self)
 
-    monkeypatch.setattr(Trainer, "_update", slow)
+    monkeypatch.setattr(Trainer, "_run_update", slow)
     summary = train(config(text), tmp_path / "run", progress=False, max_hours=4900 / 3600)
     assert summary.stopped == "max_hours" and summary.step == 5 and summary.checkpoint.name == "step-5"
     log = (tmp_path / "run" / "log.txt").read_text(encoding="utf-8")

@@ -100,7 +100,7 @@ def test_recompute_can_be_toggled_between_resumes_without_changing_a_bit(text, t
 def test_ctrl_c_writes_a_checkpoint_and_resumes_to_the_same_bits(
     text, uninterrupted, tmp_path, monkeypatch, capfd, number, step
 ):
-    update = Trainer._update
+    update = Trainer._run_update
     before = signal.getsignal(number)
 
     def interrupted(self):
@@ -108,7 +108,7 @@ def test_ctrl_c_writes_a_checkpoint_and_resumes_to_the_same_bits(
             os.kill(os.getpid(), number)
         return update(self)
 
-    monkeypatch.setattr(Trainer, "_update", interrupted)
+    monkeypatch.setattr(Trainer, "_run_update", interrupted)
     with pytest.raises(KeyboardInterrupt):
         run(text, tmp_path / "run")
     monkeypatch.undo()
@@ -156,7 +156,7 @@ def test_a_second_ctrl_c_stops_at_once(text, tmp_path, monkeypatch, capfd):
         os.kill(os.getpid(), signal.SIGINT)
         raise AssertionError("training continued")
 
-    monkeypatch.setattr(Trainer, "_update", twice)
+    monkeypatch.setattr(Trainer, "_run_update", twice)
     with pytest.raises(KeyboardInterrupt):
         run(text, tmp_path / "run")
     assert not RunFolder(tmp_path / "run").step_paths()
@@ -193,7 +193,7 @@ def test_micro_batches_are_one_batch_of_their_union(text, cuts, smoothing, seed)
         model = Transformer(shape, seed=seed, dtype=np.float64)
         run_config = config(text, label_smoothing=smoothing, precision="float64")
         trainer = Trainer(model, run_config, None, {"train": corpus}, "nowhere", progress=False)
-        gradients.append((trainer.update.gradient(micro, step=1)[0], trainer.update.flat.flatten_grad().copy()))
+        gradients.append((trainer.update.compute_gradient(micro, step=1)[0], trainer.update.flat.flatten_grad().copy()))
     assert gradients[0][0] == pytest.approx(gradients[1][0], rel=1e-12)
     np.testing.assert_allclose(gradients[1][1], gradients[0][1], rtol=1e-9, atol=1e-14)
     assert np.abs(gradients[0][1]).max() > 1e-3
@@ -332,7 +332,7 @@ def test_metrics_and_log_record_the_run(text, uninterrupted):
 
 
 def test_the_logged_loss_is_the_mean_over_the_target_tokens_since_the_last_line(text, tmp_path, monkeypatch):
-    gradient = Update.gradient
+    gradient = Update.compute_gradient
     updates = []
 
     def watched(self, micro, step, share):
@@ -340,7 +340,7 @@ def test_the_logged_loss_is_the_mean_over_the_target_tokens_since_the_last_line(
         updates.append((result[0], sum(batch.n_target_tokens for batch in micro)))
         return result
 
-    monkeypatch.setattr(Update, "gradient", watched)
+    monkeypatch.setattr(Update, "compute_gradient", watched)
     run(text, tmp_path / "run")
     logged = [entry["loss"] for entry in metrics(tmp_path / "run") if entry["kind"] == "train"]
     expected = [

@@ -26,9 +26,24 @@ from train.text.lines import MAX_LINE_BYTES, count_lines
 
 # Maps each command, in the order of --help, to the file of this folder that registers it.
 COMMANDS = {
-    name: {"import": "import_model", "export": "export_model"}.get(name, name.replace("-", "_"))
-    for name in "demo data train translate parse generate classify embed score score-trees average import export info"
-    " draw serve plan reproduce".split()
+    "demo": "demo",
+    "data": "data",
+    "train": "train",
+    "translate": "translate",
+    "parse": "parse",
+    "generate": "generate",
+    "classify": "classify",
+    "embed": "embed",
+    "score": "score",
+    "score-trees": "score_trees",
+    "average": "average",
+    "import": "import_model",
+    "export": "export_model",
+    "info": "info",
+    "draw": "draw",
+    "serve": "serve",
+    "plan": "plan",
+    "reproduce": "reproduce",
 }
 COMMAND_SYNONYMS = {  # maps command names of other programs to the command that has the same purpose here
     **dict.fromkeys(("prepare", "preprocess", "download", "tokenize"), "data"),
@@ -101,8 +116,11 @@ class Application(Commands):
 
 
 def check_values(params: Sequence[Any], args: Sequence[str]) -> None:
-    """Raise UserError for an option with too few values, a repeated option that takes one value, or an unknown option
-    whose name is a configuration key or an option of other programs."""
+    """Raise UserError for a wrong use of options that click would accept or report unhelpfully.
+
+    These are an option with too few values, a repeated option that takes one value, and an unknown option whose name is
+    a configuration key or an option of other programs.
+    """
     if "--out=" in args or ("--out", "") in pairwise(args):  # an unset shell variable gives an empty path
         raise UserError("--out: expected a path; got an empty one; try --out . for the current folder")
     options = {name: p for p in params if p.param_type_name == "option" for name in p.opts}
@@ -117,7 +135,7 @@ def check_values(params: Sequence[Any], args: Sequence[str]) -> None:
             continue
         if option in given:  # click would ignore the first value
             join = ", or a file that joins both texts (`cat A B`)" if option.endswith(("-src", "-tgt")) else ""
-            raise UserError(f"{option}: expected the option once; got it twice; try only one value{join}")
+            raise UserError(f"{option}: given twice; try only one value{join}")
         if not (options[option].is_flag or options[option].multiple):
             given.add(option)
         path = value or next(iter(args[i + 1 : i + 2]), "")

@@ -37,7 +37,8 @@ ALLOCATION_FAILED = (
 OPTIONS_OF_FILES = (  # options to suggest, in this order, for files that were given without an option
     ("--train-src", "--train-tgt", "--valid-src", "--valid-tgt"), ("--ref", "--hyp"), ("--input",), ("--prompt",),
 )  # fmt: skip
-CLICK_ERROR: Any = typer.BadParameter.__mro__[2]  # click's ClickException, or its copy in newer versions of typer
+# click's exception, or its copy in newer versions of typer
+CLICK_ERROR: Any = next(c for c in typer.BadParameter.__mro__ if c.__name__ == "ClickException")
 
 
 def main(argv: Sequence[str] | None = None) -> int:

@@ -6,6 +6,7 @@ from pathlib import Path
 from typing import Any
 
 from train.errors import NoCheckpoint, UserError, quote
+from train.files import MISSING
 
 
 def load_models(runs: Sequence[Path], on_warning: Callable[[str], object]) -> tuple[Any, Any, Any, tuple[Any, ...]]:
@@ -66,9 +67,7 @@ def resolve_model(
     if what not in PRESETS and not run.path.is_file():
         similar = difflib.get_close_matches(what, PRESETS, n=1)
         attempt = similar[0] if similar else "a folder that `train` has written, CONFIG.toml or a preset such as base"
-        raise UserError(
-            f"{what}: expected a run folder, CONFIG.toml or a preset; got {what}, which does not exist; try {attempt}"
-        )
+        raise UserError(f"{what}: expected a run folder, CONFIG.toml or a preset; got {MISSING}; try {attempt}")
     changes = [*settings, *([f"data.vocab_size={vocab_size}"] if vocab_size else ())]
 
     def read(folder_keys: Mapping[str, Any]) -> Any:

@@ -102,8 +102,10 @@ def length(
     device: Device = "cpu",
     quiet: Quiet = False,
 ) -> None:
-    """Train on sequences of up to 20 tokens, test on up to 200 tokens, and write length.md, length.json and
-    length.png."""
+    """Train on sequences of up to 20 tokens and test on up to 200 tokens.
+
+    Writes length.md, length.json and length.png.
+    """
     from train.experiments.length import run_length
 
     use_device(device)

@@ -20,8 +20,10 @@ from train.tasks.task import option
 
 
 def with_task_options(command: Callable[..., None]) -> Callable[..., None]:
-    """Replace the **texts parameter of a command with an option for each [data] key of each task. These options follow
-    the first two parameters."""
+    """Replace the **texts parameter of a command with an option for each [data] key of each task.
+
+    These options follow the first two parameters.
+    """
     parameters = list(inspect.signature(command).parameters.values())
     by_name = {p.name: p for p in (*parameters[:2], *task_options(), *parameters[2:-1])}
     command.__signature__ = inspect.Signature(list(by_name.values()))  # type: ignore[attr-defined]
@@ -173,8 +175,10 @@ def check_sides(changed: Collection[str], task: Task[Any, Any, Any], data: Any) 
 
 
 def use_data_of_run(run: Any, config: Any, read: Callable[[Mapping[str, Any]], Any]) -> Any:
-    """Return the configuration for resuming a run. If `config` names no training text, it receives the run's texts,
-    tokenizer and related keys."""
+    """Return the configuration for resuming a run.
+
+    If `config` names no training text, it receives the run's texts, tokenizer and related keys.
+    """
     if any(getattr(config.data, name) for name in TASKS[config.data.task].files["train"]):
         return config
     data = run.load_config().data
@@ -273,7 +277,8 @@ def read_config(config: str | None, changes: list[str], out: Path, resume: bool,
                 changes = [tokenizer, *changes]
     if config is None and not resume:
         raise UserError(
-            "train: expected CONFIG.toml or a preset; got neither; try `npx-transformer train base --out RUN`"
+            "train: expected CONFIG.toml or a preset; got neither; try `npx-transformer train tiny --train-src F "
+            "--train-tgt F --out RUN`"
         )
     return RunFolder(out).load_config(changes) if config is None else load_config(config, changes, config_is_of_run)
 

@@ -32,7 +32,7 @@ def measure_speed(model_config: TransformerConfig, config: RunConfig, updates: i
     seconds = []
     for step in range(1, updates + 2):
         started = time.perf_counter()
-        update.gradient([batch], step)
+        update.compute_gradient([batch], step)
         update.apply(1e-6, 0.0)
         seconds.append(time.perf_counter() - started)
     return batch.n_tokens / min(seconds[1:])
@@ -50,7 +50,7 @@ def measure_activations(model_config: TransformerConfig, config: RunConfig) -> f
 
     def peak(batch: Batch) -> int:
         with observing(MemoryProfiler()) as memory:
-            update.gradient([batch], 1)
+            update.compute_gradient([batch], 1)
         return memory.peak.live
 
     measured = peak(batch)

@@ -27,8 +27,9 @@ MAX_SHAPES = 512  # maximum number of graphs; batches of other shapes run kernel
 
 
 class Graphs:
-    """Computes the losses of micro-batches, with CUDA graphs if possible, and accumulates their gradients in the
-    model's flat buffer.
+    """Computes the losses and gradients of micro-batches, with CUDA graphs if possible.
+
+    The gradients are accumulated in the model's flat buffer.
 
     Args:
         model: the model; its parameters are in a flat buffer.

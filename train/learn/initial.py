@@ -48,8 +48,7 @@ def select(key: str, patterns: str, names: Iterable[str]) -> list[str]:
 
 
 def patterns_of(names: Iterable[str]) -> set[str]:
-    """Return the patterns of the modules that contain parameters, such as encoder.0.*, of last names, such as *.bias,
-    and the names themselves."""
+    """Return the names of parameters, and the patterns of modules (encoder.0.*) and of last names (*.bias)."""
     modules = {f"{name[: dot.start()]}.*" for name in names for dot in re.finditer(r"\.", name)}
     return {*names, *modules, *(f"*.{name.rpartition('.')[2]}" for name in names)}
 

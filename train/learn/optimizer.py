@@ -35,11 +35,10 @@ class NoamSchedule:
     """
 
     def __init__(self, d_model: int, warmup_steps: int = 4000, lr_scale: float = 1.0) -> None:
-        if d_model < 1 or warmup_steps < 1:
-            raise ValueError(
-                f"NoamSchedule: expected d_model >= 1 and warmup_steps >= 1; got d_model={d_model}, "
-                f"warmup_steps={warmup_steps}; try warmup_steps=4000"
-            )
+        if d_model < 1:
+            raise ValueError(f"NoamSchedule: expected d_model >= 1; got {d_model}; try the model's d_model")
+        if warmup_steps < 1:
+            raise ValueError(f"NoamSchedule: expected warmup_steps >= 1; got {warmup_steps}; try 4000")
         if not (lr_scale > 0 and math.isfinite(lr_scale)):
             raise ValueError(f"NoamSchedule: expected a finite lr_scale > 0; got {lr_scale}; try 1.0")
         self.d_model, self.warmup_steps, self.lr_scale = d_model, warmup_steps, lr_scale
@@ -47,9 +46,7 @@ class NoamSchedule:
     def __call__(self, step: int) -> float:
         """Return the learning rate of update `step`. The first update is step 1. Raises ValueError for a lower step."""
         if step < 1:
-            raise ValueError(
-                f"NoamSchedule: expected a step >= 1 (the first update is step 1); got {step}; try step + 1"
-            )
+            raise ValueError(f"NoamSchedule: expected a step >= 1; got {step}; try counting updates from 1")
         return self.lr_scale * self.d_model**-0.5 * min(step**-0.5, step * self.warmup_steps**-1.5)
 
 
@@ -67,7 +64,8 @@ class Adam:
         beta2: decay of the mean of the squared gradients, in [0, 1). Default 0.98.
         eps: added to the denominator, above 0. Default 1e-9.
         weight_decay: the rate of weight decay, at least 0. Default 0, as in the paper.
-        eps_before_correction: whether to add eps to sqrt(v) before the bias correction, as TensorFlow and fairseq do.
+        eps_before_correction: whether to add eps to sqrt(v) before the bias correction, as TensorFlow and fairseq
+            do. Default False.
 
     Attributes:
         m, v: the moments (P,), in the dtype of the weights, on the device.

@@ -53,8 +53,11 @@ class Schedule:
         )
 
     def remedies(self, n_updates: int) -> str:
-        """Return what to try if the loss has diverged after `n_updates` updates: a quarter of the highest learning rate
-        so far, but at most the paper's peak. If no update was made, the learning rate cannot be the cause."""
+        """Return what to try if the loss has diverged after `n_updates` updates.
+
+        This is a quarter of the highest learning rate so far, but at most the paper's peak. If no update was made, the
+        learning rate cannot be the cause.
+        """
         if not n_updates:
             attempt = "the weights of another run" if self.has_init else "other keys in [model]"
             attempt = attempt if self.precision in ("float32", "float64") else f"train.precision=float32, or {attempt}"

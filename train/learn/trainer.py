@@ -30,7 +30,7 @@ from train.tasks import TASKS
 from train.tasks.protocols import Batch, Corpus, TextTokenizer, TrainableModel
 from train.text.batches import Position, Stream
 
-SLOWEST_UPDATES = 10  # time limit of an update: train.rank_timeout plus this many times the longest update so far
+UPDATE_TIMEOUT_FACTOR = 10  # time limit of an update: train.rank_timeout plus this many times the longest update so far
 
 
 class Trainer:
@@ -126,15 +126,15 @@ class Trainer:
             if self._end_reason():  # no later update will write a checkpoint that includes this validation
                 self.checkpoints.save(self.state, required=True)
         while not self._end_reason():
-            if self._update():
+            if self._run_update():
                 self._after_update()
             elif self.signals.stop_requested:
-                raise self._stopped()
-        return self._summary()
+                raise self._report_stop()
+        return self._finish()
 
     # ---- one update
 
-    def _update(self) -> bool:
+    def _run_update(self) -> bool:
         """Perform one update. Return False if a non-finite loss or gradient caused the update to be skipped."""
         self.sync.begin()
         state = self.state
@@ -145,9 +145,9 @@ class Trainer:
         state.logged_epoch = last_position[0] + 1
         state.epoch, state.index = self.stream.next_position(last_position)
         self.world.step = step
-        limit = self.config.train.rank_timeout + SLOWEST_UPDATES * self.longest_update
+        limit = self.config.train.rank_timeout + UPDATE_TIMEOUT_FACTOR * self.longest_update
         self.world.timeout = limit if self.longest_update else None
-        loss, norm = self.update.gradient(batches, step, share)
+        loss, norm = self.update.compute_gradient(batches, step, share)
         self.world.timeout = None
         is_finite = math.isfinite(loss) and math.isfinite(norm)
         if is_finite:
@@ -225,9 +225,9 @@ class Trainer:
         if self.checkpoints.is_scheduled(state) or is_last or retry:
             self.checkpoints.save(state, required=is_last)
         if signals.stop_requested:
-            raise self._stopped()
+            raise self._report_stop()
 
-    def _stopped(self) -> KeyboardInterrupt:
+    def _report_stop(self) -> KeyboardInterrupt:
         """Report that a signal has stopped the training, and return the exception to raise."""
         newest = self.checkpoints.newest
         saved = f"the newest checkpoint is {newest}" if newest else "there is no checkpoint"
@@ -244,11 +244,11 @@ class Trainer:
 
         A validation that a signal interrupts is repeated on resuming.
         """
-        if result := self._measure():
+        if result := self._run_validation():
             self.report.log_validation(self.state, result, self.task.scores)
-            self._select(result)
+            self._record_validation(result)
 
-    def _select(self, result: Mapping[str, float]) -> None:
+    def _record_validation(self, result: Mapping[str, float]) -> None:
         """Record a validation for early stopping, and save the weights if it is one of the best."""
         state, settings, folder = self.state, self.config.train, self.checkpoints.folder
         metric = settings.best_metric or self.task.selection_metric
@@ -265,7 +265,7 @@ class Trainer:
             targets = {folder.best: is_best, folder.best_path(state.step): is_ranked}
             self.checkpoints.save_best(state, *(path for path, is_wanted in targets.items() if is_wanted))
 
-    def _measure(self) -> dict[str, float] | None:
+    def _run_validation(self) -> dict[str, float] | None:
         """Return the result of a validation, or None after a signal. Raises UserError for a non-finite loss."""
         assert self.validation is not None
         with self.update.averaged_weights():
@@ -304,23 +304,23 @@ class Trainer:
             self.report.write_line(warning)
 
     def _end_reason(self) -> str:
-        """Return why training stops: "max_steps", "patience", "max_hours", or "" if it does not."""
+        """Return "max_steps", "patience", "max_hours", or "" to continue. Collective: all ranks call it together."""
         reason = self.checkpoints.final_reason(self.state)
         if reason or self.deadline is None:
             return reason
         is_late = any(self.world.gather(time.monotonic() + self.longest_update > self.deadline))
         return "max_hours" if is_late else ""
 
-    def _summary(self) -> Summary:
+    def _finish(self) -> Summary:
         """Validate the last step if it has not been validated, report the end of the run, and return its summary."""
         state = self.state
         result: dict[str, float] = {}
         reason = self._end_reason()
         if self.validation is not None and reason != "max_hours":
             previous = self.validation.last_result if state.valid_step == state.step else None
-            result = previous or self._measure() or {}
+            result = previous or self._run_validation() or {}
             if not result:
-                raise self._stopped()
+                raise self._report_stop()
             if state.valid_step < state.step:
                 self.report.log_validation(state, result, self.task.scores)
                 self._report_unsaved_best(result)

@@ -241,8 +241,11 @@ def report_progress(work: Work, start: Callable[[], object], n_done: int) -> Non
 def check_shared_arrays(
     run: RunFolder, part: str, config: RunConfig, tokenizer: TextTokenizer, paths: Iterable[str]
 ) -> None:
-    """Raise UserError if a shared folder has other files, or token arrays made with another tokenizer, text or maximum
-    length. They are not replaced, because other runs may need them."""
+    """Raise UserError if a shared folder has other files, or token arrays that differ from those of this run.
+
+    They differ if they were made with another tokenizer, text or maximum length. They are not replaced, because other
+    runs may need them.
+    """
     data = config.data
     folder, max_length = run.data_path(part, data.prepared), data.max_length
     reject_links(folder)

@@ -77,7 +77,9 @@ class Update:
         self.dropout_calls: int | None = None  # the number of random keys that each micro-batch uses
         self.losses: list[float] = []  # losses of all micro-batches of the last gradient, on all ranks
 
-    def gradient(self, batches: Sequence[Batch], step: int, share: WorkShare | None = None) -> tuple[float, float]:
+    def compute_gradient(
+        self, batches: Sequence[Batch], step: int, share: WorkShare | None = None
+    ) -> tuple[float, float]:
         """Compute the gradient of micro-batches; return their mean loss and the gradient's L2 norm.
 
         If memory runs out, the gradient is recomputed from halves of the micro-batches. The sum is the same, except for
@@ -97,7 +99,7 @@ class Update:
         is_halved = False
         while True:
             try:
-                return self._gradient(batches, share, step)
+                return self._compute_gradient(batches, share, step)
             except MemoryError:
                 message = self.describe_out_of_memory(batches, step)  # must run before the traceback releases the graph
             halves = [half for batch in batches for half in batch.halves()]
@@ -110,7 +112,7 @@ class Update:
             batches = halves
             is_halved = True
 
-    def _gradient(self, batches: Sequence[Batch], share: WorkShare, step: int) -> tuple[float, float]:
+    def _compute_gradient(self, batches: Sequence[Batch], share: WorkShare, step: int) -> tuple[float, float]:
         self.adam.zero_grad()
         self.gradients.begin()
         losses = []

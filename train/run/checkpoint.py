@@ -64,8 +64,10 @@ class LoadedModel(NamedTuple):
 
 @dataclass
 class Checkpoint:
-    """A checkpoint in memory: weights by name, optimizer arrays (none for an averaged checkpoint), and state.json with
-    its SHA-256."""
+    """A checkpoint in memory: weights by name, optimizer arrays, and state.json with its SHA-256.
+
+    An averaged checkpoint has no optimizer arrays.
+    """
 
     model: dict[str, npx.Array]
     optimizer: dict[str, npx.Array]
@@ -259,8 +261,7 @@ def read_chosen(path: str | Path, read: Callable[[Path], Result], retries: int =
 def warn_of_old_average(
     path: str | Path, folder: Path, state: Mapping[str, Any], on_warning: Callable[[str], object]
 ) -> None:
-    """Warn if the checkpoint `folder`, chosen for `path`, is an average without the newest checkpoint or, if the best
-    checkpoints were averaged, without one of the present best. `state` is the state.json of `folder`."""
+    """Warn if the checkpoint `folder`, chosen for `path`, is an average that lacks the newest or a best checkpoint."""
     averaged = state.get("averaged_steps")
     run = owner_of(folder)
     candidates = run.best_paths() if state.get("averaged_best") else run.step_paths()[-1:]

@@ -1,5 +1,7 @@
-"""Names that are not keys: misspelled keys, former keys, and names in fairseq, JoeyNMT, OpenNMT, Marian, Hugging Face
-and PyTorch. A name without a counterpart gets no suggestion, because a wrong suggestion is worse than none.
+"""Names that are not keys: misspelled keys, former keys, and names in other programs.
+
+The other programs are fairseq, JoeyNMT, OpenNMT, Marian, Hugging Face and PyTorch. A name without a counterpart gets no
+suggestion, because a wrong suggestion is worse than none.
 """
 
 import difflib

@@ -16,7 +16,8 @@ from train.text.tokenizer import PRETOKENIZERS
 
 PRESET = key(
     "base",
-    "Architecture from the paper (base, big, rows of Table 3); the keys below override it.",
+    "A model of the paper (base, big, rows of Table 3, parsing) or a small one (tiny, parsing-small); the keys below"
+    " override its values.",
     choices=PRESETS,
 )
 # The keys in which the authors' program, tensor2tensor, differs from the text of the paper. The user can override each
@@ -214,8 +215,8 @@ class TrainSection:
     )
     smoothing_classes: str = key(
         "all",
-        "Classes among which label smoothing distributes the probability: all V, the V - 1 incorrect ones, or the V - 2"
-        " incorrect ones without padding.",
+        "Classes among which label smoothing distributes the probability: all (all V), others (the V - 1 incorrect"
+        " ones) or others_without_pad (the V - 2 incorrect ones without padding).",
         choices=SMOOTHING_CLASSES,
     )
     bpe_dropout: float = key(

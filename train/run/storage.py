@@ -44,8 +44,10 @@ class DamagedCheckpoint(UserError):
 
 
 def read_state(folder: Path, on_bytes: Callable[[bytes], object] | None = None) -> dict[str, Any]:
-    """Return state.json of a checkpoint folder, and call `on_bytes` with its bytes. Raises DamagedCheckpoint if it is
-    missing, changed or invalid."""
+    """Return state.json of a checkpoint folder, and call `on_bytes` with its bytes.
+
+    Raises DamagedCheckpoint if it is missing, changed or invalid.
+    """
     file = folder / STATE
     try:
         state = read_json(file, "a checkpoint's state", REMEDY, on_bytes)
@@ -115,7 +117,7 @@ def read_arrays(file: Path, state: Mapping[str, Any]) -> Iterator[tuple[str, npx
         raise error if isinstance(error, DamagedCheckpoint | ReadError) else DamagedCheckpoint(str(error)) from None
     except (OSError, SafetensorError, ValueError, TypeError, AttributeError, KeyError, RecursionError) as error:
         if error_number(error) in UNREADABLE:
-            raise ReadError(f"{file}: expected a readable file; got '{one_line(error)}'; try {REMEDY}") from None
+            raise ReadError(f"{file}: cannot be read ({one_line(error)}); try {REMEDY}") from None
         raise damaged_error(file, f"arrays; got '{one_line(error)}'") from None
 
 

@@ -130,8 +130,10 @@ def translate_lines(
 def best_translations(
     model: SourceModel, tokenizer: TranslationTokenizer, lines: Iterable[str], **options: Any
 ) -> list[str]:
-    """Return the best translation of each line; `lines` is a list of sentences, and the options are those of
-    `translate_lines`: beam, alpha, ..."""
+    """Return the best translation of each line of a list.
+
+    The options are those of `translate_lines`: beam, alpha, ...
+    """
     return [translations[0][0] for translations in translate_stream(model, tokenizer, lines, **options)]
 
 

@@ -1,5 +1,6 @@
-"""Encode each word as two tokens. The first is the word itself if the vocabulary contains it, otherwise its shape. The
-second is the ending of the word.
+"""Encode each word as two tokens.
+
+The first is the word itself if the vocabulary contains it, otherwise its shape. The second is the ending of the word.
 
 In a small text, most subwords of a rare word are rare as well, but its shape and its ending are not.
 """
@@ -51,8 +52,11 @@ class AffixTokenizer(Tokenizer):
 
 
 def affix_spec(sentences: Iterable[Sequence[str]], symbols: Sequence[str], vocab_size: int) -> dict[str, Any]:
-    """Return the content of a tokenizer.json with at most `vocab_size` tokens: `symbols`, then endings and shapes, then
-    words. Endings, shapes and words must occur at least twice, and are sorted by frequency."""
+    """Return the content of a tokenizer.json with at most `vocab_size` tokens.
+
+    The tokens are `symbols`, then endings and shapes, then words. Endings, shapes and words must occur at least twice,
+    and are sorted by frequency.
+    """
     counts: Counter[str] = Counter()
     for words in sentences:
         for word in words:

@@ -31,8 +31,10 @@ MAX_LISTED = 10  # number of labels that a message lists
 
 
 class LabeledExample(NamedTuple):
-    """An example in a file: the number of its first line, the texts or words, and one label for the text or for each
-    word."""
+    """An example in a file: the number of its first line, the texts or words, and its labels.
+
+    There is one label for the text, or one for each word.
+    """
 
     line: int
     texts: list[str]

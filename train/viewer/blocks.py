@@ -338,8 +338,10 @@ def has_head(model: Any, block: Block, head: int) -> bool:
 
 
 def show_output(trace: Trace, block: Block, rows: Any, tokenizer: Any, head: int) -> dict[str, Any]:
-    """Show logits, probabilities p and differences p - y (y is 1 for the target) for targets and for the most probable
-    tokens at any position."""
+    """Show logits, probabilities p and differences p - y, where y is 1 for the target.
+
+    The columns are the targets and the most probable tokens at any position.
+    """
     logits = on_host(trace.model.logits(Tensor(npx.asarray(trace.states[trace.rows]))).data)
     log_p = log_softmax(logits)  # (T, V)
     order = np.argsort(-log_p, axis=1, kind="stable")

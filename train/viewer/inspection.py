@@ -183,8 +183,10 @@ class Inspection:
 
 
 def mask_of(model: Any, kind: str, length: int) -> tuple[Any, str]:
-    """Return the mask (T, T) of one kind of attention, true where a key is visible, and a description of the hidden
-    tokens. Without a mask, return None and ""."""
+    """Return the mask (T, T) of one kind of attention, and a description of the hidden tokens.
+
+    The mask is true where a key is visible. Without a mask, returns None and "".
+    """
     causal = kind in model.causal_kinds
     window = getattr(model.attentions()[kind][0], "window", None)
     if kind == "cross" or (window is None and not causal):

@@ -36,8 +36,9 @@ POSITIONAL = 0.9  # a head is positional if at least this fraction of its maximu
 
 @dataclass
 class Role:
-    """The behavior of a head on a text: for each kind of position, the fraction of queries that attend to it most, and
-    the cost of ablating the head.
+    """The behavior of a head on a text.
+
+    This is the fraction of queries that attend most to each kind of position, and the cost of ablating the head.
     """
 
     head: Head

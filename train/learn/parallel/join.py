@@ -11,8 +11,10 @@ from train.run.config import RunConfig, format_value
 
 
 def join_ranks(command: str) -> npx.distributed.World:
-    """Connect this process to the ranks that were started with it, and return their world. Raises UserError if that
-    fails or if they run different commands."""
+    """Connect this process to the ranks that were started with it, and return their world.
+
+    Raises UserError if that fails or if they run different commands.
+    """
     try:
         world = npx.distributed.join()
     except RuntimeError as error:

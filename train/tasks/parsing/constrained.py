@@ -122,8 +122,11 @@ def _possible_tags(words: Sequence[str], all_tags: set[str], lexicon: Lexicon | 
 
 
 class ParserState(DecodingState):
-    """State of each row: its sentence, the words used, the brackets opened since the last word or closing bracket, the
-    innermost open entry, and the model's state."""
+    """The state of the model, and of each row.
+
+    A row has its sentence, the words used, the brackets opened since the last word or closing bracket, and the
+    innermost open entry.
+    """
 
     def __init__(self, inner: DecodingState, sentence: Any) -> None:
         self.inner, self.sentence = inner, sentence

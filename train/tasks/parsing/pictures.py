@@ -105,8 +105,10 @@ def _tree_elements(tree: Tree, centers: Any) -> tuple[list[str], int]:
 
 
 def _levels(tree: Tree) -> list[int]:
-    """Return the levels of the constituents (0 for the root) in the order of their opening brackets, and then the
-    level of the leaves."""
+    """Return the levels of the constituents in the order of their opening brackets, and then the level of the leaves.
+
+    The root has level 0.
+    """
     levels = []
     depth = 0
     for part in walk(tree):

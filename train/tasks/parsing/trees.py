@@ -42,8 +42,10 @@ class Leaf(NamedTuple):
 
 
 class Tree:
-    """A constituent: its label ("" for none) and its children in order. Trees are equal if they are written
-    identically."""
+    """A constituent: its label ("" for none) and its children in order.
+
+    Trees are equal if they are written identically.
+    """
 
     __slots__ = ("label", "children")
 

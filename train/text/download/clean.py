@@ -84,8 +84,10 @@ class Cleaner:
 
 
 def clean_pairs(cleaner: Cleaner, pairs: Iterable[tuple[str, str]]) -> Iterator[tuple[str, str]]:
-    """Yield the pairs that a cleaner keeps; if it keeps none, raise UserError with the option that would
-    keep the most pairs."""
+    """Yield the pairs that a cleaner keeps.
+
+    If it keeps none, raises UserError with the option that would keep the most pairs.
+    """
     yield from cleaner.filter(pairs)
     counts = cleaner.counts
     if not counts["kept"]:

@@ -329,8 +329,10 @@ def write_pairs(
 def train_tokenizer(
     train: list[Path], file: Path, settings: Settings, display: Display, may_shrink: bool = False
 ) -> Tokenizer:
-    """Train the tokenizer, unless it is up to date. If the text is too small for the vocabulary, warn if the vocabulary
-    `may_shrink`, and otherwise raise UserError."""
+    """Train the tokenizer, unless it is up to date.
+
+    If the text is too small for the vocabulary, warns if the vocabulary `may_shrink`, and otherwise raises UserError.
+    """
     kind = settings.tokenizer or "bpe"
     size = settings.vocab_size or 37_000
     n_lines = settings.learn_from
