@@ -15,8 +15,10 @@ import npx
 from autograd.contract import check_ids
 from models.cache import DecodingState
 from npx import host
+from npx.ranges import Range, is_inside
 
 PENALTIES = ("paper", "length")
+ALPHA_RANGE = Range(float, "[-10, 10]")  # exponents of the length penalty; negative ones favor short outputs
 RULES = ("plain", "tensor2tensor", "transformers", "fairseq")
 
 
@@ -86,8 +88,8 @@ def check_search(
         check_integer(name, value, 1)
     if n_best > beam:
         raise ValueError(f"n_best: expected at most the beam size, {beam}; got {n_best}; try beam={n_best}")
-    if not -10 <= alpha <= 10:
-        raise ValueError(f"alpha: expected a number between -10 and 10; got {alpha}; try 0.6, as in the paper")
+    if not is_inside(ALPHA_RANGE.interval, alpha):
+        raise ValueError(f"alpha: expected {ALPHA_RANGE.describe()}; got {alpha}; try 0.6, as in the paper")
     for name, choice, choices in (("penalty", penalty, PENALTIES), ("rule", rule, RULES)):
         if choice not in choices:
             raise ValueError(f"{name}: expected one of {', '.join(choices)}; got {choice!r}; try {choices[0]!r}")

@@ -174,7 +174,7 @@ def test_a_shipped_config_loads_and_explains_its_keys(file):
         ({"train": {"precision": "float99"}}, "train.precision", 'got "float99"'),
         ({"train": {"seed": [1, 2]}}, "train.seed", "seed = 1"),
         ({"data": {"train_src": "a\nb"}}, "data.train_src", "one line"),
-        ({"search": {"alpha": -1}}, "search.alpha", "from 0 to 10; got -1.0"),
+        ({"search": {"alpha": -11}}, "search.alpha", "from -10 to 10; got -11.0"),
     ],
 )
 def test_an_invalid_table_is_reported_with_key_and_hint(tables, named, hint):

@@ -8,7 +8,7 @@ from typing import Any
 
 from models import PRESETS, TransformerConfig
 from models.fields import COUNT, FRACTION, POSITIVE, key, optional_keys
-from models.search import PENALTIES, RULES
+from models.search import ALPHA_RANGE, PENALTIES, RULES
 from npx import PRECISIONS
 from npx.kernels.cross_entropy import SMOOTHING_CLASSES
 from train.tasks import TASKS
@@ -334,7 +334,10 @@ class SearchSection:
 
     beam: int = key(4, "Beam size: hypotheses per sentence; 1 is greedy search.", within="[1, 512]", may_change=True)
     alpha: float = key(
-        0.6, "Exponent of the length penalty (search.penalty); 0 disables it.", within="[0, 10]", may_change=True
+        0.6,
+        "Exponent of the length penalty (search.penalty); 0 disables it, and a negative one favors short outputs.",
+        within=ALPHA_RANGE.interval,
+        may_change=True,
     )
     penalty: str = key(
         "paper",
