@@ -175,7 +175,10 @@ def test_flops_count_every_matrix_once_for_each_token():
         ({"architecture": "convs2s", "positions": "rotary"}, "positions: expected sinusoidal or .*; got rotary"),
         ({"cell": "lstn"}, 'cell: expected one of "lstm", "gru"; got'),
         ({"architecture": "bytenet", "d_model": 7, "n_heads": 1}, "d_model: expected an even number for bytenet, some"),
-        ({"architecture": "rnn", "n_heads": 3}, "d_model: expected a multiple of n_heads = 3; got 8; try 6, or set"),
+        (
+            {"architecture": "rnn", "n_heads": 3},
+            "n_heads = 3; got 8; try n_heads = 2, d_model = 6, or set",
+        ),
     ],
 )
 def test_invalid_configurations_are_rejected_in_one_line(options, message):

@@ -113,7 +113,7 @@ def test_configurations_round_trip_and_presets_take_changes():
     [
         (
             {"d_model": 10, "n_heads": 4},
-            "d_model: expected a multiple of n_heads = 4; got 10; try 8, or set d_k and d_v",
+            "d_model: expected a multiple of n_heads = 4; got 10; try n_heads = 5, d_model = 8, or setting d_k and d_v",
         ),
         *(
             ({name: 0}, f"{name}: expected a whole number from 1 to {MAXIMUM[name]}; got 0")

@@ -135,6 +135,7 @@ def test_resuming_with_every_regularization_is_exact(text, tmp_path):
     train(config, tmp_path / "parts", resume=True, progress=False)
     assert outcome(tmp_path / "whole") == outcome(tmp_path / "parts")
     assert outcome(tmp_path / "whole")[1]["epoch"] > 1
+    assert ", seed 1, BPE dropout 0.3, steps 1 to 6" in (tmp_path / "whole" / "log.txt").read_text(encoding="utf-8")
 
 
 def test_other_tokenizers_and_tasks_raise_one_line(text, tmp_path):

@@ -66,7 +66,7 @@ def test_a_data_folder_is_no_run(data_folder, uninterrupted, tmp_path, capfd):
             tmp_path / "a.svg",
         ),
         (
-            "a run folder to resume; got a folder that is not empty; try another",
+            "a run folder to resume; got a folder that is not empty; try a folder that `train` has written",
             "train",
             "--resume",
             "--out",
@@ -204,10 +204,7 @@ def test_token_arrays_of_another_tokenizer_are_not_overwritten(data_folder, text
         "--set=data.valid_tgt=",
     ]
     assert main(["train", *resume]) == 2
-    assert (
-        "data.prepared: expected token arrays made with this run's text, tokenizer and max_length; got"
-        in capfd.readouterr().err
-    )
+    assert f"resume: expected the training text of {out}/checkpoints/step-1; got" in capfd.readouterr().err
     assert {path: path.read_bytes() for path in (folder / "prepared").rglob("*") if path.is_file()} == before
 
 
@@ -234,9 +231,25 @@ def test_token_arrays_of_another_text_are_not_overwritten(data_folder, tmp_path,
     capfd.readouterr()
     assert main(["train", "--resume", "--out", str(out), "--set=train.max_steps=2"]) == 2
     error = capfd.readouterr().err
-    assert "data.prepared: expected token arrays made with this run's text" in error
-    assert "made with a different text; try the original text, which a resumed run needs, or --set data.p" in error
-    assert contents(folder) == before
+    assert f"resume: expected the training text of {out}/checkpoints/step-1; got a text with a different SHA" in error
+    assert "; try the original files, or a new run" in error and contents(folder) == before
+
+
+def test_a_resumed_run_with_another_text_is_led_to_its_own(data_folder, text, tmp_path, capfd):
+    assert train(data_folder, out := tmp_path / "run") == 0
+    before = contents(data_folder)
+    capfd.readouterr()
+    texts = [f"--train-{side}={text}/train.{language}" for side, language in SIDES]
+    shutil.copy(text / "train.en", tmp_path)
+    change_letter(tmp_path / "train.en")
+    texts[0] = f"--train-src={tmp_path}/train.en"
+    command = ["train", "--resume", f"--out={out}", "--set=train.max_steps=2"]
+    assert main([*command, *texts]) == 2
+    files_of_run = ", ".join(shlex.quote(f"{data_folder}/train.{side}") for side, _ in SIDES)
+    advice = f"; try the files of the run ({files_of_run}), which it uses if you name none, or a new run"
+    assert advice in capfd.readouterr().err and contents(data_folder) == before
+    assert main([*command, "--set=train.log_every=7"]) == 0
+    assert "changed since the last start: train.max_steps = 2, train.log_every = 7\n" in capfd.readouterr().err
 
 
 def test_an_edited_maximum_length_is_answered_with_the_original_one(data_folder, text, tmp_path, capfd):
@@ -399,7 +412,10 @@ def test_separate_vocabularies_are_trained_on_the_text_of_a_folder(data_folder, 
     before = contents(data_folder)
     assert train(data_folder, tmp_path / "run", "--vocabularies=separate") == 0
     assert len(json.loads(RunFolder(tmp_path / "run").tokenizer_file.read_text()).keys() & {"source", "target"}) == 2
-    assert re.search(r"parameters, \d+ source and \d+ target subwords", capfd.readouterr().err)
+    error = capfd.readouterr().err
+    assert re.search(r"training two bpe tokenizers, each with at most [\d,]+ subwords", error)
+    assert re.search(r"trained two tokenizers with \d+ source and \d+ target subwords in ", error)
+    assert re.search(r"parameters, \d+ source and \d+ target subwords", error)
     assert contents(data_folder) == before
     for resumed in ([], ["--data", str(data_folder)]):
         options = ["--resume", "--out", str(tmp_path / "run"), *resumed, "--set=train.max_steps=2"]

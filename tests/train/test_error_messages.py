@@ -38,6 +38,12 @@ def copy(uninterrupted, tmp_path):
 # ---- options and values
 
 
+@pytest.mark.parametrize("command", [["train", "--resume", "--out"], ["average"], ["translate", "--model"]], ids=str)
+def test_a_misspelled_run_is_answered_with_the_run(command, copy, capfd):
+    line = error_line(capfd, *command, copy.with_name("rnu"))
+    assert line.endswith(f"got a path that does not exist; try {copy}\n")
+
+
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
@@ -87,7 +93,7 @@ def copy(uninterrupted, tmp_path):
         (["train", "--arch", "x", "--out", "D"], "; try a preset, such as tiny, as the first argument\n"),
         (
             ["train", "tiny", "--lenpen", "1", "--out", "D"],
-            "; try --set search.alpha=VALUE (Exponent of the length penalty (search.penalty); 0 disables it)\n",
+            "; try --set search.alpha=VALUE (Exponent of the length penalty (search.penalty))\n",
         ),
         (["data", "own", "--bpe-dropout", "0.1"], "; try `train` with --set train.bpe_dropout=0.1\n"),
         (["train", "tiny", "--fp16", "--out", "D"], "try --set train.precision=fp16\n"),

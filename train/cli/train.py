@@ -260,7 +260,7 @@ def read_config(config: str | None, changes: list[str], out: Path, resume: bool,
     run_file = RunFolder(out).config_file
     if resume and config is None and not run_file.exists():
         if not RunFolder(out).has_run_files():
-            attempt = "without --resume" if RunFolder(out).is_new() else "another --out"
+            attempt = "without --resume" if RunFolder(out).is_new() else ""
             raise not_a_run_error(out, "a run folder to resume", describe_path(out), attempt)
         raise UserError(f"{out}: config.toml is missing; try giving CONFIG.toml as well")
     config_is_of_run = init is not None and config is None

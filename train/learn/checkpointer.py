@@ -2,7 +2,7 @@
 
 import math
 import time
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from contextlib import ExitStack, contextmanager
 from dataclasses import replace
 from itertools import islice
@@ -13,10 +13,11 @@ import npx
 from models.fields import fits
 from npx.ranges import Range
 from train.errors import UserError, one_line, plural
-from train.files import WriteError, make_folder, text_digest
+from train.files import WriteError, make_folder
 from train.json_files import schema_error
 from train.learn.optimizer import LossScale
 from train.learn.schedule import Schedule
+from train.learn.text_checks import check_same_text
 from train.learn.update import Update
 from train.run import checkpoint as store
 from train.run.config import RunConfig, keys_of
@@ -37,8 +38,6 @@ OPTIONAL = {  # missing in files of earlier versions
     "best_metric": str,
 }  # fmt: skip
 SCHEDULE_KEYS = ("schedule", "peak_lr", "warmup_steps", "lr_scale", "max_steps")
-# Maps each part of the text to the key of state.json with the SHA-256 of its files, and to its name in messages.
-TEXT_KEYS = {"train": ("text_sha256", "training"), "valid": ("valid_sha256", "validation")}
 
 
 class Checkpointer:
@@ -376,23 +375,6 @@ def schedule_of(content: Mapping[str, Any]) -> dict[str, Any]:
     values = {name: frozen.get(f"train.{name}") for name in SCHEDULE_KEYS} | {"max_steps": content.get("max_steps")}
     values |= content.get("learning_rate", {})
     return {name: values[name] for name in SCHEDULE_KEYS if fits(keys_of("train")[name], values[name])}
-
-
-def check_resumable(folder: RunFolder, tokenizer: TextTokenizer, texts: Mapping[str, Iterable[str]]) -> None:
-    """Raise UserError if a run was trained with another tokenizer or text. Call this before anything is written."""
-    for path, state in islice(store.readable_states(reversed(folder.step_paths())), 1):
-        store.check_tokenizer(tokenizer, state, folder.tokenizer_file)
-        check_same_text(path, state, {part: map(text_digest, files) for part, files in texts.items()})
-
-
-def check_same_text(path: Path, state: Mapping[str, Any], digests: Mapping[str, Iterable[str]]) -> None:
-    """Raise UserError if the text digests in `state`, which the checkpoint `path` contains, differ from `digests`."""
-    for part, (key, name) in TEXT_KEYS.items():
-        if part in digests and isinstance(state.get(key), dict) and [*state[key].values()] != [*digests[part]]:
-            raise UserError(
-                f"resume: expected the {name} text of {path}; got a text with a different SHA-256; try the original "
-                "files, or a new run that starts from its weights (--init RUN --out NEW)"
-            )
 
 
 def foreign_error(path: Path, problem: str) -> UserError:

@@ -280,8 +280,8 @@ class Trainer:
     def _log_start(self) -> None:
         state, settings = self.state, self.config.train
         ranks = self.world.size
-        n_frozen = self.model.n_parameters() - self.update.flat.size
-        frozen = f" ({n_frozen:,} of them frozen)" if n_frozen else ""
+        frozen = f" ({n:,} of them frozen)" if (n := self.model.n_parameters() - self.update.flat.size) else ""
+        dropout = f", BPE dropout {settings.bpe_dropout:g}" if settings.bpe_dropout else ""
         initial = f", weights of {settings.init}" if settings.init and not state.step else ""
         sizes = vocabulary_sizes(self.checkpoints.tokenizer, self.config.data)
         batches = plural(len(self.stream.epoch(state.epoch)), "batch", "batches")
@@ -289,7 +289,7 @@ class Trainer:
             f"{self.model.n_parameters():,} parameters{frozen}, {sizes}, "
             f"{batches} in epoch {state.epoch + 1} of at most {settings.batch_tokens:,} tokens"
             f"{' per side' if len(self.task.sides) > 1 else ''}, {self.checkpoints.micro_batches} per update"
-            f"{f' on {ranks} ranks' if ranks > 1 else ''}, seed {settings.seed}{initial}"
+            f"{f' on {ranks} ranks' if ranks > 1 else ''}, seed {settings.seed}{dropout}{initial}"
         )
         self.report.log_start(state, self.checkpoints.newest, self.corpora, self.checkpoints.warnings, setup)
         self.report.write_line(self.schedule.describe())

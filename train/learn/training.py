@@ -4,11 +4,10 @@ train(config, "runs/a")                  in a new folder
 train(config, "runs/a", resume=True)     continues from the newest checkpoint, bit for bit
 """
 
-import filecmp
 import os
 import time
-from collections.abc import Callable, Iterable, Mapping
-from contextlib import ExitStack
+from collections.abc import Callable
+from contextlib import ExitStack, suppress
 from functools import partial
 from itertools import chain
 from pathlib import Path
@@ -16,27 +15,31 @@ from pathlib import Path
 import npx
 from models import ARCHITECTURES, TransformerConfig
 from train.errors import UserError, quote
-from train.files import MISSING, text_digest
-from train.json_files import open_own_folder, reject_links
-from train.learn.checkpointer import check_resumable
+from train.files import MISSING
 from train.learn.initial import initialize, select, select_frozen
 from train.learn.memory import check_memory
 from train.learn.parallel.join import check_equal, check_equal_inputs, check_equal_run, join_ranks
 from train.learn.signals import reraise_lost_interrupts
+from train.learn.text_checks import (
+    Texts,
+    check_resumable,
+    check_shared_arrays,
+    equal_sides_warnings,
+    left_out_warnings,
+    shared_lines_warnings,
+)
 from train.learn.trainer import Trainer
 from train.progress import Display, Work
 from train.run.checkpoint import is_imported, resumed_config
-from train.run.config import RunConfig, preset_values
+from train.run.config import RunConfig, format_value, preset_values
 from train.run.folder import RunFolder
 from train.run.keys import METRICS
 from train.run.metric_files import check_tensorboard
+from train.run.report import describe_vocabularies
 from train.run.state import Summary
 from train.run.storage import array_digest
 from train.tasks import TASKS, Task
 from train.tasks.protocols import Corpus, TextTokenizer
-from train.text.lines import count_shared_lines
-
-Texts = Mapping[str, tuple[str, ...]]
 
 
 @reraise_lost_interrupts()
@@ -113,10 +116,12 @@ def train(
             if reuse:
                 config = resumed_config(run, config)
             tokenizer = prepare_tokenizer(run, config, texts, existing, reuse, display)
+            if resume:
+                check_resumable(run, task, tokenizer, texts)
             for part in texts if config.data.prepared else ():
                 check_shared_arrays(run, part, config, tokenizer, texts[part])
-            if resume:
-                check_resumable(run, tokenizer, texts)
+            if resume and (changes := describe_changes(run, config)):
+                display.write(f"changed since the last start: {changes}")
             if world.rank == 0 and not has_own_tokenizer:
                 tokenizer.save(run.tokenizer_file)
             model_config = config.transformer_config(tokenizer.vocab_size, **tokenizer_fields(tokenizer, config))
@@ -141,6 +146,14 @@ def train(
         check_equal(lambda: values | {f"weights, {n}": array_digest(n, p.weights) for n, p in model.named_parameters()})
         run.commit()
         return trainer.run()
+
+
+def describe_changes(run: RunFolder, config: RunConfig) -> str:
+    """Return the keys of `config` that differ from config.toml of the run, with their values, or ""."""
+    with suppress(UserError):  # config.toml is missing or was damaged; it will be replaced
+        values = {f"{table}.{f.name}": value for table, f, value in config.keys()}
+        return ", ".join(f"{key} = {format_value(values[key])}" for key in config.changes(run.load_config()))
+    return ""
 
 
 def load_existing_tokenizer(task: Task, path: str) -> TextTokenizer:
@@ -193,11 +206,18 @@ def prepare_tokenizer(
     tokenizer = existing
     if tokenizer is None:
         task.check_texts(texts)
-        display.write(f"training the {data.tokenizer} tokenizer with at most {data.vocab_size:,} subwords")
+        is_pair = task.data_kind == "pairs" and task.has_separate_vocabularies(data)
+        which = f"two {data.tokenizer} tokenizers, each" if is_pair else f"the {data.tokenizer} tokenizer"
+        display.write(f"training {which} with at most {data.vocab_size:,} subwords")
         with display.work(f"training the {data.tokenizer} tokenizer") as work:
             tokenizer = task.learn_tokenizer(data, texts["train"])
-        n_subwords = tokenizer.src_vocab_size or tokenizer.vocab_size
-        display.write(f"trained a tokenizer with {n_subwords:,} subwords in {work.seconds:.1f} s")
+        n_subwords = f"{tokenizer.src_vocab_size or tokenizer.vocab_size:,} subwords"
+        trained = (
+            f"two tokenizers with {describe_vocabularies(tokenizer, task)}"
+            if is_pair
+            else f"a tokenizer with {n_subwords}"
+        )
+        display.write(f"trained {trained} in {work.seconds:.1f} s")
     return tokenizer
 
 
@@ -236,72 +256,6 @@ def report_progress(work: Work, start: Callable[[], object], n_done: int) -> Non
     if not work.done:
         start()
     work.set_done(n_done)
-
-
-def check_shared_arrays(
-    run: RunFolder, part: str, config: RunConfig, tokenizer: TextTokenizer, paths: Iterable[str]
-) -> None:
-    """Raise UserError if a shared folder has other files, or token arrays that differ from those of this run.
-
-    They differ if they were made with another tokenizer, text or maximum length. They are not replaced, because other
-    runs may need them.
-    """
-    data = config.data
-    folder, max_length = run.data_path(part, data.prepared), data.max_length
-    reject_links(folder)
-    meta = open_own_folder(folder, "meta.json")
-    if not meta:
-        return
-    differing = {
-        "tokenizer": meta.get("tokenizer") != tokenizer.digest,
-        "text": [*meta.get("sha256", {}).values()] != [text_digest(path) for path in paths],
-        "max_length": meta.get("max_length", max_length) != max_length,  # tasks that do not cut text store no value
-    }
-    if different := next((name for name, is_different in differing.items() if is_different), ""):
-        original = advice = ""
-        if different == "text" and run.step_paths():
-            original = "the original text, which a resumed run needs, or "
-        elif different == "text" and part == "train" and data.tokenizer not in TASKS[data.task].tokenizers:
-            advice = f"; data.tokenizer = {data.tokenizer} stays, and --set data.tokenizer=bpe trains a new tokenizer"
-        raise UserError(
-            f"data.prepared: expected token arrays made with this run's text, tokenizer and max_length; got arrays in "
-            f"{folder} made with a different {different}; try {original}--set data.prepared=, "
-            f"which stores the arrays of the current text in the run folder{advice}"
-        )
-
-
-def left_out_warnings(corpus: Corpus, files: Iterable[str]) -> list[str]:
-    """Return a warning if most of a text was left out because it is longer than data.max_length."""
-    meta = getattr(getattr(corpus, "pairs", corpus), "meta", {})
-    counts = meta.get("pairs", {"too_long": 0, "read": 0})
-    if 2 * counts["too_long"] <= counts["read"]:
-        return []
-    return [
-        f"warning: {', '.join(files)}: {counts['too_long']:,} of {counts['read']:,} examples are left out, because "
-        f"they are longer than data.max_length = {meta['max_length']:,} tokens; try a larger data.max_length"
-    ]
-
-
-def equal_sides_warnings(texts: Texts) -> list[str]:
-    """Return a warning for each text whose two sides are equal."""
-    return [
-        f"warning: the two sides of the {part} text are equal ({', '.join(files)}); try the file of each language"
-        for part, files in texts.items()
-        if len(files) == 2 and filecmp.cmp(*files, shallow=False)
-    ]
-
-
-def shared_lines_warnings(texts: Texts) -> list[str]:
-    """Return a warning if sources of the validation text also occur in the training text."""
-    if "valid" not in texts or len(texts["valid"]) < 2:  # not a text of pairs
-        return []
-    n, total = count_shared_lines(texts["valid"][0], texts["train"][0])
-    if not n:
-        return []
-    return [
-        f"warning: {n:,} of {total:,} validation sources also occur in the training text, so validation scores "
-        "overestimate the quality on new text; `data own --hold-out N` creates a validation text without them"
-    ]
 
 
 def check_best_metric(config: RunConfig, task: Task, texts: Texts) -> None:

@@ -16,6 +16,7 @@ no checkpoints and no foreign files; training may then start over in it. A folde
 config.toml can be resumed. It may contain foreign files, which a run does not touch.
 """
 
+import difflib
 import json
 import os
 import re
@@ -309,5 +310,9 @@ def not_a_run_error(path: Path, expected: str, got: str = "another folder", atte
     for parent in path.parents[:3]:
         if not runs and RunFolder(parent).step_paths():
             got, attempt = "a folder of a run", quote(parent)
-    got = got if path.is_dir() else describe_path(path)
+    if not path.is_dir():
+        got = describe_path(path)
+        siblings = [child.name for child in path.absolute().parent.glob("*") if RunFolder(child).step_paths()]
+        if similar := difflib.get_close_matches(path.name, siblings, n=1):
+            attempt = quote(path.with_name(similar[0]))
     return UserError(f"{path}: expected {expected}; got {got}; try {attempt}")

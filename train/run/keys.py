@@ -335,7 +335,7 @@ class SearchSection:
     beam: int = key(4, "Beam size: hypotheses per sentence; 1 is greedy search.", within="[1, 512]", may_change=True)
     alpha: float = key(
         0.6,
-        "Exponent of the length penalty (search.penalty); 0 disables it, and a negative one favors short outputs.",
+        "Exponent of the length penalty (search.penalty). 0 disables it, and a negative one favors short outputs.",
         within=ALPHA_RANGE.interval,
         may_change=True,
     )
