@@ -66,10 +66,11 @@ def check_unknown_id(c: Any) -> None:
 def check_widths(c: Any) -> None:
     """Raise ValueError for sizes that are not divisible as the heads, positions or architecture require."""
     if c.d_model % c.n_heads and None in (c.d_k, c.d_v):
-        divisors = [n for n in range(1, min(c.d_model, 1024) + 1) if c.d_model % n == 0]
-        n_heads = min(divisors, key=lambda n: abs(n - c.n_heads))
+        step = c.n_kv_heads or 1
+        divisors = [n for n in range(step, 2 * c.n_heads, step) if c.d_model % n == 0]
+        n_heads = f"n_heads = {min(divisors, key=lambda n: abs(n - c.n_heads))}, " if divisors else ""
         raise ValueError(
-            f"d_model: expected a multiple of n_heads = {c.n_heads}; got {c.d_model}; try n_heads = {n_heads}, "
+            f"d_model: expected a multiple of n_heads = {c.n_heads}; got {c.d_model}; try {n_heads}"
             f"d_model = {c.d_model // c.n_heads * c.n_heads or c.n_heads}, or setting d_k and d_v"
         )
     if c.architecture in ("rnn", "bytenet") and c.d_model % 2:

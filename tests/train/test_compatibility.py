@@ -154,12 +154,13 @@ def test_a_run_with_former_names_of_keys_continues_and_its_config_keeps_comments
     former = (out / "config.toml").read_text(encoding="utf-8")
     for key, name in names.items():
         former = former.replace(f"\n{key.partition('.')[2]} = ", f"\n{name.partition('.')[2]} = ")
-    (out / "config.toml").write_text(former.replace("# [train]", "# mine") + "# mine\n", encoding="utf-8")
+    former = former.replace('smoothing_over = "others"', 'smoothing_over = "others"  # mine')
+    (out / "config.toml").write_text(former, encoding="utf-8")
     settings = ["train.max_steps=5", "train.validate_score=true"]
     train(RunConfig.load(out / "config.toml", settings), out, resume=True, progress=False)
     assert outcome(out)[0] == outcome(tmp_path / "whole")[0]
     written = (out / "config.toml").read_text(encoding="utf-8")
-    assert written.endswith("# mine\n") and "\nvalidate_score = true\n" in written
+    assert '\nsmoothing_classes = "others"  # mine\n' in written and "\nvalidate_score = true\n" in written
     assert not any(f"\n{name.partition('.')[2]} =" in written for name in names.values())
     average_checkpoints(out, last=2)
     run(text, tmp_path / "new", max_steps=1, init=str(out))

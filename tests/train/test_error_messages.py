@@ -38,7 +38,7 @@ def copy(uninterrupted, tmp_path):
 # ---- options and values
 
 
-@pytest.mark.parametrize("command", [["train", "--resume", "--out"], ["average"], ["translate", "--model"]], ids=str)
+@pytest.mark.parametrize("command", [["train", "--resume", "--out"], ["average"], ["info"]], ids=str)
 def test_a_misspelled_run_is_answered_with_the_run(command, copy, capfd):
     line = error_line(capfd, *command, copy.with_name("rnu"))
     assert line.endswith(f"got a path that does not exist; try {copy}\n")

@@ -460,7 +460,7 @@ def test_a_labeled_file_as_input_of_a_classifier_gives_one_warning(runs, capfd):
     assert main(["classify", "--model", str(runs / "classification"), "--input", str(runs / "valid.labeled")]) == 0
     captured = capfd.readouterr()
     label = lines[0].partition("\t")[0]
-    warning = f"warning: the input begins with the label {label!r} and a tab; try --gold F for a labeled file"
+    warning = f"warning: the input begins with the label {label!r} and a tab; for a labeled file, try --gold F"
     assert captured.err.count("try --gold F") == 1 and warning in captured.err
     assert len(captured.out.splitlines()) == len(lines)
 

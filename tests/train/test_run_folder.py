@@ -23,7 +23,7 @@ from train.json_files import read_sealed, write_json
 from train.learn import checkpointer
 from train.run import checkpoint, storage
 from train.run.checkpoint import load_checkpoint
-from train.run.folder import RunFolder
+from train.run.folder import RunFolder, similar_run
 from train.run.report import LineFile
 from train.run.state import RunState
 
@@ -421,3 +421,19 @@ def test_moved_checkpoints_are_reported(text, tmp_path, monkeypatch, capfd):
     message = f"warning: {out / 'checkpoints/step-6'} was moved or removed; training continues with a new checkpoint\n"
     assert capfd.readouterr().err.count(message) == 1 and message in (out / "log.txt").read_text()
     assert [path.name for path in RunFolder(out).step_paths()] == ["step-9", "step-12"]
+
+
+def test_only_a_readable_run_with_a_misspelled_name_is_suggested(tmp_path, monkeypatch):
+    for name in ("base-1", "data"):
+        (tmp_path / name / "checkpoints" / "step-3").mkdir(parents=True)
+    (tmp_path / "bose-1").mkdir()
+    assert similar_run(tmp_path / "bsae-1") == str(tmp_path / "base-1")
+    assert (
+        similar_run(tmp_path / "base-2") == similar_run(tmp_path / "other") == similar_run(tmp_path / "x" / "y") == ""
+    )
+
+    def refuse(run):
+        raise WriteError(f"{run.path}: no permission", "")
+
+    monkeypatch.setattr(RunFolder, "step_paths", refuse)
+    assert similar_run(tmp_path / "bsae-1") == ""

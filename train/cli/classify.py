@@ -106,7 +106,7 @@ def warn_about_labels(lines: Iterable[str | None], labels: list[str]) -> Iterato
     for line in lines:
         label, tab, _ = (line or "").partition("\t")
         if is_first and tab and label in labels:
-            warn(f"warning: the input begins with the label {label!r} and a tab; try --gold F for a labeled file")
+            warn(f"warning: the input begins with the label {label!r} and a tab; for a labeled file, try --gold F")
         is_first = is_first and line is None
         yield line
 

@@ -47,7 +47,7 @@ def resolve_model(
     from train.cli.train import load_config, use_data_folder
     from train.run.checkpoint import read_chosen
     from train.run.config import to_toml
-    from train.run.folder import RunFolder, not_a_run_error
+    from train.run.folder import RunFolder, not_a_run_error, similar_run
     from train.run.storage import model_config, read_state
 
     run = RunFolder(what)
@@ -65,8 +65,8 @@ def resolve_model(
     if run.path.is_dir():
         raise not_a_run_error(run.path, "a run folder", "a folder without config.toml")
     if what not in PRESETS and not run.path.is_file():
-        similar = difflib.get_close_matches(what, PRESETS, n=1)
-        attempt = similar[0] if similar else "a folder that `train` has written, CONFIG.toml or a preset such as base"
+        similar = difflib.get_close_matches(what, PRESETS, n=1) or [similar_run(run.path)]
+        attempt = similar[0] or "a folder that `train` has written, CONFIG.toml or a preset such as base"
         raise UserError(f"{what}: expected a run folder, CONFIG.toml or a preset; got {MISSING}; try {attempt}")
     changes = [*settings, *([f"data.vocab_size={vocab_size}"] if vocab_size else ())]
 

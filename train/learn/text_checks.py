@@ -27,11 +27,11 @@ ORIGINAL_FILES = "the original files"
 def check_resumable(run: RunFolder, task: Task, tokenizer: TextTokenizer, texts: Texts) -> None:
     """Raise UserError if a run was trained with another tokenizer or text. Call this before anything is written."""
 
-    def advice(part: str) -> str:
+    def advice(part: str, digests: list[str]) -> str:
         with suppress(UserError):  # config.toml is missing or damaged
             data = run.load_config().data
-            files = tuple(getattr(data, key) for key in task.files[part])
-            if files != texts[part] and all(map(os.path.isfile, files)):
+            files = [getattr(data, key) for key in task.files[part]]
+            if all(map(os.path.isfile, files)) and [*map(text_digest, files)] == digests:
                 return f"the files of the run ({', '.join(map(quote, files))}), which it uses if you name none"
         return ORIGINAL_FILES
 
@@ -44,17 +44,20 @@ def check_same_text(
     path: Path,
     state: Mapping[str, Any],
     digests: Mapping[str, Iterable[str]],
-    advice: Callable[[str], str] = lambda part: ORIGINAL_FILES,
+    advice: Callable[[str, list[str]], str] = lambda part, digests: ORIGINAL_FILES,
 ) -> None:
     """Raise UserError if the text digests in `state`, which the checkpoint `path` contains, differ from `digests`.
 
-    `advice` returns what to try if the text of a part differs.
+    `advice` returns what to try if the text of a part differs from that with the given digests.
     """
     for part, (key, name) in TEXT_KEYS.items():
-        if part in digests and isinstance(state.get(key), dict) and [*state[key].values()] != [*digests[part]]:
+        if part not in digests or not isinstance(state.get(key), dict):
+            continue
+        recorded = [*state[key].values()]
+        if recorded != [*digests[part]]:
             raise UserError(
-                f"resume: expected the {name} text of {path}; got a text with a different SHA-256; try {advice(part)}, "
-                "or a new run that starts from its weights (--init RUN --out NEW)"
+                f"resume: expected the {name} text of {path}; got a text with a different SHA-256; try "
+                f"{advice(part, recorded)}, or a new run that starts from its weights (--init RUN --out NEW)"
             )
 
 
@@ -79,7 +82,8 @@ def check_shared_arrays(
     }
     if different := next((name for name, is_different in differing.items() if is_different), ""):
         advice = ""
-        if different == "text" and part == "train" and data.tokenizer not in TASKS[data.task].tokenizers:
+        is_new = not run.step_paths()
+        if is_new and different == "text" and part == "train" and data.tokenizer not in TASKS[data.task].tokenizers:
             advice = f"; data.tokenizer = {data.tokenizer} stays, and --set data.tokenizer=bpe trains a new tokenizer"
         raise UserError(
             f"data.prepared: expected token arrays made with this run's text, tokenizer and max_length; got arrays in "

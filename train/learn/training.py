@@ -152,7 +152,8 @@ def describe_changes(run: RunFolder, config: RunConfig) -> str:
     """Return the keys of `config` that differ from config.toml of the run, with their values, or ""."""
     with suppress(UserError):  # config.toml is missing or was damaged; it will be replaced
         values = {f"{table}.{f.name}": value for table, f, value in config.keys()}
-        return ", ".join(f"{key} = {format_value(values[key])}" for key in config.changes(run.load_config()))
+        stored = run.load_config().with_absolute_paths(is_resumed=True)
+        return ", ".join(f"{key} = {format_value(values[key])}" for key in config.changes(stored))
     return ""
 
 

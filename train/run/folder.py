@@ -16,7 +16,6 @@ no checkpoints and no foreign files; training may then start over in it. A folde
 config.toml can be resumed. It may contain foreign files, which a run does not touch.
 """
 
-import difflib
 import json
 import os
 import re
@@ -31,7 +30,7 @@ from train.files import describe_path, disk_errors, make_folder, open_for_append
 from train.json_files import check_outside_run, parse_json, read_json, read_sealed
 from train.lock import FOLDERS, FolderLock, lock_folder
 from train.run.config import HEADER, RunConfig, read_toml
-from train.run.key_names import FORMER_KEYS
+from train.run.key_names import FORMER_KEYS, misspelled
 from train.run.replace import CHECKPOINT, existing_folder, finish_replacements, original_name, remove_partial
 from train.tasks.protocols import TextTokenizer
 
@@ -300,6 +299,17 @@ def describe_other_format(folder: Path) -> tuple[str, str] | None:
     return None
 
 
+def similar_run(path: Path) -> str:
+    """Return the path of a run of which the name of `path` may be a misspelling, for a message, or ""."""
+    with suppress(OSError):
+        for name in misspelled(path.name, os.listdir(path.absolute().parent)):
+            if re.sub(r"\d", "", name) != re.sub(r"\d", "", path.name):  # run-1 is not a misspelling of run-2
+                with suppress(UserError):  # a folder that the user may not read
+                    if RunFolder(path.with_name(name)).step_paths():
+                        return quote(path.with_name(name))
+    return ""
+
+
 def not_a_run_error(path: Path, expected: str, got: str = "another folder", attempt: str = "") -> UserError:
     """Return the error for a path that is not a run; suggest the runs in this folder or the run that contains it."""
     if not attempt:
@@ -311,8 +321,5 @@ def not_a_run_error(path: Path, expected: str, got: str = "another folder", atte
         if not runs and RunFolder(parent).step_paths():
             got, attempt = "a folder of a run", quote(parent)
     if not path.is_dir():
-        got = describe_path(path)
-        siblings = [child.name for child in path.absolute().parent.glob("*") if RunFolder(child).step_paths()]
-        if similar := difflib.get_close_matches(path.name, siblings, n=1):
-            attempt = quote(path.with_name(similar[0]))
+        got, attempt = describe_path(path), similar_run(path) or attempt
     return UserError(f"{path}: expected {expected}; got {got}; try {attempt}")

@@ -98,7 +98,7 @@ def _remove(path: str) -> None:
 
 
 def existing_folder(path: Path) -> Path:
-    """Return the path under which a folder can be read now: the hidden one while it is being replaced."""
+    """Return the path under which a folder can be read now: its own, or a hidden one during replacement."""
     old = hidden_name(path, "replaced")
     return Path(old) if not path.exists() and os.path.isdir(old) else path
 

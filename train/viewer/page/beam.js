@@ -308,7 +308,7 @@ export function start(section) {
           `= ${fixed(last.score)}`,
         ].flatMap((part) => [el("span", {}, part), " "]),
       ),
-      ...(Math.abs(penalty - ((5 + last.length) / 6) ** alpha) < 1e-3
+      ...(Math.abs(penalty / ((5 + last.length) / 6) ** alpha - 1) < 1e-3
         ? [el("p", { class: "soft" }, ...typeset(`length penalty = ((5 + ${last.length}) / 6)^(${minus(alpha)})`))]
         : []),
       table(
