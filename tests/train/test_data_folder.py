@@ -387,22 +387,26 @@ def test_a_file_that_is_not_text_is_reported_as_such(text, tmp_path, capfd):
     assert "train.bz2, line 1: expected UTF-8 text; got 0x" in err and err.count("\n") == 1
 
 
-def test_a_changed_text_is_prepared_again_with_a_note(text, tmp_path, capfd):
+def test_a_changed_text_is_rejected_and_a_missing_file_is_written_again(text, tmp_path, capfd):
+    """Runs that were trained on the folder could not be resumed."""
     mine, out = tmp_path / "mine", tmp_path / "out"
     shutil.copytree(text, mine)
     assert prepare(mine, out) == 0
-    for language in ("en", "de"):
-        with open(mine / f"train.{language}", "a") as file:
-            file.write("one\n")
+    before = contents(out)
+    (out / "train.src").unlink()
     capfd.readouterr()
     assert prepare(mine, out) == 0
-    assert f"{out}: texts have changed or been added; preparing them again" in capfd.readouterr().err
-    assert json.loads((out / "manifest.json").read_text())["texts"]["train"]["lines"] == 41
-    for language in ("en", "de"):
-        (mine / f"train.{language}").write_text("")
-    assert prepare(mine, out) == 2 and not (out / "manifest.json").exists()  # no longer complete
-    assert train(out, tmp_path / "run") == 2
-    assert "got an unfinished folder" in capfd.readouterr().err
+    assert f"{out}: texts are missing, changed or new; preparing them again" in capfd.readouterr().err
+    assert contents(out) == before
+    for part in ("train", "valid"):
+        original = (mine / f"{part}.en").read_bytes()
+        change_letter(mine / f"{part}.en")
+        assert prepare(mine, out) == 2
+        message = f"was prepared with a different text ({mine}/{part}.en), and runs may use it; repeat the command in "
+        assert message in capfd.readouterr().err and contents(out) == before
+        (mine / f"{part}.en").write_bytes(original)
+    shutil.move(mine, tmp_path / "moved")
+    assert prepare(tmp_path / "moved", out) == 0 and train(out, tmp_path / "run") == 0
 
 
 # ---- the configuration of a run and that of the folder

@@ -113,7 +113,7 @@ MaxExtra = Annotated[
     search_option("max_extra", help="Output tokens allowed beyond the input's length; default: the run's setting."),
 ]
 NBest = Annotated[
-    int, search_option("beam", metavar="K", help="Print the K best outputs as 'index ||| text ||| score'.")
+    int, search_option("beam", metavar="K", help="Print the K best outputs; with K > 1 as 'index ||| text ||| score'.")
 ]
 BatchTokens = Annotated[
     int | None, search_option("batch_tokens", help="Source tokens per batch; default: the run's setting.")

@@ -276,9 +276,10 @@ def read_config(config: str | None, changes: list[str], out: Path, resume: bool,
             if base.data.tokenizer in TASKS[base.data.task].tokenizers:
                 changes = [tokenizer, *changes]
     if config is None and not resume:
+        has_texts = any(name.startswith("data.train") for name in changed)
+        texts = "" if has_texts else " --train-src F --train-tgt F"
         raise UserError(
-            "train: expected CONFIG.toml or a preset; got neither; try `npx-transformer train tiny --train-src F "
-            "--train-tgt F --out RUN`"
+            f"train: expected CONFIG.toml or a preset; got neither; try `npx-transformer train tiny{texts} ...`"
         )
     return RunFolder(out).load_config(changes) if config is None else load_config(config, changes, config_is_of_run)
 

@@ -98,8 +98,8 @@ OTHER_NAMES = {
     "train.validate_score": "eval_bleu predict_with_generate",
     "train.checkpoint_every": "save_every save_freq save_steps save_checkpoint_steps save_interval "
                               "save_interval_updates",
-    "train.keep_last": "keep_checkpoint keep_checkpoints keep_last_ckpts keep_last_epochs keep_interval_updates "
-                       "save_total_limit",
+    "train.keep_last": "keep_checkpoint keep_checkpoints keep_last_checkpoints keep_last_ckpts keep_last_epochs "
+                       "keep_interval_updates save_total_limit",
     "train.keep_best": "keep_best_ckpts keep_best_checkpoints",
     "train.best_metric": "early_stopping_metric early_stopping_criteria best_checkpoint_metric metric_for_best_model "
                          "eval_metric eval_metrics valid_metrics validation_metric validation_metrics",

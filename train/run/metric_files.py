@@ -139,6 +139,11 @@ def tensorboard_copy(folder: Path, entries: Iterable[Entry]) -> Iterator[MetricC
         yield file, add
 
 
+def is_kept(path: Path) -> bool:
+    """Return whether a copy of an earlier start exists, and can be continued."""
+    return path.is_file() or (path.is_dir() and importlib.util.find_spec("tensorboard") is not None)
+
+
 def check_tensorboard() -> None:
     """Raise UserError if the library that writes event files is not installed."""
     if importlib.util.find_spec("tensorboard") is None:

@@ -12,7 +12,7 @@ from train.errors import plural
 from train.files import disk_errors, fsync, write_text
 from train.progress import Display, Work, format_duration, format_figure
 from train.run.folder import RunFolder
-from train.run.metric_files import LineFile, MetricCopy, csv_copy, tensorboard_copy
+from train.run.metric_files import LineFile, MetricCopy, csv_copy, is_kept, tensorboard_copy
 from train.run.state import RunState
 from train.tasks import TASKS
 from train.tasks.protocols import TextTokenizer
@@ -37,7 +37,8 @@ class RunReport:
     ) -> None:
         self.run, self.max_steps, self.progress = run, max_steps, progress
         formats = (csv, run.csv_file, csv_copy), (tensorboard, run.tensorboard, tensorboard_copy)
-        self._formats = [(path, copy) for is_requested, path, copy in formats if is_requested]
+        # A file of an earlier start is kept up to date.
+        self._formats = [(path, copy) for is_requested, path, copy in formats if is_requested or is_kept(path)]
         self.display = Display(progress)
         self.lines: list[str] = []  # lines of a rank other than 0 during an update; rank 0 writes them
         self._steps = Work("step")
@@ -74,6 +75,7 @@ class RunReport:
         if not all(path.exists() for path, _ in self._formats):
             with ExitStack() as self._stack:
                 self._open_copies()
+            self.show(f"wrote {' and '.join(str(path) for path, _ in self._formats)}")
 
     def write_metrics(self, entry: dict[str, Any]) -> None:
         """Append one JSON object, with the time, to metrics.jsonl."""

@@ -161,7 +161,7 @@ def remove_after_user_error(lock: FolderLock, dataset: Dataset, missing: list[Pa
 def check_same_inputs(out: Path, settings: Settings, sources: list[dict[str, Any]]) -> None:
     """Raise UserError if `out` is complete and has different sources or settings, because runs may train on it.
 
-    Two differences are accepted: a user's text was moved or changed (but not both), and a validation text was added.
+    Two differences are accepted: a user's text was moved, and a validation text was added.
     """
     file = out / "manifest.json"
     if not os.path.lexists(file):
@@ -181,7 +181,8 @@ def check_same_inputs(out: Path, settings: Settings, sources: list[dict[str, Any
     changes = [OPTIONS.get(name, f"--{name.replace('_', '-')}") for name in differing]
     stored_sources = [source for source in manifest["sources"] if isinstance(source, dict)]
     for source, given in zip(stored_sources, sources + [{}] * len(stored_sources), strict=False):
-        if all(source.get(key) != given.get(key) for key in ("file", "sha256")):
+        key = "sha256" if "sha256" in given else "file"  # archives have no digest before they are downloaded
+        if source.get(key) != given.get(key):
             changes.append(f"text ({source.get('file')})")
             break
     if changes:
@@ -241,7 +242,7 @@ def write_texts(
         if all(file.is_file() and digest(file) == sha256 for file, sha256 in hashes.items()):
             return record["parts"]
     if (manifest := out / "manifest.json").is_file():
-        display.write(f"{out}: texts have changed or been added; preparing them again")
+        display.write(f"{out}: texts are missing, changed or new; preparing them again")
         manifest.unlink()  # the folder is incomplete from here on
 
     def read(part: str) -> Iterator[tuple[str, str]]:
