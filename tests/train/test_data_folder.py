@@ -7,6 +7,7 @@ import os
 import re
 import shlex
 import shutil
+from importlib.util import find_spec
 
 import pytest
 
@@ -111,7 +112,14 @@ def test_a_moved_folder_is_named(data_folder, tmp_path, capfd, monkeypatch):
     assert error.endswith(f"do not exist; try --data with the new path of {folder}\n") and error.count("\n") == 1
     assert main(["train", "--init", str(out), "--out", str(tmp_path / "new")]) == 2
     assert capfd.readouterr().err.endswith(f"with other paths, or --data with the new path of {folder}\n")
+    if find_spec("matplotlib"):
+        assert main(["draw", str(out), "roles", "--out", str(tmp_path / "a.svg")]) == 2
+        attempt = "try its new path in data.prepared (in config.toml of the run) if it was moved\n"
+        assert capfd.readouterr().err.endswith(f"got a path that does not exist; {attempt}")
     monkeypatch.chdir(tmp_path)
+    for train_src, others in (("train.src", ["--train-tgt=train.tgt"]), (f"{folder}/valid.src", [])):
+        assert main(["train", "tiny", f"--train-src={train_src}", *others, "--out", str(tmp_path / "other")]) == 2
+        assert "--data" not in capfd.readouterr().err
     assert main(["train", "--resume", "--out", str(out), "--set=train.max_steps=2", "--data=moved"]) == 0
     load_model(out)  # although the checkpoint names the former path of the tokenizer
     assert "up to date" in capfd.readouterr().err

@@ -173,8 +173,10 @@ def missing_texts_error(files: Mapping[str, str], prepared: str) -> UserError:
         attempt = f"{' '.join(f'{option(name)} F' for name in files)} with other paths{base}"
     if prepared and {os.path.dirname(os.path.abspath(file)) for file in files.values()} == {os.path.dirname(prepared)}:
         attempt = f"--data with the new path of {os.path.dirname(prepared)}"  # the texts were written by `data`
-    elif all(os.path.basename(file) == name.replace("_", ".") for name, file in files.items()):
-        attempt += f", or --data with the new path of {os.path.dirname(next(iter(files.values())))}"
+    elif "train_src" in files and all(
+        os.path.isabs(file) and os.path.basename(file) == name.replace("_", ".") for name, file in files.items()
+    ):  # a run stores absolute paths
+        attempt += f", or --data with the new path of {os.path.dirname(files['train_src'])}"
     expected = "text files; got paths that do not exist" if others else f"a text file; got {MISSING}"
     return UserError(f"{', '.join(files.values())}: expected {expected}; try {attempt}")
 

@@ -19,7 +19,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from train.errors import UserError, plural
-from train.files import describe_base
+from train.files import MISSING, describe_base
 from train.text.lines import read_parallel
 from train.text.pair_tokenizer import PairTokenizer
 from train.text.prepared import read_prepared, token_dtype, write_prepared
@@ -174,10 +174,10 @@ class Corpus:
         out_dir = Path(out_dir)
         meta = read_prepared(out_dir, ARRAYS, {}, format=FORMAT)
         if meta is None:
-            base = describe_base(str(out_dir))
-            raise UserError(
-                f"{out_dir}: expected prepared data; got missing or damaged files; try preparing the data again{base}"
-            )
+            got, attempt = "missing or damaged files", "preparing the data again"
+            if not out_dir.exists():
+                got, attempt = MISSING, "its new path in data.prepared (in config.toml of the run) if it was moved"
+            raise UserError(f"{out_dir}: expected prepared data; got {got}; try {attempt}{describe_base(str(out_dir))}")
         dtypes = [np.dtype(meta["dtype"]), np.dtype(np.int64)] * 2 + [np.dtype(np.int64)]
         arrays = [np.asarray(np.memmap(out_dir / name, dtype, "r")) for name, dtype in zip(ARRAYS, dtypes, strict=True)]
         return cls(arrays[:4:2], arrays[1:4:2], special, meta, arrays[4][1:])
