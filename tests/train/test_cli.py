@@ -164,7 +164,7 @@ GOOD = ["--train-src={texts}/train.src", "--train-tgt={texts}/train.tgt"]
 VALID = ["--valid-src={texts}/valid.src", "--valid-tgt={texts}/valid.tgt"]
 # name -> (arguments after `train --out NEW`, parts of the message)
 INVALID = {
-    "no config": (GOOD, ["CONFIG.toml", "base"]),
+    "no config": (GOOD, ["CONFIG.toml", "tiny"]),
     "missing config": (["none.toml", *GOOD], ["none.toml", "a path that does not exist"]),
     "unknown key": (["{invalid_files}/key.toml", *GOOD], ["key.toml", "train.max_stepz", "train.max_steps"]),
     "unknown setting": (["base", *GOOD, "--set", "train.sead=2"], ["train.sead", "train.seed"]),
