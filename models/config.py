@@ -14,7 +14,13 @@ from models.registry import ACTIVATIONS, ARCHITECTURES, CELLS, NORMS, POSITIONS
 from npx.messages import suggest_arguments
 
 # Keys of earlier versions, and their names now.
-FORMER_NAMES = {"norm": "norm_placement", "normalization": "norm_type", "initialization": "matrix_init"}
+FORMER_NAMES = {
+    "norm": "norm_placement",
+    "normalization": "norm_type",
+    "initialization": "matrix_init",
+    "position_buckets": "relative_buckets",
+    "position_distance": "max_relative_distance",
+}
 
 
 def upgrade_config(values: Mapping[str, Any]) -> dict[str, Any]:
@@ -92,12 +98,12 @@ class TransformerConfig:
         unset="tensor2tensor for sinusoidal_halves, otherwise paper",
     )
     max_positions: int = key(1024, "For learned positions: maximum sequence length in tokens.", within=LENGTH)
-    position_buckets: int = key(
+    relative_buckets: int = key(
         32,
         "For t5 positions: number of distance buckets; an encoder uses half of them for each direction.",
         within="[4, 65536]",
     )
-    position_distance: int | None = key(
+    max_relative_distance: int | None = key(
         None,
         "For t5 and shaw positions: distances of at least this many positions are treated alike.",
         within=LENGTH,
@@ -241,9 +247,9 @@ class TransformerConfig:
         return self.tying == "all" or (self.tying == "auto" and self.src_vocab_size is None)
 
     @property
-    def longest_distance(self) -> int:
-        """`position_distance` or, if it is not set, the default for the positions t5 or shaw."""
-        return self.position_distance or {"t5": 128, "shaw": 16}.get(self.positions, 0)
+    def resolved_max_relative_distance(self) -> int:
+        """`max_relative_distance` or, if it is not set, the default for the positions t5 or shaw."""
+        return self.max_relative_distance or {"t5": 128, "shaw": 16}.get(self.positions, 0)
 
     @property
     def key_size(self) -> int:

@@ -118,13 +118,13 @@ def check_architecture(c: Any) -> None:
 
 
 def check_buckets(c: Any) -> None:
-    """Raise ValueError unless position_buckets is even and position_distance is greater than half of it."""
-    n, distance = c.position_buckets, c.longest_distance
+    """Raise ValueError unless relative_buckets is even and max_relative_distance is greater than half of it."""
+    n, distance = c.relative_buckets, c.resolved_max_relative_distance
     if n % 2:
-        raise ValueError(f"position_buckets: expected an even number; got {n}; try {n + 1}")
+        raise ValueError(f"relative_buckets: expected an even number; got {n}; try {n + 1}")
     if distance <= n // 2:
         raise ValueError(
-            f"position_distance: expected more than position_buckets / 2 = {n // 2}; got {distance}; try {4 * n}"
+            f"max_relative_distance: expected more than relative_buckets / 2 = {n // 2}; got {distance}; try {4 * n}"
         )
 
 

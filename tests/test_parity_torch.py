@@ -180,13 +180,15 @@ def test_grouped_query_attention_equals_pytorch(n_kv_heads):
 
 
 @pytest.mark.parametrize("causal", [True, False])
-@pytest.mark.parametrize("n_buckets, max_distance", [(32, 128), (16, 64), (6, 9)])
-def test_buckets_of_relative_positions_equal_those_of_transformers(n_buckets, max_distance, causal):
+@pytest.mark.parametrize("relative_buckets, max_relative_distance", [(32, 128), (16, 64), (6, 9)])
+def test_buckets_of_relative_positions_equal_those_of_transformers(relative_buckets, max_relative_distance, causal):
     t5 = pytest.importorskip("transformers.models.t5.modeling_t5", reason="transformers is not installed")
     distances = np.arange(-1000, 1001)
-    options = {"bidirectional": not causal, "num_buckets": n_buckets, "max_distance": max_distance}
+    options = {"bidirectional": not causal, "num_buckets": relative_buckets, "max_distance": max_relative_distance}
     theirs = t5.T5Attention._relative_position_bucket(torch.tensor(distances), **options).numpy()
-    assert np.array_equal(npx.to_host(bucket(npx.asarray(distances), n_buckets, max_distance, causal)), theirs)
+    assert np.array_equal(
+        npx.to_host(bucket(npx.asarray(distances), relative_buckets, max_relative_distance, causal)), theirs
+    )
 
 
 def test_slopes_of_alibi_equal_those_of_transformers():

@@ -50,11 +50,11 @@ class RelativeKeys(ScoreBias):
     Args:
         n_heads: number of heads.
         d_k: width of the queries of a head.
-        max_distance: the distance k. Default 16, as in the paper.
+        max_relative_distance: the distance k. Default 16, as in the paper.
     """
 
-    def __init__(self, n_heads: int, d_k: int, max_distance: int = 16) -> None:
-        self.weight = Parameter(uniform(2 * max_distance + 1, d_k))
+    def __init__(self, n_heads: int, d_k: int, max_relative_distance: int = 16) -> None:
+        self.weight = Parameter(uniform(2 * max_relative_distance + 1, d_k))
         self.multiplications = n_heads * self.weight.size
 
     def forward(self, q: Tensor, n_keys: int, packing: npx.Packing | None = None) -> Tensor:
@@ -68,4 +68,4 @@ class ShawPositions(UnchangedEmbeddings):
 
     @classmethod
     def make_score_bias(cls, c: Any, causal: bool) -> ScoreBias:
-        return RelativeKeys(c.n_heads, c.key_size, c.longest_distance)
+        return RelativeKeys(c.n_heads, c.key_size, c.resolved_max_relative_distance)

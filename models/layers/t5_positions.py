@@ -11,46 +11,50 @@ from models.module import Parameter
 from models.registry import POSITIONS
 
 
-def bucket(distance: npx.Array, n_buckets: int, max_distance: int, causal: bool) -> npx.Array:
-    """Return the bucket, an integer from 0 to n_buckets - 1, of each distance s - t from a query to a key.
+def bucket(distance: npx.Array, relative_buckets: int, max_relative_distance: int, causal: bool) -> npx.Array:
+    """Return the bucket, an integer from 0 to relative_buckets - 1, of each distance s - t from a query to a key.
 
     Of the n buckets for one direction, the first n/2 hold the distances 0 to n/2 - 1, one each. The others hold ranges
-    that grow logarithmically up to max_distance, and the last one also holds all larger distances. A causal model uses
-    all buckets for earlier keys; other models use the second half for later keys.
+    that grow logarithmically up to max_relative_distance, and the last one also holds all larger distances. A causal
+    model uses all buckets for earlier keys; other models use the second half for later keys.
     """
+    n = relative_buckets
     offset = npx.zeros(distance.shape, npx.int64)
     if causal:
         distance = npx.maximum(-distance, 0)
     else:
-        n_buckets //= 2
-        offset = (distance > 0).astype(npx.int64) * n_buckets
+        n //= 2
+        offset = (distance > 0).astype(npx.int64) * n
         distance = npx.absolute(distance)
-    n_exact = n_buckets // 2
-    # The fraction of the logarithmic range that is below the distance: 0 at n_exact, 1 at max_distance.
-    fraction = npx.log(npx.maximum(distance, 1) / n_exact) / log(max_distance / n_exact)
-    far = n_exact + (fraction * (n_buckets - n_exact)).astype(npx.int64)
-    return offset + npx.where(distance < n_exact, distance, npx.minimum(far, n_buckets - 1))
+    n_exact = n // 2
+    # The fraction of the logarithmic range that is below the distance: 0 at n_exact, 1 at max_relative_distance.
+    fraction = npx.log(npx.maximum(distance, 1) / n_exact) / log(max_relative_distance / n_exact)
+    far = n_exact + (fraction * (n - n_exact)).astype(npx.int64)
+    return offset + npx.where(distance < n_exact, distance, npx.minimum(far, n - 1))
 
 
 class BucketBias(ScoreBias):
-    """The bias b[bucket(s - t), h] for query position t, key position s and head h; b (n_buckets, H) is learned.
+    """The bias b[bucket(s - t), h] for query position t, key position s and head h.
 
-    As in T5, all layers of a stack share the table. Unlike T5, scores are divided by sqrt(d_k).
+    The table b (relative_buckets, H) is learned. As in T5, all layers of a stack share it. Unlike T5, scores are
+    divided by sqrt(d_k).
 
     Args:
         n_heads: number H of heads.
-        n_buckets, max_distance, causal: see `bucket`.
+        relative_buckets, max_relative_distance, causal: see `bucket`.
     """
 
     is_shared = True
 
-    def __init__(self, n_heads: int, n_buckets: int = 32, max_distance: int = 128, causal: bool = False) -> None:
-        self.weight = Parameter(normal(n_buckets, n_heads, 0.02))
-        self.n_buckets, self.max_distance, self.causal = n_buckets, max_distance, causal
+    def __init__(
+        self, n_heads: int, relative_buckets: int = 32, max_relative_distance: int = 128, causal: bool = False
+    ) -> None:
+        self.weight = Parameter(normal(relative_buckets, n_heads, 0.02))
+        self.relative_buckets, self.max_relative_distance, self.causal = relative_buckets, max_relative_distance, causal
 
     def forward(self, q: Tensor, n_keys: int, packing: npx.Packing | None = None) -> Tensor:
         """Return the learned bias (H, T, S) for queries q and S = n_keys keys; see `ScoreBias`."""
-        buckets = bucket(distances(q, n_keys, packing), self.n_buckets, self.max_distance, self.causal)
+        buckets = bucket(distances(q, n_keys, packing), self.relative_buckets, self.max_relative_distance, self.causal)
         return neural.embedding(self.weight, buckets).transpose((2, 0, 1))  # (H, T, S)
 
 
@@ -60,4 +64,4 @@ class BucketPositions(UnchangedEmbeddings):
 
     @classmethod
     def make_score_bias(cls, c: Any, causal: bool) -> ScoreBias:
-        return BucketBias(c.n_heads, c.position_buckets, c.longest_distance, causal)
+        return BucketBias(c.n_heads, c.relative_buckets, c.resolved_max_relative_distance, causal)

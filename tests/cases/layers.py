@@ -310,8 +310,14 @@ BLOCKS = (
         "attention_dropout": 0.3,
         "activation_dropout": 0.4,
     },
-    {"norm_placement": "sandwich", "positions": "t5", "n_kv_heads": 1, "position_buckets": 4, "position_distance": 3},
-    {"norm_placement": "deepnorm", "positions": "shaw", "qk_norm": True, "position_distance": 1},
+    {
+        "norm_placement": "sandwich",
+        "positions": "t5",
+        "n_kv_heads": 1,
+        "relative_buckets": 4,
+        "max_relative_distance": 3,
+    },
+    {"norm_placement": "deepnorm", "positions": "shaw", "qk_norm": True, "max_relative_distance": 1},
 )
 
 

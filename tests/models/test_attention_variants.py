@@ -39,7 +39,7 @@ def test_alibi_is_a_penalty_on_distances():
             assert np.array_equal(bias[h, t], [-slope * abs(s - (t + 2)) for s in range(5)])
 
 
-def bucket_of_one(distance, n, max_distance, causal):
+def bucket_of_one(distance, n, max_relative_distance, causal):
     """Return Raffel et al.'s bucket of a distance s - t, computed with Python numbers."""
     offset = 0
     if causal:
@@ -51,16 +51,16 @@ def bucket_of_one(distance, n, max_distance, causal):
     if distance < n // 2:
         return offset + distance
     n_exact = n // 2
-    fraction = np.log(distance / n_exact) / np.log(max_distance / n_exact)
+    fraction = np.log(distance / n_exact) / np.log(max_relative_distance / n_exact)
     return offset + min(n - 1, n_exact + int(fraction * (n - n_exact)))
 
 
 @pytest.mark.parametrize("causal", [True, False])
-@pytest.mark.parametrize("n, max_distance", [(32, 128), (4, 3), (16, 20)])
-def test_buckets_of_t5(n, max_distance, causal):
+@pytest.mark.parametrize("n, max_relative_distance", [(32, 128), (4, 3), (16, 20)])
+def test_buckets_of_t5(n, max_relative_distance, causal):
     distances = np.arange(-150, 151)
-    result = bucket(distances, n, max_distance, causal)
-    assert result.tolist() == [bucket_of_one(d, n, max_distance, causal) for d in distances.tolist()]
+    result = bucket(distances, n, max_relative_distance, causal)
+    assert result.tolist() == [bucket_of_one(d, n, max_relative_distance, causal) for d in distances.tolist()]
     assert result.min() == 0 and result.max() == n - 1
     if (n, causal) == (32, False):  # exact up to 7, then ranges, the last of which starts at 128
         assert result[150:158].tolist() == [0, *range(17, 24)] and result[150 - 128] == 15

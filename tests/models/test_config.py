@@ -69,9 +69,9 @@ def formula(c):
     norms = 10 if c.norm_placement == "sandwich" else 5
     layers = c.n_layers * (3 * attention + 2 * feed_forward + norms * 2 * d)
     if c.positions == "t5":
-        layers += 2 * c.position_buckets * c.n_heads  # one table for all layers of a stack
+        layers += 2 * c.relative_buckets * c.n_heads  # one table for all layers of a stack
     if c.positions == "shaw":
-        layers += 2 * c.n_layers * (2 * c.position_distance + 1) * c.key_size
+        layers += 2 * c.n_layers * (2 * c.max_relative_distance + 1) * c.key_size
     learned = 2 * c.max_positions * d if c.positions == "learned" else 0
     return (
         c.vocab_size * d
@@ -142,11 +142,11 @@ def test_configurations_round_trip_and_presets_take_changes():
         ({"n_kv_heads": 3}, "n_kv_heads: expected a divisor of n_heads = 2; got 3; try 2"),
         ({"n_kv_heads": 0}, "n_kv_heads: expected a whole number from 1 to 1024; got 0"),
         ({"qk_norm": "yes"}, "qk_norm: expected true or false; got 'yes'"),
-        ({"position_buckets": 0}, "position_buckets: expected a whole number from 4 to 65536; got 0"),
-        (T5 | {"position_buckets": 5}, "position_buckets: expected an even number; got 5; try 6"),
+        ({"relative_buckets": 0}, "relative_buckets: expected a whole number from 4 to 65536; got 0"),
+        (T5 | {"relative_buckets": 5}, "relative_buckets: expected an even number; got 5; try 6"),
         (
-            T5 | {"position_buckets": 8, "position_distance": 4},
-            "position_distance: expected more than position_buckets / 2 = 4; got 4; try 32",
+            T5 | {"relative_buckets": 8, "max_relative_distance": 4},
+            "max_relative_distance: expected more than relative_buckets / 2 = 4; got 4; try 32",
         ),
         ({"n_experts": 1}, "n_experts: expected a whole number from 2 to 1024; got 1"),
         ({"n_experts": 4, "experts_per_token": 3}, "experts_per_token: expected a whole number from 1 to 2; got 3"),

@@ -39,7 +39,7 @@ def values_of(table, f):
 
 INTERDEPENDENT = (
     *("d_model", "n_heads", "d_k", "d_v", "n_kv_heads"),
-    *("position_buckets", "position_distance", "attention_window", "architecture"),
+    *("relative_buckets", "max_relative_distance", "attention_window", "architecture"),
     *(f.name for f in fields(TransformerConfig) if f.metadata.get("architectures")),
 )
 

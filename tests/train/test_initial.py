@@ -184,10 +184,10 @@ def test_a_default_distance_of_positions_equals_the_same_distance_in_the_configu
     tables["data"] |= {"tokenizer": str(source / "tokenizer.json")}
     tables["model"] |= {"positions": "t5"}
     train(RunConfig.from_dict(tables), tmp_path / "t5", progress=False)
-    positions = {"positions": "t5", "position_distance": 128}
+    positions = {"positions": "t5", "max_relative_distance": 128}
     start_from(text, tmp_path / "t5", tmp_path / "run", max_steps=1, model=positions)
-    with pytest.raises(UserError, match="expected model.position_distance = 128, .*; got 64; try "):
-        start_from(text, tmp_path / "t5", tmp_path / "new", model=positions | {"position_distance": 64})
+    with pytest.raises(UserError, match="expected model.max_relative_distance = 128, .*; got 64; try "):
+        start_from(text, tmp_path / "t5", tmp_path / "new", model=positions | {"max_relative_distance": 64})
 
 
 def test_the_command_takes_tokenizer_and_configuration_from_the_run(text, source, tmp_path, capsys):

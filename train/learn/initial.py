@@ -26,7 +26,7 @@ from train.tasks.protocols import TextTokenizer
 MAX_LISTED, MAX_PATTERNS = 3, 8  # maximum number of parameters, and of patterns, in a message
 # These keys of [model] change what a model computes but not the shapes of its weights.
 COMPUTATION_KEYS = (
-    "n_heads", "norm_placement", "positions", "position_distance", "activation", "norm_type",
+    "n_heads", "norm_placement", "positions", "max_relative_distance", "activation", "norm_type",
     "layer_norm_eps", "decoder_start", "experts_per_token", "scale_embedding",
 )  # fmt: skip
 
@@ -177,7 +177,10 @@ def computation_differences(config: TransformerConfig, source: TransformerConfig
     def computation(c: TransformerConfig) -> dict[str, Any]:
         rates = resolve_rates(c.positions == "sinusoidal_halves", c.position_rates)
         has_rates = c.positions.startswith("sinusoidal")
-        derived = {"position_distance": c.longest_distance or None, "position_rates": rates if has_rates else None}
+        derived = {
+            "max_relative_distance": c.resolved_max_relative_distance or None,
+            "position_rates": rates if has_rates else None,
+        }
         return {name: getattr(c, name) for name in COMPUTATION_KEYS} | derived
 
     ours, theirs = computation(config), computation(source)

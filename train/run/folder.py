@@ -269,8 +269,9 @@ def edit_config(file: Path, stored: str, new: str) -> str:
     for i, line in enumerate(lines):
         if header := re.match(r"\[\s*(\w+)\s*\]", line):
             table = f"[{header[1]}]"
-        if (key := re.match(r"(\w+) =", line)) and (name := FORMER_KEYS.get(f"{table[1:-1]}.{key[1]}")):
-            lines[i] = line = name.partition(".")[2] + line[key.end(1) :]
+        key = re.match(r"(?:# )?(\w+) =", line)  # a comment contains a key without a value
+        if key and (name := FORMER_KEYS.get(f"{table[1:-1]}.{key[1]}")):
+            lines[i] = line = line[: key.start(1)] + name.partition(".")[2] + line[key.end(1) :]
         for (place, before), after in changes.items():
             if place == table and re.fullmatch(rf"{re.escape(before)}[ \t\r]*(#.*)?", line):
                 lines[i] = after + line[len(before) :]

@@ -48,8 +48,8 @@ OTHER_NAMES = {
     "model.positions": "learned_pos position_encoding position_encoding_type positional_encoding "
                        "position_embedding_type",
     "model.max_positions": "max_source_positions max_target_positions max_position_embeddings n_positions ctx",
-    "model.position_distance": "max_relative_positions",
-    "model.position_buckets": "relative_positions_buckets",
+    "model.max_relative_distance": "max_relative_positions",
+    "model.relative_buckets": "relative_positions_buckets",
     "model.tying": "share_all_embeddings share_decoder_input_output_embed share_embeddings share_decoder_embeddings "
                    "share_encoder_decoder_embeddings tied_embeddings tied_embeddings_all tied_embeddings_src "
                    "tied_softmax tie_embeddings tie_word_embeddings weight_tying",
