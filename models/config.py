@@ -20,6 +20,7 @@ FORMER_NAMES = {
     "initialization": "matrix_init",
     "position_buckets": "relative_buckets",
     "position_distance": "max_relative_distance",
+    "balance_loss": "balance_loss_weight",
 }
 
 
@@ -138,7 +139,7 @@ class TransformerConfig:
         architectures=TRANSFORMER_ARCHITECTURES,
     )
     experts_per_token: int = key(1, "Number of experts that each token uses.", within="[1, 2]")
-    balance_loss: float = key(
+    balance_loss_weight: float = key(
         0.01,
         "Weight of the loss that spreads the tokens evenly over the experts of a layer. This loss is computed for each"
         " micro-batch, and the logged training loss includes it.",

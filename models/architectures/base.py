@@ -196,9 +196,9 @@ class SequenceModel(Module):
         The indices 1 and 2 denote two calls with different dropout masks (Liang et al., 2021; their loss is twice this
         one). Like CE, the divergence is summed over targets, without padding, and divided by `loss_normalizer`.
 
-        In training mode, the loss also contains the balance losses of the experts, multiplied by `config.balance_loss`
-        and by n / N. Here n is the number of targets in this call, and N = `loss_normalizer` is the number of targets
-        in the complete update.
+        In training mode, the loss also contains the balance losses of the experts, multiplied by
+        `config.balance_loss_weight` and by n / N. Here n is the number of targets in this call, and N =
+        `loss_normalizer` is the number of targets in the complete update.
         """
         options = tgt_ids, label_smoothing, smoothing_classes, loss_normalizer
         with collect_balance_losses() as balance_losses:
@@ -208,9 +208,9 @@ class SequenceModel(Module):
                 other_hidden = compute_hidden()
                 loss = (loss + self.token_loss(other_hidden, *options)) * 0.5
                 loss = loss + self.divergence(hidden, other_hidden, tgt_ids) * (rdrop / 4 / float(loss_normalizer))
-        if not balance_losses or not self.config.balance_loss:
+        if not balance_losses or not self.config.balance_loss_weight:
             return loss
-        factor = self.config.balance_loss / (2 if rdrop else 1) / float(loss_normalizer)
+        factor = self.config.balance_loss_weight / (2 if rdrop else 1) / float(loss_normalizer)
         n_targets = (tgt_ids != self.config.pad_id).sum().astype(loss.dtype)
         return loss + ops.stack(*balance_losses).sum().astype(loss.dtype) * (n_targets * loss.dtype.type(factor))
 

@@ -150,7 +150,7 @@ def test_configurations_round_trip_and_presets_take_changes():
         ),
         ({"n_experts": 1}, "n_experts: expected a whole number from 2 to 1024; got 1"),
         ({"n_experts": 4, "experts_per_token": 3}, "experts_per_token: expected a whole number from 1 to 2; got 3"),
-        ({"balance_loss": -1.0}, "balance_loss: expected a number from 0 to 100; got -1.0"),
+        ({"balance_loss_weight": -1.0}, "balance_loss_weight: expected a number from 0 to 100; got -1.0"),
         ({"stochastic_depth": 1.0}, "stochastic_depth: expected a number of at least 0 and below 1; got 1.0"),
         ({"embedding_init": "zeros"}, 'embedding_init: expected one of "normal", "xavier"; got \'zeros\''),
         ({"attention_gain": 0.0}, "attention_gain: expected a number above 0 and at most 10; got 0.0"),

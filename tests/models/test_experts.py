@@ -54,12 +54,12 @@ def test_the_balance_loss_is_added_in_training_and_spreads_the_tokens():
     src, tgt = batch([[3, 4, 5], [6, 7]], [[6, 7], [8, 9, 10]])
     losses = {}
     for weight in (0.0, 0.5):
-        model = Transformer(TransformerConfig(**CONFIG, balance_loss=weight), dtype="float64")
+        model = Transformer(TransformerConfig(**CONFIG, balance_loss_weight=weight), dtype="float64")
         losses[weight] = model.loss(src, tgt).item(), model.eval().loss(src, tgt).item()
     assert losses[0.0][0] == losses[0.0][1] == losses[0.5][1]
     # four layers of experts in the two stacks, each with a balance loss of about 1, its minimum
     assert 0.5 * 4 * 0.8 < losses[0.5][0] - losses[0.5][1] < 0.5 * 4 * 4
-    model = Transformer(TransformerConfig(**CONFIG, balance_loss=0.5), dtype="float64")
+    model = Transformer(TransformerConfig(**CONFIG, balance_loss_weight=0.5), dtype="float64")
     # the weight of a micro-batch is its fraction of the update's targets
     assert model.loss(src, tgt, loss_normalizer=14).item() == pytest.approx(losses[0.5][0] / 2)
     assert model.loss(src, tgt, rdrop=1.0).item() == pytest.approx(losses[0.5][0])  # without dropout
