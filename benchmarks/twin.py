@@ -74,8 +74,8 @@ def encoder_decoder(
     def residual(x: Any, sublayer: Callable[[Any], Any], name: str) -> Any:
         gamma, beta = (w[f"{name}_residual.norm.{part}"] for part in ("gamma", "beta"))
         if c.norm_placement == "post":
-            return f.layer_norm(x + f.dropout(sublayer(x), rate), gamma, beta, c.layer_norm_eps)
-        return x + f.dropout(sublayer(f.layer_norm(x, gamma, beta, c.layer_norm_eps)), rate)
+            return f.layer_norm(x + f.dropout(sublayer(x), rate), gamma, beta, c.norm_eps)
+        return x + f.dropout(sublayer(f.layer_norm(x, gamma, beta, c.norm_eps)), rate)
 
     def embed(ids: Any, side: str) -> Any:
         table = w["embedding.weight"]
@@ -92,7 +92,7 @@ def encoder_decoder(
     def final_norm(x: Any, name: str) -> Any:
         if c.norm_placement == "post":
             return x
-        return f.layer_norm(x, w[f"{name}.gamma"], w[f"{name}.beta"], c.layer_norm_eps)
+        return f.layer_norm(x, w[f"{name}.gamma"], w[f"{name}.beta"], c.norm_eps)
 
     x = embed(src_ids, "source")
     for i in range(c.n_layers):
@@ -128,7 +128,7 @@ def decoder(f: Functions, w: Weights, c: TransformerConfig, ids: Any) -> Any:
         return f.stack([even * cos - odd * sin, even * sin + odd * cos]).reshape(x.shape)
 
     def norm(x: Any, name: str) -> Any:
-        return f.layer_norm(x, w[f"{name}.gamma"], w[f"{name}.beta"], c.layer_norm_eps)
+        return f.layer_norm(x, w[f"{name}.gamma"], w[f"{name}.beta"], c.norm_eps)
 
     x = f.embedding(ids, w["embedding.weight"]) * c.d_model**0.5
     for i in range(c.n_layers):

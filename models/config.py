@@ -21,6 +21,7 @@ FORMER_NAMES = {
     "position_buckets": "relative_buckets",
     "position_distance": "max_relative_distance",
     "balance_loss": "balance_loss_weight",
+    "layer_norm_eps": "norm_eps",
 }
 
 
@@ -151,7 +152,7 @@ class TransformerConfig:
         "Gain of the Xavier initialization of W^Q, W^K and W^V. 0.7071 initializes them as one matrix, as in fairseq.",
         within="(0, 10]",
     )
-    layer_norm_eps: float = key(1e-6, "Constant added to the variance in the norms.", within=POSITIVE)
+    norm_eps: float = key(1e-6, "Constant added to the variance in the norms.", within=POSITIVE)
     embedding_init: str = key(
         "normal",
         "Initialization of the embedding: normal with standard deviation D^-0.5, or Xavier uniform.",

@@ -66,7 +66,7 @@ ordinary keys in the table below, and you can override each of them.
   before each sub-layer, applies dropout in two more places, lengthens the warmup and doubles the learning rate.
 - `tensor2tensor` is a mixture of the two. Use it only to load runs of earlier versions of this program.
 
-Keys of `[model]` that the table does not list, such as `layer_norm_eps` and `embedding_init`, have the same values in
+Keys of `[model]` that the table does not list, such as `norm_eps` and `embedding_init`, have the same values in
 all variants. A variant does not change the text, the tokenizer, the batch size or the shape of a preset. Three presets
 of tensor2tensor's first version differ from the paper: `transformer_big_enfr` has d_ff 8192 and separate embeddings,
 and both parsers have separate embeddings and five times the learning rate.

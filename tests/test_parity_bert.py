@@ -11,7 +11,7 @@ torch = pytest.importorskip("torch", reason="torch is not installed")
 
 LAYOUT = {
     "architecture": "encoder", "positions": "learned", "norm_placement": "post", "activation": "gelu_erf",
-    "token_types": 2, "attention_bias": True, "embedding_norm": True, "pooler": True, "layer_norm_eps": 1e-12,
+    "token_types": 2, "attention_bias": True, "embedding_norm": True, "pooler": True, "norm_eps": 1e-12,
     "dropout": 0.0,
 }  # fmt: skip
 SIZES = {"vocab_size": 50, "d_model": 48, "d_ff": 96, "n_heads": 4, "n_layers": 3, "max_positions": 20}

@@ -25,7 +25,7 @@ SIZES = {"vocab_size": V, "d_model": 16, "d_ff": 24, "n_heads": 4, "n_layers": 2
 OPTIONS = {
     "paper": {},
     "pre-norm": {"norm_placement": "pre"},
-    "biases": {"attention_bias": True, "layer_norm_eps": 1e-5},
+    "biases": {"attention_bias": True, "norm_eps": 1e-5},
     "learned": {"positions": "learned", "max_positions": 40},
     "halves": {"positions": "sinusoidal_halves"},
     "tensor2tensor-v1": VARIANTS["tensor2tensor-v1"]["model"],

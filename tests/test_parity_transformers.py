@@ -155,7 +155,7 @@ def test_a_model_in_marians_own_format_has_the_same_logits(tmp_path, pieces, opt
     import_folder(folder, tmp_path / "run", pytest.fail)
     imported, tokenizer, _ = load_model(tmp_path / "run")
     # Marian computes positions and norms differently from transformers.
-    ours = replace(imported.config, position_rates="paper", layer_norm_eps=1e-5).build()
+    ours = replace(imported.config, position_rates="paper", norm_eps=1e-5).build()
     ours.load_state_dict(imported.state_dict())
     src = np.array([[*ids, 0] for ids in tokenizer.encode_batch(["a dog sleeps", "the old cat"])])
     tgt = np.concatenate([np.full((2, 1), tokenizer.pad_id), src[:, :3]], axis=1)

@@ -137,7 +137,7 @@ class ResidualConvolution(Layer):
         d, half = c.d_model, c.d_model // 2
         norm = NORMS[c.norm_type]
         dilation = 2 ** (i % N_DILATIONS)
-        self.norms = [norm(d, c.layer_norm_eps), norm(half, c.layer_norm_eps), norm(half, c.layer_norm_eps)]
+        self.norms = [norm(d, c.norm_eps), norm(half, c.norm_eps), norm(half, c.norm_eps)]
         self.lower, self.upper = Linear(d, half), Linear(half, d)
         self.convolution = Convolution(half, half, c.kernel_width, dilation, causal)
         self.dropout = Dropout(c.dropout)
@@ -193,7 +193,7 @@ class ByteNet(EncoderDecoder):
         return [ResidualConvolution(c, i, causal=True) for i in range(c.n_layers)]
 
     def make_final_norm(self, c: TransformerConfig) -> Norm:
-        norm: Norm = NORMS[c.norm_type](c.d_model, c.layer_norm_eps)
+        norm: Norm = NORMS[c.norm_type](c.d_model, c.norm_eps)
         return norm
 
     def make_positions(self) -> Positions:

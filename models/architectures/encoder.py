@@ -36,7 +36,7 @@ class OutputTransform(Module):
 
     def __init__(self, c: TransformerConfig) -> None:
         self.inner: Module = ACTIVATIONS[c.activation](c.d_model, c.d_model)
-        self.norm = NORMS[c.norm_type](c.d_model, c.layer_norm_eps)
+        self.norm = NORMS[c.norm_type](c.d_model, c.norm_eps)
 
     def forward(self, x: Tensor) -> Tensor:
         return self.norm(self.inner(x))
@@ -86,7 +86,7 @@ class Encoder(SequenceModel):
             self.embedding = self.make_embedding(c.src_vocab_size)
         self.text_positions: Positions = self.make_positions()
         self.token_types = TokenTypes(c.token_types, c.d_model) if c.token_types else None
-        self.embedding_norm = NORMS[c.norm_type](c.d_model, c.layer_norm_eps) if c.embedding_norm else None
+        self.embedding_norm = NORMS[c.norm_type](c.d_model, c.norm_eps) if c.embedding_norm else None
         self.layers = make_layers(lambda: EncoderLayer(c), c)
         self.norm = make_final_norm(c)
         self.pooler = Pooler(c.d_model) if c.pooler else None

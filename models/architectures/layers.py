@@ -121,7 +121,7 @@ def make_attention(cls: type[A], c: TransformerConfig, stack: str, **options: An
         gain=c.attention_gain,
         n_kv_heads=c.n_kv_heads,
         qk_norm=c.norm_type if c.qk_norm else None,
-        eps=c.layer_norm_eps,
+        eps=c.norm_eps,
         value_gain=norm_factors(c, stack)[1],
         **options,
     )
@@ -149,7 +149,7 @@ def make_feed_forward(c: TransformerConfig, stack: str) -> Module:
 def make_residual(c: TransformerConfig, stack: str) -> Residual:
     """Build the residual connection around a sub-layer."""
     alpha, _ = norm_factors(c, stack)
-    return Residual(c.d_model, c.dropout, c.norm_placement, c.layer_norm_eps, c.norm_type, alpha)
+    return Residual(c.d_model, c.dropout, c.norm_placement, c.norm_eps, c.norm_type, alpha)
 
 
 def make_layers(make_layer: Callable[[], L], c: TransformerConfig) -> list[L]:
@@ -197,4 +197,4 @@ def make_final_norm(c: TransformerConfig) -> Norm | None:
 
     Pre-norm and sandwich norm need one, because their last sum is not normalized.
     """
-    return NORMS[c.norm_type](c.d_model, c.layer_norm_eps) if c.norm_placement in ("pre", "sandwich") else None
+    return NORMS[c.norm_type](c.d_model, c.norm_eps) if c.norm_placement in ("pre", "sandwich") else None

@@ -142,7 +142,7 @@ def config(draw):
         **{"dropout": rates(draw), "attention_dropout": rates(draw), "activation_dropout": rates(draw)},
         **{"norm_placement": draw(st.sampled_from(["post", "pre"])), "attention_bias": draw(st.booleans())},
         positions=draw(st.sampled_from(["learned", "sinusoidal", "rotary"])),
-        **{"max_positions": 4, "layer_norm_eps": 0.1},
+        **{"max_positions": 4, "norm_eps": 0.1},
     )
 
 
@@ -290,7 +290,7 @@ def cross_attention_edges():
 
 
 SMALL = {"vocab_size": 7, "d_model": 4, "d_ff": 3, "n_heads": 2, "n_layers": 1, "max_positions": 6}
-SMALL |= {"layer_norm_eps": 1e-2, "dropout": 0.0}
+SMALL |= {"norm_eps": 1e-2, "dropout": 0.0}
 BLOCKS = (
     {"norm_placement": "post"},
     {"norm_placement": "pre"},

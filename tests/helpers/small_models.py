@@ -26,7 +26,7 @@ OPTIONS = {
     "matrix_init": ["xavier", "uniform_unit_scaling"],
     "target_space": [False, True],
     "decoder_start": ["bos", "zeros"],
-    "layer_norm_eps": [1e-6, 1e-2],
+    "norm_eps": [1e-6, 1e-2],
 }
 SEEDS = st.integers(0, 10**6)
 

@@ -92,7 +92,7 @@ def test_the_loss_is_that_of_the_logits_without_padding(config, seed):
     assert model.loss(ids, loss_normalizer=30).item() == pytest.approx(model.loss(ids).item() / 2, rel=1e-12)
 
 
-@given(config=configs(n_layers=1, layer_norm_eps=1e-2), seed=SEEDS)
+@given(config=configs(n_layers=1, norm_eps=1e-2), seed=SEEDS)
 def test_gradient_of_a_complete_model(config, seed):
     """The gradient is compared along random directions in the space of all parameters."""
     model = build(config, seed)

@@ -197,7 +197,7 @@ def test_fused_operations_are_used_for_the_default_parts(place, norm_type, activ
 
 
 @settings(max_examples=8)
-@given(config=configs(n_layers=1, layer_norm_eps=1e-2), seed=SEEDS, over=st.sampled_from(SMOOTHING_CLASSES))
+@given(config=configs(n_layers=1, norm_eps=1e-2), seed=SEEDS, over=st.sampled_from(SMOOTHING_CLASSES))
 def test_gradient_of_a_complete_model(config, seed, over):
     """The gradient is compared along random directions in the space of all parameters."""
     model = build(config, seed)

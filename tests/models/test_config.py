@@ -154,7 +154,7 @@ def test_configurations_round_trip_and_presets_take_changes():
         ({"stochastic_depth": 1.0}, "stochastic_depth: expected a number of at least 0 and below 1; got 1.0"),
         ({"embedding_init": "zeros"}, 'embedding_init: expected one of "normal", "xavier"; got \'zeros\''),
         ({"attention_gain": 0.0}, "attention_gain: expected a number above 0 and at most 10; got 0.0"),
-        ({"layer_norm_eps": 0}, "layer_norm_eps: expected a number above 0 and at most 1e9; got 0"),
+        ({"norm_eps": 0}, "norm_eps: expected a number above 0 and at most 1e9; got 0"),
         ({"d_k": 3, "positions": "rotary"}, "d_k: expected an even number with rotary positions; got 3; try 4"),
         ({"pad_id": V}, f"pad_id: expected a whole number below vocab_size = {V}; got {V}"),
         ({"eos_id": -1}, "eos_id: expected a whole number"),

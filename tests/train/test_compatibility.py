@@ -107,7 +107,7 @@ def test_a_run_of_a_version_without_batch_orders_keeps_its_batches(text, tmp_pat
 FORMER_TABLES = {
     "model": {
         **{"norm": "pre", "normalization": "rms_norm", "initialization": "uniform_unit_scaling"},
-        **{"position_buckets": 8, "position_distance": 9, "balance_loss": 0.5},
+        **{"position_buckets": 8, "position_distance": 9, "balance_loss": 0.5, "layer_norm_eps": 1e-5},
     },
     "train": {
         **{"smoothing_over": "others", "adam_eps_inside": True, "recompute": True, "graphs": True},
@@ -122,7 +122,7 @@ def test_keys_with_their_former_names_are_read_and_both_names_of_a_key_are_refus
         table, _, former = key.partition(".")
         assert getattr(getattr(config, table), name.partition(".")[2]) == FORMER_TABLES[table][former]
     former = {former: config.frozen()[key] for former, key in FORMER_KEYS.items() if key in config.frozen()}
-    assert len(former) == 9
+    assert len(former) == 10
     config.check_frozen({k: v for k, v in config.frozen().items() if k not in FORMER_KEYS.values()} | former, "run")
     assert TransformerConfig.from_dict({"vocab_size": 9, "normalization": "rms_norm"}).norm_type == "rms_norm"
     with pytest.raises(ValueError, match="got normalization$"):

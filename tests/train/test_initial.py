@@ -148,7 +148,7 @@ def test_unusable_weights_and_patterns_raise_one_line(text, source, tmp_path):
         ({"model": {"norm_placement": "pre"}}, "got no "),
         ({"model": {"n_layers": 2}, "init_only": "encoder.*"}, "got no encoder.1.attention"),
         ({"model": {"n_heads": 4}}, r"expected model.n_heads = 2, .*; got 4; try n_heads = 2, or train.init_only = "),
-        ({"model": {"layer_norm_eps": 1e-5}}, "expected model.layer_norm_eps = 1e-06, .*; got 1e-05; try "),
+        ({"model": {"norm_eps": 1e-5}}, "expected model.norm_eps = 1e-06, .*; got 1e-05; try "),
         ({"model": {"position_rates": "tensor2tensor"}}, 'expected model.position_rates = "paper", .*"tensor2tensor"'),
         (
             {"data": {"tokenizer": str(tmp_path / "tokenizer.json")}},

@@ -100,7 +100,7 @@ def test_version_1_is_post_norm_with_dropout_on_sublayer_outputs_only():
     model = shaped(f"model.variant={V1}").config
     t = config_of(f"model.variant={V1}").train
     assert (model.norm_placement, model.attention_dropout, model.activation_dropout) == ("post", 0, 0)
-    assert (t.warmup_steps, t.lr_scale, model.layer_norm_eps) == (4000, 1.0, 1e-6)
+    assert (t.warmup_steps, t.lr_scale, model.norm_eps) == (4000, 1.0, 1e-6)
     later = {name: value for _, name, value in DIFFERENCES if name not in {n for _, n, _ in differences(V1)}}
     assert later == {"norm_placement": "pre", "attention_dropout": 0.1, "activation_dropout": 0.1, "warmup_steps": 8000,
                      "lr_scale": 2.0}  # fmt: skip

@@ -41,7 +41,7 @@ SIZES = {
     "n_heads": "num_attention_heads", "max_positions": "max_position_embeddings",
 }  # fmt: skip
 FLOAT_KEYS = {  # our key -> (BERT's key, its default)
-    "layer_norm_eps": ("layer_norm_eps", 1e-12), "dropout": ("hidden_dropout_prob", 0.1),
+    "norm_eps": ("layer_norm_eps", 1e-12), "dropout": ("hidden_dropout_prob", 0.1),
     "attention_dropout": ("attention_probs_dropout_prob", 0.1),
 }  # fmt: skip
 NAMES = {**SIZES, **{ours: theirs for ours, (theirs, _) in FLOAT_KEYS.items()}, "token_types": "type_vocab_size"}

@@ -43,7 +43,7 @@ def write_ctranslate2(model: Any, tokenizer: Any, config: RunConfig, folder: Pat
     spec.config.eos_token = spec.config.decoder_start_token = target[converted.marian_id(c.eos_id)]
     spec.config.unk_token = SPECIALS[3]
     spec.config.add_source_eos = False  # the tokenizers append EOS, as for a model converted from Marian
-    spec.config.layer_norm_epsilon = c.layer_norm_eps
+    spec.config.layer_norm_epsilon = c.norm_eps
     spec.validate()
     spec.optimize(quantization=dtype)
     spec.save(str(folder))

@@ -36,7 +36,7 @@ UNCHECKED = frozenset(
     "vocab_size src_vocab_size d_model d_ff n_heads n_layers pad_id bos_id eos_id unk_id suppressed_ids "
     "attention_gain embedding_init matrix_init dropout attention_dropout activation_dropout word_dropout "
     "stochastic_depth experts_per_token balance_loss_weight position_rates max_positions relative_buckets "
-    "max_relative_distance attention_bias layer_norm_eps tying scale_embedding decoder_start target_space cell "
+    "max_relative_distance attention_bias norm_eps tying scale_embedding decoder_start target_space cell "
     "kernel_width token_types embedding_norm pooler output_transform".split()
 )
 

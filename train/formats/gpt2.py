@@ -48,7 +48,7 @@ SUBLAYERS = {
 }  # fmt: skip
 SIZES = {"d_model": "n_embd", "n_layers": "n_layer", "n_heads": "n_head", "max_positions": "n_positions"}
 FLOAT_KEYS = {  # our key -> (GPT-2's key, its default)
-    "layer_norm_eps": ("layer_norm_epsilon", 1e-5), "dropout": ("resid_pdrop", 0.1),
+    "norm_eps": ("layer_norm_epsilon", 1e-5), "dropout": ("resid_pdrop", 0.1),
     "attention_dropout": ("attn_pdrop", 0.1),
 }  # fmt: skip
 NAMES = {**SIZES, "d_ff": "n_inner", **{ours: theirs for ours, (theirs, _) in FLOAT_KEYS.items()}}
@@ -221,7 +221,7 @@ def write_gpt2(model: Any, tokenizer: Any, max_length: int, folder: Path, dtype:
     write_json(folder / "config.json", {
         "architectures": ["GPT2LMHeadModel"], "model_type": "gpt2", "dtype": dtype, "vocab_size": c.vocab_size,
         "n_embd": c.d_model, "n_layer": c.n_layers, "n_head": c.n_heads, "n_inner": c.d_ff, "n_positions": n_positions,
-        "activation_function": OUR_ACTIVATIONS[c.activation], "layer_norm_epsilon": c.layer_norm_eps,
+        "activation_function": OUR_ACTIVATIONS[c.activation], "layer_norm_epsilon": c.norm_eps,
         "resid_pdrop": c.dropout, "embd_pdrop": c.dropout, "attn_pdrop": c.attention_dropout,
         "tie_word_embeddings": is_tied(c), **special,
     })  # fmt: skip

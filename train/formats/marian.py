@@ -98,7 +98,7 @@ def read_config(c: Mapping[str, Any], name: str) -> dict[str, Any]:
         "n_layers": value("encoder_layers"), "dropout": value("dropout", float, 0.1),
         "attention_dropout": value("attention_dropout", float, 0.0),
         "activation_dropout": value("activation_dropout", float, 0.0),
-        "norm_placement": "post", "layer_norm_eps": EPSILON, "attention_bias": True, "output_bias": True,
+        "norm_placement": "post", "norm_eps": EPSILON, "attention_bias": True, "output_bias": True,
         "activation": read_activation(c, name), "scale_embedding": value("scale_embedding", bool, False),
         "positions": "sinusoidal_halves", "position_rates": "paper",
         "tying": ("all" if is_shared else "output") if is_tied else "none",

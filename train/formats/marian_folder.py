@@ -115,9 +115,9 @@ def write_huggingface(model: Any, tokenizer: Any, config: RunConfig, folder: Pat
     if config.data.task == "language":
         return write_gpt2(model, tokenizer, max(config.data.max_length, MAX_POSITIONS), folder, dtype)
     check_tokenizer(tokenizer, "huggingface")
-    if (eps := model.config.layer_norm_eps) > MAX_EPSILON:
+    if (eps := model.config.norm_eps) > MAX_EPSILON:
         raise UserError(
-            f"export: expected model.layer_norm_eps of at most {MAX_EPSILON:g}, because transformers always uses "
+            f"export: expected model.norm_eps of at most {MAX_EPSILON:g}, because transformers always uses "
             f"{marian.EPSILON:g}; got {eps:g}; try --to ctranslate2"
         )
     converted = marian_model(model, tokenizer, "huggingface")

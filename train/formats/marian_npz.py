@@ -150,7 +150,7 @@ def read_settings(config: Mapping[str, str], name: str) -> dict[str, Any]:
         for ours, theirs in NAMES.items()
     }
     return keys | {
-        "norm_placement": PLACEMENTS[placement], "layer_norm_eps": EPSILON, "attention_bias": True, "output_bias": True,
+        "norm_placement": PLACEMENTS[placement], "norm_eps": EPSILON, "attention_bias": True, "output_bias": True,
         "activation": ACTIVATIONS[activation], "scale_embedding": True, "positions": "sinusoidal_halves",
         "position_rates": "tensor2tensor", "decoder_start": "pad",
     }  # fmt: skip

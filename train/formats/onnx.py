@@ -73,7 +73,7 @@ class Graph:
     def norm(self, x: str, name: str) -> str:
         """Add a layer norm of the model."""
         parameters = [self.constant(f"{name}.{p}", self.tensors[f"{name}.{p}"]) for p in ("weight", "bias")]
-        return self.add("LayerNormalization", x, *parameters, axis=-1, epsilon=self.c.layer_norm_eps)
+        return self.add("LayerNormalization", x, *parameters, axis=-1, epsilon=self.c.norm_eps)
 
     def heads(self, x: str) -> str:
         """Add nodes that split x (B, T, D) into heads (B, H, T, d)."""

@@ -27,7 +27,7 @@ MAX_LISTED, MAX_PATTERNS = 3, 8  # maximum number of parameters, and of patterns
 # These keys of [model] change what a model computes but not the shapes of its weights.
 COMPUTATION_KEYS = (
     "n_heads", "norm_placement", "positions", "max_relative_distance", "activation", "norm_type",
-    "layer_norm_eps", "decoder_start", "experts_per_token", "scale_embedding",
+    "norm_eps", "decoder_start", "experts_per_token", "scale_embedding",
 )  # fmt: skip
 
 

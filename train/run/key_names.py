@@ -44,7 +44,7 @@ OTHER_NAMES = {
     "model.norm_placement": "normalize_before norm_first layer_norm pre_norm prenorm norm_position "
                             "transformer_preprocess transformer_postprocess",
     "model.norm_type": "layer_normalization normalisation",
-    "model.layer_norm_eps": "layer_norm_epsilon rms_norm_eps norm_eps layernorm_eps",
+    "model.norm_eps": "layer_norm_epsilon rms_norm_eps layernorm_eps",
     "model.positions": "learned_pos position_encoding position_encoding_type positional_encoding "
                        "position_embedding_type",
     "model.max_positions": "max_source_positions max_target_positions max_position_embeddings n_positions ctx",

@@ -47,7 +47,7 @@ OPTIONS = {
 
 def small(**options):
     sizes = {"d_model": 8, "d_ff": 12, "n_heads": 2, "n_layers": 1, "dropout": 0.0, "max_positions": 12}
-    return TransformerConfig(V, **sizes | {"layer_norm_eps": 1e-5} | options)
+    return TransformerConfig(V, **sizes | {"norm_eps": 1e-5} | options)
 
 
 @settings(max_examples=12)
@@ -170,7 +170,7 @@ def test_safetensors_hold_our_parameters(tmp_path):
         ({"norm_placement": "sandwich"}, "huggingface", [], "got sandwich; try --to safetensors"),
         ({"attention_window": 3}, "huggingface", [], "model.attention_window unset, because"),
         ({"attention_window": 3, "norm_placement": "pre"}, "huggingface", [], "got pre; try --to safetensors"),
-        ({"layer_norm_eps": 1e-3}, "huggingface", [], "model.layer_norm_eps of at most 2e-05"),
+        ({"norm_eps": 1e-3}, "huggingface", [], "model.norm_eps of at most 2e-05"),
         ({"architecture": "decoder"}, "huggingface", [], "model.architecture = encoder_decoder"),
         (
             {},
