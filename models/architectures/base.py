@@ -187,11 +187,11 @@ class SequenceModel(Module):
         label_smoothing: float,
         smoothing_classes: str,
         loss_normalizer: float,
-        rdrop: float = 0.0,
+        rdrop_weight: float = 0.0,
     ) -> Tensor:
-        """Return the `token_loss` of the output of `compute_hidden` or, with `rdrop` > 0, the loss of R-Drop:
+        """Return the `token_loss` of the output of `compute_hidden` or, with `rdrop_weight` > 0, the loss of R-Drop:
 
-            1/2 (CE_1 + CE_2) + rdrop / 4 (KL(P_1 | P_2) + KL(P_2 | P_1))
+            1/2 (CE_1 + CE_2) + rdrop_weight / 4 (KL(P_1 | P_2) + KL(P_2 | P_1))
 
         The indices 1 and 2 denote two calls with different dropout masks (Liang et al., 2021; their loss is twice this
         one). Like CE, the divergence is summed over targets, without padding, and divided by `loss_normalizer`.
@@ -204,13 +204,15 @@ class SequenceModel(Module):
         with collect_balance_losses() as balance_losses:
             hidden = compute_hidden()
             loss = self.token_loss(hidden, *options)
-            if rdrop:
+            if rdrop_weight:
                 other_hidden = compute_hidden()
                 loss = (loss + self.token_loss(other_hidden, *options)) * 0.5
-                loss = loss + self.divergence(hidden, other_hidden, tgt_ids) * (rdrop / 4 / float(loss_normalizer))
+                loss = loss + self.divergence(hidden, other_hidden, tgt_ids) * (
+                    rdrop_weight / 4 / float(loss_normalizer)
+                )
         if not balance_losses or not self.config.balance_loss_weight:
             return loss
-        factor = self.config.balance_loss_weight / (2 if rdrop else 1) / float(loss_normalizer)
+        factor = self.config.balance_loss_weight / (2 if rdrop_weight else 1) / float(loss_normalizer)
         n_targets = (tgt_ids != self.config.pad_id).sum().astype(loss.dtype)
         return loss + ops.stack(*balance_losses).sum().astype(loss.dtype) * (n_targets * loss.dtype.type(factor))
 

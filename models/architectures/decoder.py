@@ -36,7 +36,7 @@ class LanguageModel(SequenceModel):
         label_smoothing: float = 0.0,
         smoothing_classes: str = "all",
         loss_normalizer: float | None = None,
-        rdrop: float = 0.0,
+        rdrop_weight: float = 0.0,
     ) -> Tensor:
         """Return the label-smoothed cross entropy () of the tokens, each predicted from the tokens before it.
 
@@ -51,7 +51,7 @@ class LanguageModel(SequenceModel):
             label_smoothing=label_smoothing,
             smoothing_classes=smoothing_classes,
             loss_normalizer=checked_normalizer(loss_normalizer, ids[:, 1:], self.config.pad_id),
-            rdrop=rdrop,
+            rdrop_weight=rdrop_weight,
         )
 
     def checked_loss_inputs(self, ids: Any) -> tuple[npx.Array, ...]:

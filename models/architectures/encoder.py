@@ -150,7 +150,7 @@ class Encoder(SequenceModel):
         label_smoothing: float = 0.0,
         smoothing_classes: str = "all",
         loss_normalizer: float | None = None,
-        rdrop: float = 0.0,
+        rdrop_weight: float = 0.0,
     ) -> Tensor:
         """Return the label-smoothed cross entropy () of the labels.
 
@@ -168,7 +168,7 @@ class Encoder(SequenceModel):
             label_smoothing,
             smoothing_classes,
             checked_normalizer(loss_normalizer, packed.targets, self.config.pad_id),
-            rdrop,
+            rdrop_weight,
         )
 
     def checked_loss_inputs(self, ids: Any, labels: Any) -> tuple[npx.Array, ...]:

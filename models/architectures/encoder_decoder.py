@@ -87,7 +87,7 @@ class EncoderDecoder(SequenceModel):
         label_smoothing: float = 0.1,
         smoothing_classes: str = "all",
         loss_normalizer: float | None = None,
-        rdrop: float = 0.0,
+        rdrop_weight: float = 0.0,
     ) -> Tensor:
         """Return the label-smoothed cross entropy () of the target tokens.
 
@@ -99,7 +99,7 @@ class EncoderDecoder(SequenceModel):
                 "others_without_pad".
             loss_normalizer: divisor of the sum over target tokens. Default: the number of target tokens, without
                 padding. For a micro-batch, pass the number of target tokens of the complete update.
-            rdrop: weight of R-Drop's divergence between two passes with different dropout (`regularized_loss`).
+            rdrop_weight: weight of R-Drop's divergence between two passes with different dropout (`regularized_loss`).
                 Default 0: a single pass.
         """
         src_ids, src_lengths, tgt_inputs, targets = self.checked_loss_inputs(src_ids, tgt_ids)
@@ -113,7 +113,7 @@ class EncoderDecoder(SequenceModel):
             label_smoothing=label_smoothing,
             smoothing_classes=smoothing_classes,
             loss_normalizer=checked_normalizer(loss_normalizer, targets, self.config.pad_id),
-            rdrop=rdrop,
+            rdrop_weight=rdrop_weight,
             packing=(src_packing.to_device(), tgt_packing.to_device()),
         )
 

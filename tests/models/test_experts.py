@@ -62,7 +62,7 @@ def test_the_balance_loss_is_added_in_training_and_spreads_the_tokens():
     model = Transformer(TransformerConfig(**CONFIG, balance_loss_weight=0.5), dtype="float64")
     # the weight of a micro-batch is its fraction of the update's targets
     assert model.loss(src, tgt, loss_normalizer=14).item() == pytest.approx(losses[0.5][0] / 2)
-    assert model.loss(src, tgt, rdrop=1.0).item() == pytest.approx(losses[0.5][0])  # without dropout
+    assert model.loss(src, tgt, rdrop_weight=1.0).item() == pytest.approx(losses[0.5][0])  # without dropout
 
 
 def test_cached_decoding_and_any_batch_give_the_same_outputs():

@@ -43,7 +43,7 @@ def test_rdrop_adds_the_symmetric_divergence_of_two_passes(seed, chunk, smoothin
     model.token_loss = record_hidden
     with pytest.MonkeyPatch.context() as patch, npx.keyed(1, 2):
         patch.setattr(base, "DIVERGENCE_CHUNK", chunk)
-        loss = model.loss(src, tgt, smoothing, loss_normalizer=2.0, rdrop=3.0).item()
+        loss = model.loss(src, tgt, smoothing, loss_normalizer=2.0, rdrop_weight=3.0).item()
     p, q = (log_softmax(model.logits(h).data) for h in hidden)
     divergence = ((np.exp(p) - np.exp(q)) * (p - q)).sum()
     assert divergence > 0
@@ -58,7 +58,7 @@ def test_the_gradient_of_rdrop_equals_a_finite_difference(changes, monkeypatch):
 
     def loss():
         with npx.keyed(5, 1):
-            return model.loss(src, tgt, rdrop=2.0)
+            return model.loss(src, tgt, rdrop_weight=2.0)
 
     loss().backward()
     rng = np.random.default_rng(0)
@@ -75,8 +75,8 @@ def test_the_gradient_of_rdrop_equals_a_finite_difference(changes, monkeypatch):
 
 def test_rdrop_without_dropout_or_in_evaluation_changes_nothing():
     model, src, tgt = model_and_batch(1, dropout=0.0)
-    assert model.loss(src, tgt, rdrop=5.0).item() == pytest.approx(model.loss(src, tgt).item(), rel=1e-14)
-    with_rdrop = gradient(model, (src, tgt), rdrop=5.0, loss_normalizer=1.0)
+    assert model.loss(src, tgt, rdrop_weight=5.0).item() == pytest.approx(model.loss(src, tgt).item(), rel=1e-14)
+    with_rdrop = gradient(model, (src, tgt), rdrop_weight=5.0, loss_normalizer=1.0)
     np.testing.assert_allclose(with_rdrop, gradient(model, (src, tgt), loss_normalizer=1.0), atol=1e-12)
 
 

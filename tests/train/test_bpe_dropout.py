@@ -126,7 +126,7 @@ def test_no_segmentation_is_longer_than_a_batch(tokenizer):
 
 
 def test_resuming_with_every_regularization_is_exact(text, tmp_path):
-    values = tables(text, bpe_dropout=0.3, rdrop=1.0, max_steps=6, batch_tokens=200, validate_score=False)
+    values = tables(text, bpe_dropout=0.3, rdrop_weight=1.0, max_steps=6, batch_tokens=200, validate_score=False)
     values["model"]["word_dropout"] = 0.2
     config = RunConfig.from_dict(values)
     train(config, tmp_path / "whole", progress=False)
@@ -152,9 +152,9 @@ def test_other_tokenizers_and_tasks_raise_one_line(text, tmp_path):
     with pytest.raises(UserError, match="train.bpe_dropout: expected a task on pairs; got language; try "):
         train(RunConfig.from_dict(values), tmp_path / "run", progress=False)
     values["model"]["dropout"] = 0.0
-    values["train"] |= {"bpe_dropout": 0.0, "rdrop": 1.0}
+    values["train"] |= {"bpe_dropout": 0.0, "rdrop_weight": 1.0}
     with pytest.raises(
         UserError,
-        match="train.rdrop: expected a model with dropout.*; got a model in which every dropout rate is 0; try --set",
+        match="train.rdrop_weight: expected a model with dropout.*; got a model in which every dropout rate is 0; try",
     ):
         train(RunConfig.from_dict(values), tmp_path / "run", progress=False)

@@ -91,7 +91,7 @@ def test_a_run_of_a_version_without_batch_orders_keeps_its_batches(text, tmp_pat
 
     def remove_later_keys(state):
         del state["run"]["batch_order"]
-        for key in ("model.tying", "model.word_dropout", "train.rdrop", "train.freeze", "data.vocabularies"):
+        for key in ("model.tying", "model.word_dropout", "train.rdrop_weight", "train.freeze", "data.vocabularies"):
             del state["config"][key]
         for key in ("tying", "word_dropout", "unk_id", "src_vocab_size"):
             del state["model"][key]
@@ -111,6 +111,7 @@ FORMER_TABLES = {
     },
     "train": {
         **{"smoothing_over": "others", "adam_eps_inside": True, "recompute": True, "graphs": True},
+        **{"rdrop": 1.0},
         **{"validate_bleu": False},
     },
 }
@@ -122,7 +123,7 @@ def test_keys_with_their_former_names_are_read_and_both_names_of_a_key_are_refus
         table, _, former = key.partition(".")
         assert getattr(getattr(config, table), name.partition(".")[2]) == FORMER_TABLES[table][former]
     former = {former: config.frozen()[key] for former, key in FORMER_KEYS.items() if key in config.frozen()}
-    assert len(former) == 10
+    assert len(former) == 11
     config.check_frozen({k: v for k, v in config.frozen().items() if k not in FORMER_KEYS.values()} | former, "run")
     assert TransformerConfig.from_dict({"vocab_size": 9, "normalization": "rms_norm"}).norm_type == "rms_norm"
     with pytest.raises(ValueError, match="got normalization$"):

@@ -93,14 +93,14 @@ def test_regularization_and_frozen_parameters_are_exact_with_graphs_too():
     model_changes = {"word_dropout": 0.3, "tying": "none", "target_space": True, "decoder_start": "zeros"}
     options = {
         "model_changes": EVERY_DROPOUT | model_changes,
-        "rdrop": 2.0,
+        "rdrop_weight": 2.0,
         "ema_decay": 0.5,
         "freeze": "source_embedding.*,encoder.*",
     }
     with device(cuda=True):
         expected = updated(False, micro, **options)
         result = updated(True, micro, **options)
-        without = updated(False, micro[:1], **options | {"rdrop": 0.0})
+        without = updated(False, micro[:1], **options | {"rdrop_weight": 0.0})
     assert STATE.launches == len(micro) - 2 and result[2] == []
     assert result[0].tobytes() == expected[0].tobytes() and result[1] == expected[1]
     assert without[1][0] != result[1][0]

@@ -52,7 +52,7 @@ def config_tables(folder, ranks, steps=3, **changes):
     """Return the configuration of a training run whose updates are the same for any number of ranks."""
     changes = {"accumulate": MICRO_BATCHES // ranks, "max_steps": steps, "validate_every": 3, "lr_scale": 0.1} | changes
     values = tables(folder, **changes)
-    if "rdrop" in changes:
+    if "rdrop_weight" in changes:
         values["model"]["word_dropout"] = 0.1
         values["data"]["vocabularies"] = "separate"
     return values
@@ -78,7 +78,12 @@ def run_all(text, folder):
             job(f"{precision}-{ranks}", ranks, precision=precision)
         job(f"sharded-{ranks}", ranks, precision="float64", shard=True)
     job("again", 3, precision="float32")
-    regularized = {"bpe_dropout": 0.2, "rdrop": 1.0, "freeze": "encoder.*.feed_forward.*", "precision": "float64"}
+    regularized = {
+        "bpe_dropout": 0.2,
+        "rdrop_weight": 1.0,
+        "freeze": "encoder.*.feed_forward.*",
+        "precision": "float64",
+    }
     job("regularized-2", 2, shard=True, **regularized)
     for ranks, steps, shard in ((4, 2, True), (2, 4, False), (3, 6, True)):
         changes = {"accumulate": 1, "steps": steps, "shard": shard, "precision": "float64"}

@@ -52,7 +52,7 @@ MEANINGS = {
                          "eval_metric eval_metrics valid-metrics validation_metric",
     "train.patience": "early_stop early-stopping early_stopping_patience patince",
     "train.clip_norm": "max_grad_norm clip_grad_norm clip_grad",
-    "train.rdrop": "rdrop_alpha reg-alpha",
+    "train.rdrop_weight": "rdrop_alpha reg-alpha",
     "train.seed": "random_seed sed sead",
     "search.beam": "beam_size num_beams",
     "search.alpha": "lenpen beam_alpha length_penalty",

@@ -338,10 +338,10 @@ def check_regularization(config: RunConfig, task: Task, model_config: Transforme
     settings = config.train
     c = model_config
     rates = (c.dropout, c.attention_dropout, c.activation_dropout, c.word_dropout, c.stochastic_depth)
-    if settings.rdrop and not any(rates):
+    if settings.rdrop_weight and not any(rates):
         raise UserError(
-            "train.rdrop: expected a model with dropout, so that the two passes differ; got a model in which every "
-            "dropout rate is 0; try --set model.dropout=0.1"
+            "train.rdrop_weight: expected a model with dropout, so that the two passes differ; got a model in which "
+            "every dropout rate is 0; try --set model.dropout=0.1"
         )
     if settings.bpe_dropout and task.data_kind != "pairs":
         raise UserError(f"train.bpe_dropout: expected a task on pairs; got {task.name}; try --set train.bpe_dropout=0")

@@ -21,6 +21,7 @@ FORMER_KEYS = {f"model.{former}": f"model.{name}" for former, name in FORMER_NAM
     "train.recompute": "train.gradient_checkpointing",
     "train.graphs": "train.cuda_graphs",
     "train.validate_bleu": "train.validate_score",
+    "train.rdrop": "train.rdrop_weight",
 }
 
 # For each key, its names in other programs, without the prefixes in PREFIXES. A name may begin with a table and an
@@ -90,7 +91,7 @@ OTHER_NAMES = {
     "train.ema_decay": "ema ema_rate moving_average exponential_smoothing average_decay weight_avg weight_averaging",
     "train.clip_norm": "clip clip_grad grad_clip clip_grad_norm gradient_clip_val gradient_clipping max_grad_norm",
     "train.label_smoothing": "label_smoothing_factor",
-    "train.rdrop": "rdrop_alpha reg_alpha",
+    "train.rdrop_weight": "rdrop_alpha reg_alpha",
     "train.precision": "fp16 bf16 tf32 amp dtype model_dtype torch_dtype mixed_precision",
     "train.gradient_checkpointing": "checkpoint_activations",
     "train.validate_every": "eval_every eval_steps eval_interval valid_freq valid_steps validation_freq "

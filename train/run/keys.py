@@ -228,7 +228,7 @@ class TrainSection:
     mask_rate: float = key(
         0.15, "Masked language model: fraction of the tokens of a text that are predicted.", within="(0, 1)"
     )
-    rdrop: float = key(
+    rdrop_weight: float = key(
         0.0,
         "R-Drop: weight of the symmetric KL divergence between two passes with different dropout; 0 disables it. An"
         " update then takes about three times as long.",
@@ -325,7 +325,7 @@ class TrainSection:
             "smoothing_classes": self.smoothing_classes,
             "loss_normalizer": loss_normalizer,
         }
-        return options | ({"rdrop": self.rdrop} if self.rdrop else {})
+        return options | ({"rdrop_weight": self.rdrop_weight} if self.rdrop_weight else {})
 
 
 @dataclass(frozen=True)
