@@ -32,7 +32,7 @@ def arguments() -> argparse.Namespace:
     parser.add_argument("--length", type=int, default=30, help="tokens per side")
     parser.add_argument("--steps", type=int, default=6, help="measured steps of each kind")
     parser.add_argument("--wire", default=None, help="options of tests.helpers.two_hosts")
-    parser.add_argument("--shard", action="store_true", help="train.shard = true")
+    parser.add_argument("--shard-optimizer", action="store_true", help="train.shard_optimizer = true")
     parser.add_argument("--json", action="store_true")
     parser.add_argument("--work", action="store_true", help=argparse.SUPPRESS)
     return parser.parse_args()
@@ -77,7 +77,11 @@ def work(args: argparse.Namespace) -> dict[str, Any]:
     cores = sorted(os.sched_getaffinity(0))
     if world.size <= len(cores) and args.wire is None:
         os.sched_setaffinity(0, {cores[world.rank]})
-    settings = [f"data.vocab_size={args.vocab}", f"train.shard={str(args.shard).lower()}", "train.batch_tokens=100000"]
+    settings = [
+        f"data.vocab_size={args.vocab}",
+        f"train.shard_optimizer={str(args.shard_optimizer).lower()}",
+        "train.batch_tokens=100000",
+    ]
     config = RunConfig.from_dict({"model": {"preset": args.preset}}, settings)
     words = np.random.default_rng(world.rank).integers(4, args.vocab, (2, args.batch, args.length - 1)).tolist()
     batch = Batches(Corpus.from_pairs(zip(*words, strict=True)), 10**6).batch(np.arange(args.batch))
@@ -155,7 +159,7 @@ def main() -> None:
     print(f"link: {bandwidth:,.1f} MB/s, {latency:.2f} ms; compute {micro:.3f} s per step")
     for kind, when, overlap in (("overlapped", "during", BACKWARD), ("after", "after", 0.0)):
         seconds, network = statistics.median(many[kind]), statistics.median(many["network"][kind])
-        gathered = many["size"] * args.shard
+        gathered = many["size"] * args.shard_optimizer
         estimate = estimate_step(
             many["size"], many["late_fraction"], micro, 1, args.ranks, measured_link, overlap, gathered=gathered
         )

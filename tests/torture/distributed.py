@@ -2,13 +2,12 @@
 
     python -m tests.torture.distributed 36
 
-The runs alternate between the tasks, values of `train.shard` and numbers of ranks. After SIGKILL or SIGSTOP to a rank,
-the run must end within 30 seconds with a nonzero exit status and a line that names the rank. SIGUSR1 and SIGTERM are
-sent to mpirun, and to the script of docs/distributed.md, which passes both on as SIGUSR1. These runs must end with a
-checkpoint, which must be that of the last update except after SIGTERM to mpirun. A single process must then be able to
-resume each run and reach the weights of an uninterrupted run (float64, to 1e-9). Prints one line per run; the exit
-status is 1 if a run fails.
-"""
+The runs alternate between the tasks, values of `train.shard_optimizer` and numbers of ranks. After SIGKILL or SIGSTOP
+to a rank, the run must end within 30 seconds with a nonzero exit status and a line that names the rank. SIGUSR1 and
+SIGTERM are sent to mpirun, and to the script of docs/distributed.md, which passes both on as SIGUSR1. These runs must
+end with a checkpoint, which must be that of the last update except after SIGTERM to mpirun. A single process must then
+be able to resume each run and reach the weights of an uninterrupted run (float64, to 1e-9). Prints one line per run;
+the exit status is 1 if a run fails. """
 
 import os
 import random
@@ -35,7 +34,7 @@ from train import train as train_run
 from train.run.checkpoint import load_checkpoint
 from train.run.folder import RunFolder
 
-VARIANTS = list(product((3, 2), ("translation", "language", "parsing"), (True, False)))  # ranks, task, train.shard
+VARIANTS = list(product((3, 2), ("translation", "language", "parsing"), (True, False)))  # ranks, task, sharding
 FAULTS = ("SIGKILL of a rank", "SIGUSR1 to mpirun", "SIGSTOP of a rank", "SIGUSR1 to the script")
 FAULTS += ("SIGTERM to mpirun", "SIGTERM to the script")
 
@@ -84,7 +83,7 @@ def one_run(folder: Path, number: int, rng: random.Random) -> tuple[str, bool]:
     fault = fault_of(number)
     folder, signal_number = folder / f"run-{number}", getattr(signal, fault.split()[0])
     name = f"{task} on {size} ranks{', sharded' * shard}: {fault}"
-    config = config_of(folder.parent, task, shard=shard, max_steps=10**6, rank_timeout=5.0)
+    config = config_of(folder.parent, task, shard_optimizer=shard, max_steps=10**6, rank_timeout=5.0)
     process, out = start(folder, size, config, "script" in fault)
     while not RunFolder(out).step_paths() and process.poll() is None:
         time.sleep(0.05)
@@ -112,7 +111,7 @@ def one_run(folder: Path, number: int, rng: random.Random) -> tuple[str, bool]:
     steps = int(RunFolder(out).step_paths()[-1].name.removeprefix("step-")) + 1
     weights = []
     for path, accumulate in ((out, 2), (folder / "alone", 2 * size)):
-        alone = config_of(folder.parent, task, shard=shard, max_steps=steps, accumulate=accumulate)
+        alone = config_of(folder.parent, task, shard_optimizer=shard, max_steps=steps, accumulate=accumulate)
         train_run(alone, path, resume=path == out, progress=False)
         weights.append(load_checkpoint(RunFolder(path).step_paths()[-1]).model)
     same = all(np.allclose(weights[0][key], weights[1][key], rtol=1e-9, atol=1e-9) for key in weights[0])

@@ -112,6 +112,7 @@ FORMER_TABLES = {
     "train": {
         **{"smoothing_over": "others", "adam_eps_inside": True, "recompute": True, "graphs": True},
         **{"rdrop": 1.0},
+        **{"shard": True},
         **{"validate_bleu": False},
     },
 }

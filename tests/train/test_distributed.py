@@ -76,7 +76,7 @@ def run_all(text, folder):
         jobs.append(("check_world", ranks, {"out": str(folder / "worlds")}))
         for precision in PRECISE if ranks == 3 else ["float64"]:
             job(f"{precision}-{ranks}", ranks, precision=precision)
-        job(f"sharded-{ranks}", ranks, precision="float64", shard=True)
+        job(f"sharded-{ranks}", ranks, precision="float64", shard_optimizer=True)
     job("again", 3, precision="float32")
     regularized = {
         "bpe_dropout": 0.2,
@@ -84,9 +84,9 @@ def run_all(text, folder):
         "freeze": "encoder.*.feed_forward.*",
         "precision": "float64",
     }
-    job("regularized-2", 2, shard=True, **regularized)
+    job("regularized-2", 2, shard_optimizer=True, **regularized)
     for ranks, steps, shard in ((4, 2, True), (2, 4, False), (3, 6, True)):
-        changes = {"accumulate": 1, "steps": steps, "shard": shard, "precision": "float64"}
+        changes = {"accumulate": 1, "steps": steps, "shard_optimizer": shard, "precision": "float64"}
         job("changing", ranks, resume=steps > 2, **changes)
     train_run(RunConfig.from_dict(split_tables(text, 2)), folder / "split", progress=False)
     train_run(RunConfig.from_dict(split_tables(text, 4)), folder / "unsplit", progress=False)
@@ -368,7 +368,7 @@ def run_ranks(size, work):
 def updated(world, precision, ema_decay, shard, start, gradients):
     """Apply gradients (step, rank, P) to `start`; return the Update, its compute weights, and its saved state."""
     shape = TransformerConfig(vocab_size=11, d_model=4, d_ff=6, n_heads=2, n_layers=1, dropout=0.0)
-    section = TrainSection(precision=precision, shard=shard, ema_decay=ema_decay)
+    section = TrainSection(precision=precision, shard_optimizer=shard, ema_decay=ema_decay)
     with INITIALIZING:  # the initialization is shared by the threads of a process
         model = Transformer(shape, 1)
     update = Update(TASKS["translation"], model, section, SilentReport(RunFolder(""), 1))

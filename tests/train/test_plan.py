@@ -50,7 +50,7 @@ def test_against_a_calculation_by_hand():
 
 @given(SIZES, FRACTIONS, SECONDS, st.integers(2, 4096), LINK)
 def test_sharding_and_narrow_gradients(size, late, micro, gpus, link):
-    """train.shard scatters gradients during backward and gathers weights after the update: the same bytes in total."""
+    """Sharding scatters gradients during backward and gathers weights after the update: the same bytes in total."""
     p, shard = (estimate_step(size, late, micro, 1, gpus, link, gathered=gathered) for gathered in (0.0, size))
     assert shard.reduction == pytest.approx(p.reduction) and shard.exposed >= p.exposed * (1 - 1e-9)
     assert shard.exposed >= p.reduction / 2 * (1 - 1e-9)  # the gather does not overlap with backward
@@ -62,10 +62,10 @@ def test_sharding_and_narrow_gradients(size, late, micro, gpus, link):
 def test_the_command_uses_the_settings(capsys):
     sums = {}
     for key in ("seed=1", "precision=bf16", "reduce_dtype=bf16"):
-        settings = ["--set", "train.shard=true", "--set", f"train.{key}"]
+        settings = ["--set", "train.shard_optimizer=true", "--set", f"train.{key}"]
         assert main(["plan", "base", "--gpus", "8", "--tokens-per-second", "1000000", *settings]) == 0
         out = capsys.readouterr().out
-        assert "each updates its shard (train.shard)" in out and ("sent as bf16" in out) == (key[:3] == "red")
+        assert "each updates its shard (train.shard_optimizer)" in out and ("sent as bf16" in out) == (key[:3] == "red")
         sums[key] = float(out.split("  GPUs")[1].splitlines()[1].split()[-2])
     assert sums["precision=bf16"] == sums["reduce_dtype=bf16"] == pytest.approx(sums["seed=1"] * 3 / 4, rel=0.02)
 
@@ -98,7 +98,7 @@ def test_hours_and_cost_of_a_training(capsys):
         (["base", "--gpus", "0,x", "--tokens-per-second", "1"], "--gpus: expected numbers from 1"),
         (["base", "--set", "model.n_layers=12"], "--set: expected a key of [train]; got model.n_layers=12; try "),
         (["base", "--price", "-1", "--tokens-per-second", "1"], "--price: expected"),
-        (["base", "--set", "train.sard=1"], "try train.shard"),
+        (["base", "--set", "train.shard_optimiser=1"], "try train.shard_optimizer"),
         (["base", "--link", "wire", "--tokens-per-second", "1"], "--link: expected"),
     ],
 )

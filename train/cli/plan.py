@@ -75,7 +75,9 @@ def plan(
         )
     for setting in settings or ():
         if not setting.strip().startswith("train."):
-            raise UserError(f"--set: expected a key of [train]; got {setting[:60]}; try --set train.shard=true")
+            raise UserError(
+                f"--set: expected a key of [train]; got {setting[:60]}; try --set train.shard_optimizer=true"
+            )
     run, config, model_config = resolve_model(what, vocab_size, settings or ())
     if tokens_per_second is None and run and (last := last_update(run, run.metrics())):
         tokens_per_second = last["tokens_per_second"]
@@ -95,7 +97,7 @@ def plan(
     gradient_bytes = weight_bytes * n  # sums have the weights' dtype
     reduction_costs = {
         "wire_fraction": 1.0 if t.reduce_dtype == "float32" else 2 / weight_bytes,
-        "gathered": t.shard * n * (2 if precision.is_mixed else weight_bytes),
+        "gathered": t.shard_optimizer * n * (2 if precision.is_mixed else weight_bytes),
     }
     tokens = t.batch_tokens * len(TASKS[config.data.task].sides)  # tokens of a micro-batch
     last_ready_fraction = model_config.vocab_size * model_config.d_model / n
@@ -113,9 +115,9 @@ def plan(
           "a step on k GPUs has k times as many tokens")  # fmt: skip
     print(f"link         {link_figures.name if bandwidth is None and latency is None else 'as given'}: "
           f"{link_figures.bandwidth / 1e9:,.4g} GB/s, {link_figures.latency * 1e6:,.4g} us")  # fmt: skip
-    if t.shard or t.reduce_dtype != "float32":
-        print(f"ranks        {'each updates its shard (train.shard)' if t.shard else 'each updates all weights'}; "
-              f"gradients are sent as {t.reduce_dtype}")  # fmt: skip
+    if t.shard_optimizer or t.reduce_dtype != "float32":
+        updated = "its shard (train.shard_optimizer)" if t.shard_optimizer else "all weights"
+        print(f"ranks        each updates {updated}; gradients are sent as {t.reduce_dtype}")
     for line in (*table(plans, tokens * t.accumulate), "", *training_table(plans, t.max_steps, price)):
         print(line)
     if what in PAPER_SECONDS:

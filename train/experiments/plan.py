@@ -91,8 +91,8 @@ def estimate_step(
         link: link between them.
         backward: fraction of the compute that communication can overlap with; 0 for none.
         wire_fraction: fraction of the gradient's bytes that is sent (`train.reduce_dtype`).
-        gathered: bytes of weights that are gathered after a sharded update (`train.shard`); 0 if every rank updates all
-            weights.
+        gathered: bytes of weights that are gathered after a sharded update (`train.shard_optimizer`); 0 if every rank
+            updates all weights.
     """
     n_buckets = math.ceil(size / BUCKET)
     first = size - (n_buckets - 1) * BUCKET  # the flat buffer begins with the embedding; its first bucket is sent last

@@ -61,7 +61,7 @@ class Update:
         self.world = npx.distributed.world()
         wire = npx.precision_named(settings.reduce_dtype)
         wire_dtype = None if settings.reduce_dtype == "float32" else wire.compute_dtype
-        self.gradients = gradients_of(self.flat, self.world, settings.shard, wire_dtype)
+        self.gradients = gradients_of(self.flat, self.world, settings.shard_optimizer, wire_dtype)
         self.adam = Adam(
             self.flat,
             settings.beta1,
@@ -89,7 +89,8 @@ class Update:
             batches: this rank's micro-batches.
             step: the number of the update, which keys dropout.
             share: the part of the update that consists of `batches`; None means the complete update. Loss, norm and
-                gradient are those of all ranks; with `train.shard`, the gradient is limited to this rank's shard.
+                gradient are those of all ranks; with `train.shard_optimizer`, the gradient is limited to this rank's
+                shard.
 
         Raises:
             UserError: The halves do not fit in memory either, or this rank's gradient has already been sent to the

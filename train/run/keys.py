@@ -294,7 +294,7 @@ class TrainSection:
         "In validations, also translate, parse or label the text, to measure BLEU, chrF, F1 or accuracy.",
         may_change=True,
     )
-    shard: bool = key(
+    shard_optimizer: bool = key(
         False,
         "With several ranks, each stores and updates only its shard of Adam's moments and of the float32 master weights"
         " of bf16 and fp16.",

@@ -53,22 +53,27 @@ class GradientReducer(LocalGradients):
     Args:
         flat: the parameters of the model.
         world: the ranks.
-        shard: whether each rank receives only its shard of the summed gradient, and updates only that shard.
+        shard_optimizer: whether each rank receives only its shard of the summed gradient, and updates only that shard.
         wire_dtype: a narrower dtype in which gradients are sent; they are added in their original dtype.
         bucket: number of bytes that are sent at once.
     """
 
     def __init__(
-        self, flat: FlatParameters, world: World, shard: bool = False, wire_dtype: Any = None, bucket: int = BUCKET
+        self,
+        flat: FlatParameters,
+        world: World,
+        shard_optimizer: bool = False,
+        wire_dtype: Any = None,
+        bucket: int = BUCKET,
     ) -> None:
         super().__init__(flat)
         self.wire_dtype = wire_dtype
-        self.world, self.is_sharded = world, shard
+        self.world, self.is_sharded = world, shard_optimizer
         grad = flat.flatten_grad()
         step = max(world.size, bucket // grad.itemsize)
         self.buckets = [slice(max(0, stop - step), stop) for stop in range(grad.size, 0, -step)]
         self.local_slices = [self._local_slice(bucket) for bucket in self.buckets]
-        if shard:
+        if shard_optimizer:
             flat.shard_to(self.local_slices)
         # The buckets of each parameter, and how many parameters each bucket still waits for.
         spans = zip(flat.parameters, flat.spans.values(), strict=True)
@@ -145,6 +150,6 @@ class GradientReducer(LocalGradients):
         return npx.host.concatenate([full[part] for part in self.local_slices]) if self.is_sharded else full
 
 
-def gradients_of(flat: FlatParameters, world: World, shard: bool, wire_dtype: Any = None) -> LocalGradients:
+def gradients_of(flat: FlatParameters, world: World, shard_optimizer: bool, wire_dtype: Any = None) -> LocalGradients:
     """Return the object that handles the gradient of a flat buffer, for the ranks of `world`."""
-    return GradientReducer(flat, world, shard, wire_dtype) if world.size > 1 else LocalGradients(flat)
+    return GradientReducer(flat, world, shard_optimizer, wire_dtype) if world.size > 1 else LocalGradients(flat)
