@@ -7,7 +7,7 @@ to a rank, the run must end within 30 seconds with a nonzero exit status and a l
 SIGTERM are sent to mpirun, and to the script of docs/distributed.md, which passes both on as SIGUSR1. These runs must
 end with a checkpoint, which must be that of the last update except after SIGTERM to mpirun. A single process must then
 be able to resume each run and reach the weights of an uninterrupted run (float64, to 1e-9). Prints one line per run;
-the exit status is 1 if a run fails. """
+the exit status is 1 if a run fails."""
 
 import os
 import random

@@ -76,7 +76,7 @@ def test_training_reports_operation_text_lines_and_source_line(
     inputs = plant(monkeypatch, make)
     file = tmp_path / "config.toml"
     file.write_text(config(text).dump(), encoding="utf-8")
-    command = ["train", str(file), "--quiet", "--debug", "anomaly", "--set", "train.max_skipped=0", "--out"]
+    command = ["train", str(file), "--quiet", "--debug", "anomaly", "--set", "train.max_skipped_updates=0", "--out"]
     assert main([*command, str(tmp_path / "run")]) == 2
     origin = rf"it comes from lines 28 of the text.*; first operation: {pattern}.*\((en|de)coder\.0\.feed_forward, "
     err = capfd.readouterr().err
@@ -118,7 +118,7 @@ def test_validation_reports_text_lines_and_operation(text, tmp_path, monkeypatch
 def test_a_norm_that_overflows_without_an_operation_is_reported(text, tmp_path, monkeypatch):
     monkeypatch.setattr(reducer, "squared_norm", lambda flat: flat.data.dtype.type("inf"))
     with pytest.raises(UserError) as error:
-        run(text, tmp_path / "run", debug="anomaly", max_skipped=0)
+        run(text, tmp_path / "run", debug="anomaly", max_skipped_updates=0)
     assert "expected a finite gradient norm; got inf" in one_line(error) and anomaly.NO_OPERATION in one_line(error)
 
 
@@ -134,7 +134,7 @@ def test_nonfinite_halves_are_reported_with_the_lines_of_their_micro_batch(text,
 
     monkeypatch.setattr(update.Update, "_compute_gradient", once)
     with pytest.raises(UserError) as error:
-        run(text, tmp_path / "run", max_skipped=0)
+        run(text, tmp_path / "run", max_skipped_updates=0)
     assert inputs and one_line(error).count(" of the text (numbered from 1)") == 1
 
 
@@ -169,7 +169,7 @@ def test_concurrent_updates_do_not_change_warning_filters():
 def test_a_diverged_training_lists_few_lines_once_and_shows_the_error_once(text, tmp_path, capfd):
     options = ["--train-src", f"{text}/train.en", "--train-tgt", f"{text}/train.de", "--out", str(tmp_path / "run")]
     file = tmp_path / "config.toml"
-    file.write_text(config(text, peak_lr=1e9, warmup_steps=1, max_skipped=2).dump(), encoding="utf-8")
+    file.write_text(config(text, peak_lr=1e9, warmup_steps=1, max_skipped_updates=2).dump(), encoding="utf-8")
     assert main(["train", str(file), *options]) == 2
     err = capfd.readouterr().err
     assert err.count("update skipped") == 2 and err.count("there is no checkpoint yet") == 1

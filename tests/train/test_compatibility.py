@@ -113,6 +113,7 @@ FORMER_TABLES = {
         **{"smoothing_over": "others", "adam_eps_inside": True, "recompute": True, "graphs": True},
         **{"rdrop": 1.0},
         **{"shard": True},
+        **{"max_skipped": 3},
         **{"validate_bleu": False},
     },
 }

@@ -241,7 +241,7 @@ def test_an_overflow_at_loss_scale_one_stops_the_run(text, tmp_path, gpu, monkey
     loss = Transformer.loss
     monkeypatch.setattr(Transformer, "loss", lambda self, *args, **how: loss(self, *args, **how) * float("inf"))
     with pytest.raises(UserError, match="step 1: expected a finite loss; .*; try train.precision=float32, or"):
-        run(text, tmp_path / "run", precision="fp16", max_skipped=0)
+        run(text, tmp_path / "run", precision="fp16", max_skipped_updates=0)
     *scaled, last = metrics(tmp_path / "run")
     assert [entry["loss_scale"] for entry in scaled] == [2.0**i for i in range(15, -1, -1)]
     assert last["in_a_row"] == 1

@@ -38,7 +38,7 @@ def test_a_nonfinite_loss_stops_training_and_is_never_saved(text, tmp_path, monk
     init = Adam.__init__
     monkeypatch.setattr(Adam, "__init__", lambda self, *a, **k: (objects.update(adam=self), init(self, *a, **k))[1])
     with pytest.raises(UserError) as error:
-        run(text, out, max_skipped=2)
+        run(text, out, max_skipped_updates=2)
     assert "step 8" in one_line(error) and "step-6" in str(error.value)
     assert [path.name for path in RunFolder(out).step_paths()] == ["step-3", "step-6"]
     load_checkpoint(RunFolder(out).step_paths()[-1])

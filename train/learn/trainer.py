@@ -101,8 +101,8 @@ class Trainer:
         a second signal raises it at once. If a checkpoint cannot be written, the write is retried later.
 
         Raises:
-            UserError: A loss or gradient was not finite in more than train.max_skipped consecutive updates, memory ran
-                out, the last checkpoint cannot be written, or another program holds the lock on the folder.
+            UserError: A loss or gradient was not finite in more than train.max_skipped_updates consecutive updates,
+                memory ran out, the last checkpoint cannot be written, or another program holds the lock on the folder.
         """
         npx.configure_process()
         with self.world.rank_zero_first():
@@ -185,11 +185,11 @@ class Trainer:
         return "; ".join(places), operation
 
     def _skip(self, step: int, quantity: str, value: float, examples: str, operation: str) -> None:
-        """Record a skipped update. Raises UserError if more than train.max_skipped updates in a row were skipped."""
-        state, limit = self.state, self.config.train.max_skipped
+        """Record a skipped update. Raises UserError if more than train.max_skipped_updates were skipped in a row."""
+        state, max_skipped_updates = self.state, self.config.train.max_skipped_updates
         state.add_skipped()
-        self.report.log_skipped(state, step, quantity, value, examples, operation, limit)
-        if state.skipped > limit:
+        self.report.log_skipped(state, step, quantity, value, examples, operation, max_skipped_updates)
+        if state.skipped > max_skipped_updates:
             updates = f" ({plural(state.skipped, 'update')} in a row)"
             raise self._nonfinite_error(step, quantity, value, updates + nonfinite_origin(examples, operation))
 

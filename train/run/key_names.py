@@ -23,6 +23,7 @@ FORMER_KEYS = {f"model.{former}": f"model.{name}" for former, name in FORMER_NAM
     "train.validate_bleu": "train.validate_score",
     "train.rdrop": "train.rdrop_weight",
     "train.shard": "train.shard_optimizer",
+    "train.max_skipped": "train.max_skipped_updates",
 }
 
 # For each key, its names in other programs, without the prefixes in PREFIXES. A name may begin with a table and an

@@ -251,7 +251,7 @@ class TrainSection:
         " the same; training needs less memory and more time.",
         may_change=True,
     )
-    max_skipped: int = key(
+    max_skipped_updates: int = key(
         10,
         "Stop training if more than this many updates in a row are skipped because a loss or gradient is not finite.",
         within="[0, 1e6]",

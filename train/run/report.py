@@ -192,18 +192,25 @@ class RunReport:
         )
 
     def log_skipped(
-        self, state: RunState, step: int, quantity: str, value: float, examples: str, operation: str, limit: int
+        self,
+        state: RunState,
+        step: int,
+        quantity: str,
+        value: float,
+        examples: str,
+        operation: str,
+        max_skipped_updates: int,
     ) -> None:
         """Report an update that was skipped because its loss or gradient norm (`quantity`) is not finite."""
         entry = {"kind": "skipped", "step": step, "what": quantity}
         entry |= {"in_a_row": state.skipped, "skipped": state.all_skipped, "examples": examples}
         self.write_metrics(entry | ({"anomaly": operation} if operation else {}))
-        if state.skipped <= limit:
+        if state.skipped <= max_skipped_updates:
             # If several updates fail in a row, the cause is probably the weights, not the text.
             origin = nonfinite_origin(examples if state.skipped == 1 else "", operation)
             self.write_line(
                 f"step {step:,}: the {quantity} is {value}; update skipped ({state.skipped} in a row, limit "
-                f"train.max_skipped = {limit}){origin}"
+                f"train.max_skipped_updates = {max_skipped_updates}){origin}"
             )
 
     def log_start(
