@@ -43,7 +43,8 @@ def tables(folder, **changes):
             "vocab_size": 290,
         },
         "train": {
-            **{"batch_tokens": 60, "accumulate": 2, "max_steps": 12, "warmup_steps": 6, "clip_norm": 1.0},
+            **{"batch_tokens": 60, "gradient_accumulation_steps": 2, "max_steps": 12},
+            **{"warmup_steps": 6, "clip_norm": 1.0},
             **{"validate_every": 4, "checkpoint_every": 3, "keep_last": 3, "log_every": 5, "patience": 50},
             **changes,
         },

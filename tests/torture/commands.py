@@ -60,7 +60,8 @@ def task_tables(folder, task, **changes):
         data |= {"tokenizer": "affixes", "vocab_size": 200, "max_length": 60}
     return {
         "model": MODEL | ({"architecture": "decoder"} if task == "language" else {}), "data": {"task": task, **data},
-        "train": STEPS | {"batch_tokens": 60, "accumulate": 2} | changes, "search": {"beam": 2, "max_extra": 10},
+        "train": STEPS | {"batch_tokens": 60, "gradient_accumulation_steps": 2} | changes,
+        "search": {"beam": 2, "max_extra": 10},
     }  # fmt: skip
 
 

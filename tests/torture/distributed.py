@@ -41,7 +41,13 @@ FAULTS += ("SIGTERM to mpirun", "SIGTERM to the script")
 
 def config_of(folder: Path, task: str, **changes) -> RunConfig:
     """Return the configuration of a small training run of a task."""
-    changes = {"precision": "float64", "accumulate": 2, "validate_every": 7, "keep_last": 2, "lr_scale": 0.1} | changes
+    changes = {
+        "precision": "float64",
+        "gradient_accumulation_steps": 2,
+        "validate_every": 7,
+        "keep_last": 2,
+        "lr_scale": 0.1,
+    } | changes
     changes |= {"checkpoint_every": 3, "warmup_steps": 6}
     make = tables if task == "translation" else lambda folder, **changes: task_tables(folder, task, **changes)
     return RunConfig.from_dict(make(folder, **changes))
@@ -111,7 +117,9 @@ def one_run(folder: Path, number: int, rng: random.Random) -> tuple[str, bool]:
     steps = int(RunFolder(out).step_paths()[-1].name.removeprefix("step-")) + 1
     weights = []
     for path, accumulate in ((out, 2), (folder / "alone", 2 * size)):
-        alone = config_of(folder.parent, task, shard_optimizer=shard, max_steps=steps, accumulate=accumulate)
+        alone = config_of(
+            folder.parent, task, shard_optimizer=shard, max_steps=steps, gradient_accumulation_steps=accumulate
+        )
         train_run(alone, path, resume=path == out, progress=False)
         weights.append(load_checkpoint(RunFolder(path).step_paths()[-1]).model)
     same = all(np.allclose(weights[0][key], weights[1][key], rtol=1e-9, atol=1e-9) for key in weights[0])

@@ -39,7 +39,7 @@ ERRORS = (errno.EIO, errno.ENOSPC, errno.EDQUOT, errno.ENOMEM, errno.EINTR)
 WRITING = ("write", "fsync", "rename", "mkdir", "truncate")
 SETTINGS = {
     "max_steps": 2, "warmup_steps": 2, "log_every": 1, "validate_every": 1, "checkpoint_every": 1, "keep_last": 2,
-    "accumulate": 1, "validate_score": False,
+    "gradient_accumulation_steps": 1, "validate_score": False,
 }  # fmt: skip
 MMAP_THRESHOLD, TOP_PAD = -3, -2  # mallopt's options; small values make malloc call the kernel more often
 # How a process ends in a library that does not check whether it got memory; nothing may be lost then either.

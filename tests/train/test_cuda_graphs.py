@@ -46,7 +46,14 @@ def batches(number, seed=0):
 
 
 def updated(
-    graphs, micro, precision="bf16", accumulate=1, model_changes=None, model=Transformer, task="translation", **changes
+    graphs,
+    micro,
+    precision="bf16",
+    gradient_accumulation_steps=1,
+    model_changes=None,
+    model=Transformer,
+    task="translation",
+    **changes,
 ):
     """Return the weights after updates, the losses and norms, the log lines and the Update."""
     made = model(
@@ -58,8 +65,8 @@ def updated(
     update = Update(TASKS[task], made, settings, journal)
     if update.graphs:
         update.graphs.can_capture = graphs
-    for step in range(0, len(micro), accumulate):
-        loss, norm = update.compute_gradient(micro[step : step + accumulate], step + 1)
+    for step in range(0, len(micro), gradient_accumulation_steps):
+        loss, norm = update.compute_gradient(micro[step : step + gradient_accumulation_steps], step + 1)
         figures.append((loss, norm))
         update.apply(0.01, norm)
     return npx.to_host(update.flat.data), figures, journal.lines, update
@@ -69,19 +76,19 @@ EVERY_DROPOUT = {"dropout": 0.3, "attention_dropout": 0.2, "activation_dropout":
 
 
 @pytest.mark.parametrize(
-    ("precision", "accumulate", "model_changes"),
+    ("precision", "gradient_accumulation_steps", "model_changes"),
     [
         ("bf16", 1, EVERY_DROPOUT),
         pytest.param("fp16", 2, {"norm_placement": "pre", "positions": "learned"}, marks=pytest.mark.slow),
         pytest.param("float32", 3, EVERY_DROPOUT, marks=pytest.mark.slow),
     ],
 )
-def test_a_step_with_graphs_equals_the_step_without_bit_for_bit(precision, accumulate, model_changes):
+def test_a_step_with_graphs_equals_the_step_without_bit_for_bit(precision, gradient_accumulation_steps, model_changes):
     micro = batches(4)
     with device(cuda=True):
-        expected = updated(False, micro, precision, accumulate, model_changes)
+        expected = updated(False, micro, precision, gradient_accumulation_steps, model_changes)
         assert STATE.launches == 0
-        result = updated(True, micro, precision, accumulate, model_changes)
+        result = updated(True, micro, precision, gradient_accumulation_steps, model_changes)
     assert STATE.launches == len(micro) - 2  # the first batch of each of two shapes is not captured
     assert result[0].tobytes() == expected[0].tobytes()
     assert result[1] == expected[1] and result[2] == []

@@ -50,7 +50,12 @@ PRECISE = {"float32": 1e-6, "float64": 1e-12}
 
 def config_tables(folder, ranks, steps=3, **changes):
     """Return the configuration of a training run whose updates are the same for any number of ranks."""
-    changes = {"accumulate": MICRO_BATCHES // ranks, "max_steps": steps, "validate_every": 3, "lr_scale": 0.1} | changes
+    changes = {
+        "gradient_accumulation_steps": MICRO_BATCHES // ranks,
+        "max_steps": steps,
+        "validate_every": 3,
+        "lr_scale": 0.1,
+    } | changes
     values = tables(folder, **changes)
     if "rdrop_weight" in changes:
         values["model"]["word_dropout"] = 0.1
@@ -86,7 +91,7 @@ def run_all(text, folder):
     }
     job("regularized-2", 2, shard_optimizer=True, **regularized)
     for ranks, steps, shard in ((4, 2, True), (2, 4, False), (3, 6, True)):
-        changes = {"accumulate": 1, "steps": steps, "shard_optimizer": shard, "precision": "float64"}
+        changes = {"gradient_accumulation_steps": 1, "steps": steps, "shard_optimizer": shard, "precision": "float64"}
         job("changing", ranks, resume=steps > 2, **changes)
     train_run(RunConfig.from_dict(split_tables(text, 2)), folder / "split", progress=False)
     train_run(RunConfig.from_dict(split_tables(text, 4)), folder / "unsplit", progress=False)
@@ -99,7 +104,7 @@ def run_all(text, folder):
             RunConfig.from_dict(config_tables(text, 1, precision=precision)), folder / f"{precision}-1", progress=False
         )
     train_run(RunConfig.from_dict(config_tables(text, 1, **regularized)), folder / "regularized-1", progress=False)
-    single = config_tables(text, 1, accumulate=4, steps=6, precision="float64")
+    single = config_tables(text, 1, gradient_accumulation_steps=4, steps=6, precision="float64")
     train_run(RunConfig.from_dict(single), folder / "alone", progress=False)
 
 

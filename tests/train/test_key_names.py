@@ -42,7 +42,7 @@ MEANINGS = {
     "train.warmup_steps": "warmup_updates learning_rate_warmup lr-warmup",
     "train.max_steps": "max_update train_steps updates after-batches",
     "train.batch_tokens": "max_tokens mini_batch_words per_device_train_batch_size",
-    "train.accumulate": "update_freq batch_multiplier accum_count optimizer-delay",
+    "train.gradient_accumulation_steps": "gradient_accumulation_steps update_freq batch_multiplier accum_count optimizer-delay",
     "train.beta1": "adam_betas adam_beta1",
     "train.ema_decay": "weight_avg average_decay exponential-smoothing",
     "train.checkpoint_every": "save_interval_updates save_checkpoint_steps save-freq save_steps",

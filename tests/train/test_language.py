@@ -141,7 +141,8 @@ def config(folder, **changes):
                 **{"text": str(folder / "train.txt"), "valid_text": str(folder / "valid.txt")},
             },
             "train": {
-                **{"batch_tokens": 96, "accumulate": 2, "max_steps": 9, "warmup_steps": 20, "label_smoothing": 0.0},
+                **{"batch_tokens": 96, "gradient_accumulation_steps": 2, "max_steps": 9},
+                **{"warmup_steps": 20, "label_smoothing": 0.0},
                 **{"validate_every": 3, "checkpoint_every": 3, "log_every": 2, **changes},
             },
         }

@@ -97,7 +97,8 @@ def test_an_update_that_does_not_fit_is_repeated_with_halves(monkeypatch, where)
     assert gradients[0][:2] == pytest.approx(gradients[1][:2], rel=1e-12)
     np.testing.assert_allclose(gradients[1][2], gradients[0][2], rtol=1e-9, atol=1e-14)
     assert journal.entries == [{"kind": "halved", "step": 5, "micro_batches": 4}]
-    assert "train.batch_tokens = 10 with train.accumulate = 4" in journal.lines[0] and "4 halves" in journal.lines[0]
+    assert "train.batch_tokens = 10 with train.gradient_accumulation_steps = 4" in journal.lines[0]
+    assert "4 halves" in journal.lines[0]
 
 
 def test_running_out_of_memory_twice_gives_a_one_line_error(text, tmp_path, monkeypatch):
@@ -111,7 +112,7 @@ def test_running_out_of_memory_twice_gives_a_one_line_error(text, tmp_path, monk
         "pairs of",
         "MiB",
         "try train.batch_tokens = 30",
-        "accumulate = 4",
+        "gradient_accumulation_steps = 4",
     ):
         assert part in message
     assert "\n" not in message and any(name in message for name in ("linear", "attention", "dropout_residual_norm"))

@@ -49,7 +49,8 @@ def test_configurations_match_the_paper(name, preset, language, steps, dropout, 
     assert (t.max_steps, t.warmup_steps, t.lr_scale, t.label_smoothing) == (steps, 4000, 1.0, 0.1)
     assert (t.beta1, t.beta2, t.adam_eps, t.adam_eps_before_correction) == (0.9, 0.98, 1e-9, False)
     assert (t.clip_norm, t.weight_decay) == (0, 0)
-    assert t.batch_tokens * t.accumulate == 25_000 and (t.checkpoint_minutes, t.keep_last) == (10.0, last)
+    assert t.batch_tokens * t.gradient_accumulation_steps == 25_000
+    assert (t.checkpoint_minutes, t.keep_last) == (10.0, last)
     assert (c.search.beam, c.search.alpha, c.search.penalty, c.search.max_extra) == (4, 0.6, "paper", 50)
     assert c.data.train_tgt == f"data/wmt14-en-{language}/train.{language}" and c.data.vocab_size == kind
     assert c.model.variant == "paper"

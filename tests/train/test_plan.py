@@ -13,16 +13,22 @@ GPUS, LINK = st.integers(1, 4096), st.sampled_from([*LINKS.values()])
 
 
 @given(SIZES, FRACTIONS, SECONDS, st.integers(1, 8), GPUS, LINK)
-def test_step_time_is_between_compute_and_compute_plus_reduction(size, late, micro, accumulate, gpus, link):
-    p = estimate_step(size, late, micro, accumulate, gpus, link)
+def test_step_time_is_between_compute_and_compute_plus_reduction(
+    size, late, micro, gradient_accumulation_steps, gpus, link
+):
+    p = estimate_step(size, late, micro, gradient_accumulation_steps, gpus, link)
     exchange = 2 * link.latency * (gpus > 1)
-    assert accumulate * micro + exchange <= p.step <= (accumulate * micro + p.reduction + exchange) * (1 + 1e-12)
+    assert (
+        gradient_accumulation_steps * micro + exchange
+        <= p.step
+        <= (gradient_accumulation_steps * micro + p.reduction + exchange) * (1 + 1e-12)
+    )
     assert 0 < p.efficiency <= 1
     if gpus == 1:
         assert p.efficiency == 1
-    more = estimate_step(size, late, micro, accumulate + 1, gpus, link)
+    more = estimate_step(size, late, micro, gradient_accumulation_steps + 1, gpus, link)
     assert more.efficiency >= p.efficiency * (1 - 1e-12)  # fewer reductions for the same tokens
-    after = estimate_step(size, late, micro, accumulate, gpus, link, backward=0)
+    after = estimate_step(size, late, micro, gradient_accumulation_steps, gpus, link, backward=0)
     assert after.exposed == pytest.approx(p.reduction + exchange) and p.step <= after.step * (1 + 1e-12)
 
 

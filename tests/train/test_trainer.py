@@ -199,12 +199,12 @@ def test_micro_batches_are_one_batch_of_their_union(text, cuts, smoothing, seed)
     assert np.abs(gradients[0][1]).max() > 1e-3
 
 
-@pytest.mark.parametrize("accumulate", [1, 3])
-def test_the_schedule_advances_once_per_update(text, tmp_path, monkeypatch, accumulate):
+@pytest.mark.parametrize("gradient_accumulation_steps", [1, 3])
+def test_the_schedule_advances_once_per_update(text, tmp_path, monkeypatch, gradient_accumulation_steps):
     rates = []
     step = Adam.step
     monkeypatch.setattr(Adam, "step", lambda self, lr, scale: (rates.append(lr), step(self, lr, scale))[1])
-    run(text, tmp_path / "run", accumulate=accumulate, lr_scale=0.5)
+    run(text, tmp_path / "run", gradient_accumulation_steps=gradient_accumulation_steps, lr_scale=0.5)
     schedule = NoamSchedule(8, 6, 0.5)
     assert rates == [schedule(step) for step in range(1, 13)]
 
@@ -226,7 +226,7 @@ def test_every_pair_is_trained_on_once_per_epoch(text, tmp_path, monkeypatch):
         return batch(self, indices)
 
     monkeypatch.setattr(Batches, "batch", watched)
-    run(text, tmp_path / "run", seed=7, accumulate=1)
+    run(text, tmp_path / "run", seed=7, gradient_accumulation_steps=1)
     assert len(seen) > 40 and sorted(seen[:40]) == list(range(40))
 
 
@@ -238,7 +238,7 @@ def test_ten_sentences_can_be_memorized(tmp_path):
         for name in ("train", "valid"):
             (tmp_path / f"{name}.{side}").write_text("\n".join(rows) + "\n", encoding="utf-8")
     changes = {"max_steps": 120, "warmup_steps": 20, "lr_scale": 0.2, "validate_every": 120, "checkpoint_every": 120}
-    changed = tables(tmp_path, **changes, batch_tokens=1000, accumulate=1, label_smoothing=0.0)
+    changed = tables(tmp_path, **changes, batch_tokens=1000, gradient_accumulation_steps=1, label_smoothing=0.0)
     changed["model"] |= {"d_model": 32, "d_ff": 64, "dropout": 0.0}
     summary = train(RunConfig.from_dict(changed), tmp_path / "run", progress=False)
     assert summary.scores["bleu"] == pytest.approx(100.0) and summary.perplexity < 1.1

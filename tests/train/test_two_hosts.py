@@ -63,7 +63,7 @@ def test_a_lossy_network_changes_no_bit_and_a_cut_one_ends_the_run(text, tmp_pat
     """This is a single test so that mpirun runs at the same time on two hosts and on one."""
     distributed_jobs.needs_mpi()
     needs_two_hosts()
-    changes = {"precision": "float64", "accumulate": 1, "rank_timeout": 5.0, "keep_last": 1000}
+    changes = {"precision": "float64", "gradient_accumulation_steps": 1, "rank_timeout": 5.0, "keep_last": 1000}
     changes |= {"log_every": 1, "checkpoint_every": 1, "validate_every": 10**6}
     jobs, runs = [tmp_path / name for name in ("two.json", "one.json")], [tmp_path / "two", tmp_path / "one"]
     for file, out, last in zip(jobs, runs, (10**6, LAST), strict=True):

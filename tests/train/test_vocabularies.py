@@ -17,7 +17,7 @@ from train.text.tokenizer import Tokenizer
 
 
 def configuration(folder, model=(), data=(), **changes):
-    values = tables(folder, **{"max_steps": 3, "accumulate": 1} | changes)
+    values = tables(folder, **{"max_steps": 3, "gradient_accumulation_steps": 1} | changes)
     values["data"] |= {"vocabularies": "separate", "vocab_size": 400} | dict(data)
     values["model"] |= dict(model)
     return RunConfig.from_dict(values)

@@ -140,7 +140,7 @@ def describe(
     paper = {} if is_changed else FIGURES.get(preset, {})
     pairs, tested = ((), {}) if is_changed else TABLE2_ROWS.get(preset, ((), {}))
     n = model_config.n_parameters()
-    tokens = t.batch_tokens * t.accumulate
+    tokens = t.batch_tokens * t.gradient_accumulation_steps
     is_read = "source" in sides or model_config.architecture == "encoder"
     update = model_config.training_flops(tokens if is_read else 0, task.n_predictions(tokens, config))
     precision = npx.precision_named(t.precision)

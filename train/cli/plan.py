@@ -99,18 +99,17 @@ def plan(
         "wire_fraction": 1.0 if t.reduce_dtype == "float32" else 2 / weight_bytes,
         "gathered": t.shard_optimizer * n * (2 if precision.is_mixed else weight_bytes),
     }
+    n_micro = t.gradient_accumulation_steps
     tokens = t.batch_tokens * len(TASKS[config.data.task].sides)  # tokens of a micro-batch
     last_ready_fraction = model_config.vocab_size * model_config.d_model / n
     seconds = tokens / tokens_per_second
     plans = [
-        estimate_step(
-            gradient_bytes, last_ready_fraction, seconds, t.accumulate, int(k), link_figures, **reduction_costs
-        )
+        estimate_step(gradient_bytes, last_ready_fraction, seconds, n_micro, int(k), link_figures, **reduction_costs)
         for k in counts
     ]
     print(f"gradient     {gradient_bytes / 2**20:,.0f} MiB, of which {100 * last_ready_fraction:.0f}% is ready last "
           "(the embedding)")  # fmt: skip
-    print(f"one GPU      {tokens:,} tokens per micro-batch, train.accumulate {t.accumulate}, "
+    print(f"one GPU      {tokens:,} tokens per micro-batch, train.gradient_accumulation_steps {n_micro}, "
           f"{tokens_per_second:,.0f} tokens/s; "
           "a step on k GPUs has k times as many tokens")  # fmt: skip
     print(f"link         {link_figures.name if bandwidth is None and latency is None else 'as given'}: "
@@ -118,7 +117,7 @@ def plan(
     if t.shard_optimizer or t.reduce_dtype != "float32":
         updated = "its shard (train.shard_optimizer)" if t.shard_optimizer else "all weights"
         print(f"ranks        each updates {updated}; gradients are sent as {t.reduce_dtype}")
-    for line in (*table(plans, tokens * t.accumulate), "", *training_table(plans, t.max_steps, price)):
+    for line in (*table(plans, tokens * n_micro), "", *training_table(plans, t.max_steps, price)):
         print(line)
     if what in PAPER_SECONDS:
         print(f"the paper    {PAPER_SECONDS[what]} s per step of about 50,000 tokens on 8 P100")

@@ -5,7 +5,7 @@ bucket, each rank sends every part to the rank that sums it, and each sum is sen
 with b bytes per second in each direction and a latency of l seconds, the times are:
 
     bucket   2 * (k - 1) / k * m / b + 2 * l
-    step     accumulate * t + max(B buckets - 2/3 * t * (1 - 1 / (B - L)), L buckets) + 2 * l
+    step     gradient_accumulation_steps * t + max(B buckets - 2/3 * t * (1 - 1 / (B - L)), L buckets) + 2 * l
     shard    a bucket takes half the time, because only parts are sent; gathering the weights after the update takes the
              other half
 
@@ -77,7 +77,7 @@ def all_reduce_seconds(size: float, gpus: int, link: Link) -> float:
 
 
 def estimate_step(
-    size: float, late_fraction: float, micro_seconds: float, accumulate: int, gpus: int, link: Link,
+    size: float, late_fraction: float, micro_seconds: float, gradient_accumulation_steps: int, gpus: int, link: Link,
     backward: float = BACKWARD, wire_fraction: float = 1.0, gathered: float = 0.0,
 ) -> StepEstimate:  # fmt: skip
     """Estimate a training step.
@@ -86,7 +86,7 @@ def estimate_step(
         size: bytes of the gradient.
         late_fraction: fraction of the gradient that is ready only at the end of the backward pass (the embedding).
         micro_seconds: compute seconds of a micro-batch.
-        accumulate: micro-batches per step.
+        gradient_accumulation_steps: micro-batches per step.
         gpus: number of GPUs.
         link: link between them.
         backward: fraction of the compute that communication can overlap with; 0 for none.
@@ -105,7 +105,7 @@ def estimate_step(
     exchange = 2 * link.latency if gpus > 1 else 0.0
     exposed = max(total - overlap, end if overlap else total) + gather + exchange
     all_reduce = all_reduce_seconds(wire_fraction * size, gpus, link)
-    return StepEstimate(gpus, accumulate * micro_seconds, total + gather, exposed, all_reduce)
+    return StepEstimate(gpus, gradient_accumulation_steps * micro_seconds, total + gather, exposed, all_reduce)
 
 
 def table(estimates: list[StepEstimate], tokens: float) -> Iterator[str]:

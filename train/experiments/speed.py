@@ -70,7 +70,9 @@ def first_update(model_config: TransformerConfig, config: RunConfig) -> tuple[Up
             f"--measure: expected a translation model; got {describe_model(config.data.task)}; try a preset"
         )
     settings = replace(
-        config.train, batch_tokens=max(SENTENCE_LENGTH, min(config.train.batch_tokens, MAX_BATCH_TOKENS)), accumulate=1
+        config.train,
+        batch_tokens=max(SENTENCE_LENGTH, min(config.train.batch_tokens, MAX_BATCH_TOKENS)),
+        gradient_accumulation_steps=1,
     )
     rng = np.random.default_rng(0)
     pairs = settings.batch_tokens // SENTENCE_LENGTH
@@ -85,4 +87,5 @@ def training_hours(tokens_per_second: float, config: RunConfig) -> float:
     """Return the hours that `max_steps` updates take at this speed, with full batches."""
     settings = config.train
     sides = len(TASKS[config.data.task].sides)
-    return settings.max_steps * settings.batch_tokens * settings.accumulate * sides / tokens_per_second / 3600
+    tokens = settings.batch_tokens * settings.gradient_accumulation_steps * sides  # of one update
+    return settings.max_steps * tokens / tokens_per_second / 3600

@@ -55,7 +55,12 @@ SCALES: dict[str, dict[str, dict[str, dict[str, Any]]]] = {
         row: {
             "model": {"preset": f"parsing-{row}"},
             "data": PAPER | {"vocab_size": vocab_size},
-            "train": {"batch_tokens": 5000, "accumulate": 5, "warmup_steps": warmup, "keep_last": keep},
+            "train": {
+                "batch_tokens": 5000,
+                "gradient_accumulation_steps": 5,
+                "warmup_steps": warmup,
+                "keep_last": keep,
+            },
             "search": {"beam": 21, "alpha": 0.3, "max_extra": 300},
         }
         for row, vocab_size, warmup, keep in (("wsj", 16000, 16000, 5), ("semi", 32000, 4000, 20))

@@ -64,7 +64,8 @@ class Checkpointer:
         self.digests = {part: corpus.digest for part, corpus in corpora.items()}  # SHA-256 of the text of each part
         self.update, self.report = update, report
         self.world = npx.distributed.world()
-        self.micro_batches = config.train.accumulate * self.world.size  # micro-batches per update, over all ranks
+        # Micro-batches per update, over all ranks.
+        self.micro_batches = config.train.gradient_accumulation_steps * self.world.size
         self.newest: Path | None = None
         self.newest_seconds = 0.0  # RunState.seconds of the newest checkpoint
         self.retry_time = math.inf  # time.monotonic() at which a failed write is retried
@@ -245,7 +246,7 @@ class Checkpointer:
         except (KeyError, TypeError, ValueError) as error:
             raise foreign_error(path, one_line(error)) from None
         self.newest, self.newest_seconds = path, state.seconds
-        self.micro_batches = checkpoint.state.get("micro_batches", self.config.train.accumulate)
+        self.micro_batches = checkpoint.state.get("micro_batches", self.config.train.gradient_accumulation_steps)
         self._check_schedule(checkpoint.state)
         return state
 

@@ -36,10 +36,10 @@ UPDATE_TIMEOUT_FACTOR = 10  # time limit of an update: train.rank_timeout plus t
 class Trainer:
     """Trains a model in a run folder: config.toml, tokenizer.json, checkpoints, metrics.jsonl, log.txt.
 
-    An update consists of `accumulate` micro-batches. Each contributes the gradient of its summed loss, divided by the
-    number of target tokens (not padding) in the update. Together, they have the same gradient as one batch with all
-    these examples. Then the gradient is clipped, and Adam updates the weights with the learning rate of the step
-    (section 5 of the paper).
+    An update consists of `gradient_accumulation_steps` micro-batches. Each contributes the gradient of its summed loss,
+    divided by the number of target tokens (not padding) in the update. Together, they have the same gradient as one
+    batch with all these examples. Then the gradient is clipped, and Adam updates the weights with the learning rate of
+    the step (section 5 of the paper).
 
     With several ranks (npx.distributed) each rank has a Trainer and computes its share of the micro-batches. Decisions
     depend only on values that all ranks have, so all ranks make the same decisions. Only rank 0 writes files.

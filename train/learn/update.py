@@ -270,7 +270,7 @@ class Update:
             gpu = f", {gpu_memory.used / GIB:.1f} of the GPU's {gpu_memory.total / GIB:.1f} GiB in arrays"
         return (
             f"step {step:,}: out of memory with train.batch_tokens = {settings.batch_tokens}; "
-            f"try train.batch_tokens = {max(1, settings.batch_tokens // 2)} with train.accumulate = "
-            f"{2 * settings.accumulate}{recompute} (largest micro-batch: {largest}{gpu}; weights, gradients and "
-            f"moments: {parameters:,.1f} MiB; largest arrays saved for backward: {saved})"
+            f"try train.batch_tokens = {max(1, settings.batch_tokens // 2)} with train.gradient_accumulation_steps = "
+            f"{2 * settings.gradient_accumulation_steps}{recompute} (largest micro-batch: {largest}{gpu}; weights, "
+            f"gradients and moments: {parameters:,.1f} MiB; largest arrays saved for backward: {saved})"
         )

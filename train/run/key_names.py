@@ -24,6 +24,7 @@ FORMER_KEYS = {f"model.{former}": f"model.{name}" for former, name in FORMER_NAM
     "train.rdrop": "train.rdrop_weight",
     "train.shard": "train.shard_optimizer",
     "train.max_skipped": "train.max_skipped_updates",
+    "train.accumulate": "train.gradient_accumulation_steps",
 }
 
 # For each key, its names in other programs, without the prefixes in PREFIXES. A name may begin with a table and an
@@ -77,8 +78,8 @@ OTHER_NAMES = {
     "train.init": "finetune_from_model load_model train_from",
     "train.freeze": "freeze_encoder freeze_decoder",
     "train.batch_tokens": "batch batch_size bsz max_tokens mini_batch mini_batch_words per_device_train_batch_size",
-    "train.accumulate": "update_freq grad_accum accum_grad accum_count gradient_accumulation "
-                        "gradient_accumulation_steps accumulate_grad_batches batch_multiplier optimizer_delay",
+    "train.gradient_accumulation_steps": "update_freq grad_accum accum_grad accum_count gradient_accumulation "
+                                         "accumulate_grad_batches batch_multiplier optimizer_delay",
     "train.max_steps": "steps train_steps updates max_update max_updates total_num_update after_batches epoch epochs "
                        "max_epoch max_epochs train_epochs after_epochs",
     "train.schedule": "scheduler scheduling lr_scheduler lr_scheduler_type lr_schedule lr_decay lr_decay_inv_sqrt "

@@ -158,7 +158,7 @@ class TrainSection:
         "", "Patterns, separated by commas, of parameters that are not trained, such as embedding.weight, encoder.*."
     )
     batch_tokens: int = key(25000, "Maximum tokens per side of a micro-batch, padding included.", within=COUNT)
-    accumulate: int = key(
+    gradient_accumulation_steps: int = key(
         1,
         "Micro-batches per update. Their gradients are summed, so an update needs only the memory of one micro-batch.",
         within="[1, 4096]",

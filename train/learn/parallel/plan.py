@@ -1,7 +1,7 @@
 """Divide the micro-batches of an update among the ranks. Every rank computes the same plan.
 
 The micro-batches of an update depend on (seed, epoch) and their index, not on the rank that computes them. Therefore,
-k ranks with train.accumulate = a make the same updates as one rank with train.accumulate = k * a, and a run can resume
+k ranks with train.gradient_accumulation_steps = a make the same updates as one rank with k * a, and a run can resume
 with a different number of ranks. If there are more ranks than micro-batches, the micro-batches are split. The
 gradients of the parts have the same sum, but each part has its own dropout masks.
 """
