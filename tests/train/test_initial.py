@@ -68,14 +68,14 @@ def test_selected_weights_of_a_model_that_computes_another_function_are_copied_w
             f"which {checkpoint} was trained; the {n_copied} copied parameters may compute a different function"
         )
         assert warnings == [expected] * bool(model_changes)
-    start_from(text, source, tmp_path, max_steps=1, init_only="*", model={"n_heads": 4})
+    start_from(text, source, tmp_path, max_steps=1, init_parameters="*", model={"n_heads": 4})
     assert "  warning: train.init: model.n_heads is 4 " in (tmp_path / "log.txt").read_text(encoding="utf-8")
 
 
 @pytest.mark.parametrize(
     ("changes", "message"),
     [
-        ({"model": {"n_layers": 2}}, r'init_only = "embedding.\*, encoder.0.\*, decoder.0.\*"$'),
+        ({"model": {"n_layers": 2}}, r'init_parameters = "embedding.\*, encoder.0.\*, decoder.0.\*"$'),
         ({"model": {"d_ff": 8}}, "if you omit CONFIG$"),  # too many patterns
         ({"freeze": "*"}, "match all"),
     ],
@@ -101,7 +101,7 @@ def test_an_older_checkpoint_is_used_if_the_newest_one_of_the_source_is_damaged(
 
 @pytest.mark.parametrize("crash_step", [2, 4])  # before and after the first checkpoint
 def test_resuming_a_run_with_initial_weights_and_frozen_parameters_is_exact(text, source, tmp_path, crash_step):
-    changes = {"freeze": "encoder.*", "init_only": "e*,decoder.0.attention.*", "max_steps": 5}
+    changes = {"freeze": "encoder.*", "init_parameters": "e*,decoder.0.attention.*", "max_steps": 5}
     start_from(text, source, tmp_path / "whole", **changes)
     with crash_after(crash_step):
         start_from(text, source, tmp_path / "parts", **changes)
@@ -146,16 +146,22 @@ def test_unusable_weights_and_patterns_raise_one_line(text, source, tmp_path):
         ),
         ({"model": {"n_layers": 2, "dropout": 0.5}}, "; got n_layers = 1 instead of 2; try "),
         ({"model": {"norm_placement": "pre"}}, "got no "),
-        ({"model": {"n_layers": 2}, "init_only": "encoder.*"}, "got no encoder.1.attention"),
-        ({"model": {"n_heads": 4}}, r"expected model.n_heads = 2, .*; got 4; try n_heads = 2, or train.init_only = "),
+        ({"model": {"n_layers": 2}, "init_parameters": "encoder.*"}, "got no encoder.1.attention"),
+        (
+            {"model": {"n_heads": 4}},
+            r"expected model.n_heads = 2, .*; got 4; try n_heads = 2, or train.init_parameters = ",
+        ),
         ({"model": {"norm_eps": 1e-5}}, "expected model.norm_eps = 1e-06, .*; got 1e-05; try "),
         ({"model": {"position_rates": "tensor2tensor"}}, 'expected model.position_rates = "paper", .*"tensor2tensor"'),
         (
             {"data": {"tokenizer": str(tmp_path / "tokenizer.json")}},
             r"got embedding.weight of shape \(\d+, 8\) instead of ",
         ),
-        ({"init_only": "encoder.*, coder.*"}, "train.init_only: .* got 'coder..', which matches no .*; try encoder"),
-        ({"init_only": ","}, "train.init_only: .* got ',', which matches no parameter; try "),
+        (
+            {"init_parameters": "encoder.*, coder.*"},
+            "train.init_parameters: .* got 'coder..', which matches no .*; try encoder",
+        ),
+        ({"init_parameters": ","}, "train.init_parameters: .* got ',', which matches no parameter; try "),
         ({"freeze": "Encoder.*"}, "train.freeze: expected patterns .*; got 'Encoder.*'.*; try encoder"),
         ({"freeze": "encoder.layers.0.*"}, r"train.freeze: .*; got 'encoder.layers.0.\*'.*; try encoder.0.\*$"),
         ({"freeze": "model.decoder.layers.0"}, r"train.freeze: .*; try decoder.0.\*$"),
@@ -175,8 +181,8 @@ def test_unusable_weights_and_patterns_raise_one_line(text, source, tmp_path):
         tokenizer.digest = "another"
         initialize(model, str(source), "", tokenizer)
     assert select("train.freeze", "", ["a"]) == []
-    with pytest.raises(UserError, match="train.init_only has no effect without train.init"):
-        run(text, tmp_path / "run", init_only="encoder.*")
+    with pytest.raises(UserError, match="train.init_parameters has no effect without train.init"):
+        run(text, tmp_path / "run", init_parameters="encoder.*")
 
 
 def test_a_default_distance_of_positions_equals_the_same_distance_in_the_configuration(text, source, tmp_path):
@@ -192,13 +198,13 @@ def test_a_default_distance_of_positions_equals_the_same_distance_in_the_configu
 
 def test_the_command_takes_tokenizer_and_configuration_from_the_run(text, source, tmp_path, capsys):
     options = ["--init", str(source), "--quiet", "--set", "train.max_steps=2"]
-    assert main(["train", *options, "--out", str(tmp_path / "a"), "--init-only", "embedding.*"]) == 0
+    assert main(["train", *options, "--out", str(tmp_path / "a"), "--init-parameters", "embedding.*"]) == 0
     made = RunConfig.load(tmp_path / "a" / "config.toml")
-    assert made.data.tokenizer == str(source / "tokenizer.json") and made.train.init_only == "embedding.*"
+    assert made.data.tokenizer == str(source / "tokenizer.json") and made.train.init_parameters == "embedding.*"
     assert made.model == config(text).model and made.train.batch_tokens == 60
     assert main(["train", *options[2:], "--init", str(tmp_path / "a"), "--out", str(tmp_path / "b")]) == 0
     made = RunConfig.load(tmp_path / "b" / "config.toml")
-    assert made.train.init_only == "" and made.data.tokenizer == str(tmp_path / "a" / "tokenizer.json")
+    assert made.train.init_parameters == "" and made.data.tokenizer == str(tmp_path / "a" / "tokenizer.json")
     given = ["--set", "data.tokenizer=bpe", "--set", "data.vocab_size=280"]
     assert main(["train", *options, *given, "--out", str(tmp_path / "c")]) == 2
     assert "embedding.weight of shape" in capsys.readouterr().err

@@ -42,7 +42,8 @@ MEANINGS = {
     "train.warmup_steps": "warmup_updates learning_rate_warmup lr-warmup",
     "train.max_steps": "max_update train_steps updates after-batches",
     "train.batch_tokens": "max_tokens mini_batch_words per_device_train_batch_size",
-    "train.gradient_accumulation_steps": "gradient_accumulation_steps update_freq batch_multiplier accum_count optimizer-delay",
+    "train.gradient_accumulation_steps": "gradient_accumulation_steps update_freq batch_multiplier accum_count "
+                                         "optimizer-delay",
     "train.beta1": "adam_betas adam_beta1",
     "train.ema_decay": "weight_avg average_decay exponential-smoothing",
     "train.checkpoint_every": "save_interval_updates save_checkpoint_steps save-freq save_steps",
@@ -133,7 +134,10 @@ def test_another_name_of_an_option_leads_to_the_option(capsys):
 @pytest.mark.parametrize(
     ("command", "options"),
     [
-        ("translate", {"lenpen": "penalty length --alpha", "path": "model", "checkpoint": "model"}),
+        (
+            "translate",
+            {"lenpen": "penalty length --alpha", "path": "model", "checkpoint": "model RUN/checkpoints/step-N"},
+        ),
         (
             "translate",
             {"print-alignment": "alignments", "replace-unk": "input F alone; subwords spell unknown words"},
@@ -155,6 +159,7 @@ def test_another_name_of_an_option_leads_to_the_option(capsys):
         ("generate --model lm", {"max-length": "tokens", "length": "tokens"}),
         ("export run", {"format": "to"}),
         ("translate", {"constrain": "prefixes", "tgt-prefix": "prefixes"}),
+        ("train tiny", {"init-only": "init-parameters"}),
         ("train tiny", {"save-dir": "out", "restore-file": "resume, or --init RUN to copy only weights"}),
     ],
 )

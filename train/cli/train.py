@@ -73,10 +73,10 @@ def train(
             " configuration.",
         ),
     ] = None,
-    init_only: Annotated[
+    init_parameters: Annotated[
         str | None,
         typer.Option(
-            "--init-only",
+            "--init-parameters",
             metavar="PATTERNS",
             help="Copy only the parameters of --init whose names match, such as 'embedding.*,encoder.*'.",
         ),
@@ -116,8 +116,8 @@ def train(
         if resume:
             raise UserError("--init applies only to a new run; try --resume without --init")
         changes = [f"train.init={to_toml(str(init))}", *changes]
-    if init_only is not None:
-        changes.append(f"train.init_only={to_toml(init_only)}")
+    if init_parameters is not None:
+        changes.append(f"train.init_parameters={to_toml(init_parameters)}")
 
     def read(folder_keys: Mapping[str, Any]) -> Any:
         folder_changes = [f"data.{name}={to_toml(value)}" for name, value in folder_keys.items()]
@@ -270,7 +270,7 @@ def read_config(config: str | None, changes: list[str], out: Path, resume: bool,
         if config is None:
             # The new run copies all weights of `init`, and must not write to the token arrays of `init`.
             config = str(config_file)
-            changes = ["data.prepared=", "train.init_only=", tokenizer, *changes]
+            changes = ["data.prepared=", "train.init_parameters=", tokenizer, *changes]
         elif "data.tokenizer" not in changed:
             base = load_config(config, ())
             if base.data.tokenizer in TASKS[base.data.task].tokenizers:

@@ -103,7 +103,7 @@ def initialize(
         weights = {name: array for name, array in weights.items() if name.split(".")[0] not in label_modules}
         names = [name for name in parameters if name.split(".")[0] not in label_modules]
     else:
-        names = select("train.init_only", patterns, parameters) if patterns else list(parameters)
+        names = select("train.init_parameters", patterns, parameters) if patterns else list(parameters)
     expected = {name: parameters[name].shape for name in names}
     problems = mismatches(expected, weights if not patterns else {n: weights[n] for n in names if n in weights})
     if problems:
@@ -113,7 +113,7 @@ def initialize(
         attempt = "the [model] and tokenizer of that run, which apply if you omit CONFIG"
         fits = {n: n in weights and weights[n].shape == p.shape for n, p in parameters.items()}
         if 0 < len(fitting := fitting_patterns(fits)) <= MAX_PATTERNS:
-            attempt += f', or train.init_only = "{", ".join(fitting)}"'
+            attempt += f', or train.init_parameters = "{", ".join(fitting)}"'
         raise UserError(
             f"train.init: expected the parameters of this model in {folder / MODEL}; got "
             f"{'; '.join(problems[:MAX_LISTED])}{more}; try {attempt}"
@@ -123,13 +123,14 @@ def initialize(
         name, ours, theirs = differences[0]
         raise UserError(
             f"train.init: expected model.{name} = {theirs}, with which {folder} was trained; "
-            f'got {ours}; try {name} = {theirs}, or train.init_only = "*" to copy them anyway'
+            f'got {ours}; try {name} = {theirs}, or train.init_parameters = "*" to copy them anyway'
         )
     vocabulary = [name for name in names if name in model.vocabulary_parameters()]
     if vocabulary and not is_same_tokenizer and not has_same_text_tokenizer(model, folder, checkpoint.state, tokenizer):
         raise UserError(
             f"train.init: expected the tokenizer of {source}, on which {vocabulary[0]} depends; got a different "
-            f'tokenizer; try data.tokenizer = "{run_files(folder)[0]}", or train.init_only without {vocabulary[0]}'
+            f'tokenizer; try data.tokenizer = "{run_files(folder)[0]}", or train.init_parameters without '
+            f"{vocabulary[0]}"
         )
     for name in names:
         parameters[name].assign(npx.from_host(weights[name]))

@@ -130,7 +130,7 @@ def train(
             warnings: list[str] = []
             # Copy the weights before the slow encoding of the text, so that errors show early.
             if settings.init and not (resume and run.step_paths()):
-                line = initialize(model, settings.init, settings.init_only, tokenizer, warnings.append)
+                line = initialize(model, settings.init, settings.init_parameters, tokenizer, warnings.append)
                 warnings = [f"warning: {text}" for text in warnings]
                 display.write(line)
             corpora = prepare_corpora(run, config, texts, tokenizer, display)
@@ -321,10 +321,10 @@ def check_model(config: RunConfig, task: Task) -> None:
         raise UserError(f"train.{key}: expected false for a model with experts; got true; try {key} = false")
     outline = model_config.outline()
     names = [name for name, _ in outline.named_parameters()]
-    select("train.init_only", config.train.init_only, names)
+    select("train.init_parameters", config.train.init_parameters, names)
     select_frozen(config.train.freeze, names)
-    if config.train.init_only and not config.train.init:
-        raise UserError("train.init_only has no effect without train.init; try --init RUN")
+    if config.train.init_parameters and not config.train.init:
+        raise UserError("train.init_parameters has no effect without train.init; try --init RUN")
     longest = outline.max_length
     if longest is not None and config.data.max_length > longest:
         raise UserError(

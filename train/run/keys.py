@@ -149,10 +149,10 @@ class TrainSection:
         may_change=True,
         is_path=True,
     )
-    init_only: str = key(
+    init_parameters: str = key(
         "",
         "Patterns, separated by commas, of the parameters that train.init sets, such as encoder.*; empty: all."
-        " Option: --init-only.",
+        " Option: --init-parameters.",
     )
     freeze: str = key(
         "", "Patterns, separated by commas, of parameters that are not trained, such as embedding.weight, encoder.*."
