@@ -99,7 +99,13 @@ def copy_run(a: argparse.Namespace, folder: Path) -> None:
     ignored = shutil.ignore_patterns("data", "optimizer.safetensors")
     shutil.copytree(a.run, folder, ignore=ignored)
     config = RunConfig.load(folder / "config.toml")
-    search = {"beam": a.beam, "alpha": a.alpha, "penalty": "length", "rule": "fairseq", "batch_tokens": a.batch_tokens}
+    search = {
+        "beam": a.beam,
+        "alpha": a.alpha,
+        "penalty_type": "length",
+        "rule": "fairseq",
+        "batch_tokens": a.batch_tokens,
+    }
     config = dataclasses.replace(config, search=dataclasses.replace(config.search, **search))
     (folder / "config.toml").write_text(config.dump(), encoding="utf-8")
 

@@ -6,5 +6,13 @@ from models.search.ensemble import Ensemble
 from models.search.forced import forced_log_probabilities
 from models.search.greedy import greedy_search
 from models.search.prefix import ForcedPrefix
-from models.search.protocol import ALPHA_RANGE, PENALTIES, RULES, Hypothesis, SearchModel, check_search, length_penalty
+from models.search.protocol import (
+    ALPHA_RANGE,
+    PENALTY_TYPES,
+    RULES,
+    Hypothesis,
+    SearchModel,
+    check_search,
+    length_penalty,
+)
 from models.search.sampling import check_sampling, sample, sample_outputs

@@ -23,7 +23,7 @@ class SearchStep(NamedTuple):
     token: Any  # (n, C)
     log_probability: Any  # (n, C) of the complete prefix; -inf: no candidate
     node: Any  # (n, K or 2 K) the new node of each competing candidate, or ENDED, or BEAM_FULL
-    penalty: float  # length penalty at this length
+    score_divisor: float  # length penalty at this length
     score_to_beat: Any  # (n,) the n_best-th best finished score; -inf if fewer have finished
     bound: Any  # (n,) the best score that a live hypothesis can still reach
     at_limit: Any  # (n,) whether this is the maximum length
@@ -66,11 +66,11 @@ class _BestHypotheses:
         self.finished = host.zeros(shape, bool)
 
     def add(
-        self, sentences: Any, selected: Any, valid: Any, finished: bool, log_p: Any, divisor: float, **new: Any
+        self, sentences: Any, selected: Any, valid: Any, finished: bool, log_p: Any, score_divisor: float, **new: Any
     ) -> None:
         """Add hypotheses (n, C) to the sentences with the numbers `sentences` (n,).
 
-        Finished hypotheses compete by score, log_p / divisor; unfinished ones only fill empty entries.
+        Finished hypotheses compete by score, log_p / score_divisor; unfinished ones only fill empty entries.
 
         Args:
             selected: a mask (n,) of the sentences to which hypotheses are added.
@@ -79,7 +79,7 @@ class _BestHypotheses:
             new: `end`, `node` and `depth` of the hypotheses, each (n, C) or one value for all.
         """
         n_best = self.score.shape[1]
-        score = host.where(valid, log_p / divisor, -host.inf)
+        score = host.where(valid, log_p / score_divisor, -host.inf)
         new |= {"score": score, "log_probability": log_p, "finished": finished}
         sentences = sentences[selected]
         merged = {
@@ -133,7 +133,7 @@ def beam_search(
     *,
     beam: int = 4,
     alpha: float = 0.6,
-    penalty: str = "paper",
+    penalty_type: str = "paper",
     max_extra: int = 50,
     n_best: int = 1,
     rule: str = "plain",
@@ -149,7 +149,7 @@ def beam_search(
         src_ids: (B, S), each row with tokens, EOS, padding.
         beam: number K of hypotheses kept at each step. Default 4.
         alpha: exponent of the length penalty, from -10 to 10. Default 0.6.
-        penalty: kind of length penalty, "paper" (default) or "length".
+        penalty_type: kind of length penalty, "paper" (default) or "length".
         max_extra: |Y| is at most the number of source tokens plus `max_extra`. Default 50.
         n_best: number of hypotheses returned, at most `beam`. Default 1.
         rule: which continuations finish and which stay live; see below. Default "plain".
@@ -174,7 +174,7 @@ def beam_search(
     Raises ValueError for an invalid argument, FloatingPointError for NaN in the logits.
     """
     src_ids, limits = prepare_search(
-        model, src_ids, max_extra, beam=beam, alpha=alpha, penalty=penalty, n_best=n_best, rule=rule
+        model, src_ids, max_extra, beam=beam, alpha=alpha, penalty_type=penalty_type, n_best=n_best, rule=rule
     )
     if not len(src_ids):
         return []
@@ -204,17 +204,17 @@ def beam_search(
                 node[candidates.row[live]], candidates.token[live], candidates.token_log_probability[live]
             )
 
-            divisor = length_penalty(length, alpha, penalty)
+            score_divisor = length_penalty(length, alpha, penalty_type)
             n_finished[active] += ended.sum(axis=1)
             has_ended = ended.any(axis=1)
             if has_ended.any():
                 finished = {"end": candidates.token_log_probability, "node": node[candidates.row], "depth": length - 1}
-                best.add(active, has_ended, ended, True, candidates.log_probability, divisor, **finished)
+                best.add(active, has_ended, ended, True, candidates.log_probability, score_divisor, **finished)
 
             limit = limits[active]
             at_limit = limit == length
             top = host.where(live, candidates.log_probability, -host.inf).max(axis=1)  # (n,)
-            bound = _best_reachable_score(top, length, limit, alpha, penalty)
+            bound = _best_reachable_score(top, length, limit, alpha, penalty_type)
             done = at_limit | (top == -host.inf)
             if rule == "fairseq":
                 done |= n_finished[active] >= beam
@@ -222,11 +222,11 @@ def beam_search(
                 done |= best.score[active, -1] >= bound
             if at_limit.any():
                 unfinished = {"end": 0.0, "node": new_node, "depth": length}
-                best.add(active, at_limit, live, False, candidates.log_probability, divisor, **unfinished)
+                best.add(active, at_limit, live, False, candidates.log_probability, score_divisor, **unfinished)
             if observe is not None:
                 ranked = continuations.best()
                 found = node[ranked.row], ranked.token, ranked.log_probability, new_node
-                observe(SearchStep(active, *found, divisor, best.score[active, -1], bound, at_limit, done))
+                observe(SearchStep(active, *found, score_divisor, best.score[active, -1], bound, at_limit, done))
             if done.all():
                 break
 
@@ -252,14 +252,14 @@ def _decide(candidates: _Candidates, eos_id: int, beam: int, finishes_in_beam: b
     return ended, live, host.where(continues, BEAM_FULL, ENDED)
 
 
-def _best_reachable_score(log_p: Any, length: int, limit: Any, alpha: float, penalty: str) -> Any:
+def _best_reachable_score(log_p: Any, length: int, limit: Any, alpha: float, penalty_type: str) -> Any:
     """Return the best score (n,) that live hypotheses can reach if their log-probability is at most `log_p`.
 
     The log-probability of a live hypothesis can only fall. The penalty is monotonic in the length, so at any later
     length the score is at most the greater of the scores at `length` + 1 and at `limit`.
     """
-    score_at_next = log_p / length_penalty(length + 1, alpha, penalty)
-    score_at_limit = log_p / length_penalty(limit, alpha, penalty)
+    score_at_next = log_p / length_penalty(length + 1, alpha, penalty_type)
+    score_at_limit = log_p / length_penalty(limit, alpha, penalty_type)
     return host.maximum(score_at_next, score_at_limit)
 
 

@@ -17,7 +17,7 @@ from models.cache import DecodingState
 from npx import host
 from npx.ranges import Range, is_inside
 
-PENALTIES = ("paper", "length")
+PENALTY_TYPES = ("paper", "length")
 ALPHA_RANGE = Range(float, "[-10, 10]")  # exponents of the length penalty; negative ones favor short outputs
 RULES = ("plain", "tensor2tensor", "transformers", "fairseq")
 
@@ -62,23 +62,23 @@ class Hypothesis:
     token_log_probabilities: list[float]
 
 
-def length_penalty(length: Any, alpha: float, penalty: str = "paper") -> Any:
+def length_penalty(length: Any, alpha: float, penalty_type: str = "paper") -> Any:
     """Return the number by which the log-probability of an output Y is divided to compute its score.
 
     Args:
         length: |Y| >= 1, EOS included; a number or an array.
         alpha: the exponent; 0.6 in section 6.1 of the paper.
-        penalty: "paper" for ((5 + |Y|) / 6)^alpha (Wu et al., 2016, equation 14), or "length" for |Y|^alpha (fairseq,
-            Marian).
+        penalty_type: "paper" for ((5 + |Y|) / 6)^alpha (Wu et al., 2016, equation 14), or "length" for |Y|^alpha
+            (fairseq, Marian).
     """
-    return ((5.0 + length) / 6.0) ** alpha if penalty == "paper" else (1.0 * length) ** alpha
+    return ((5.0 + length) / 6.0) ** alpha if penalty_type == "paper" else (1.0 * length) ** alpha
 
 
 def check_search(
     *,
     beam: int = 4,
     alpha: float = 0.6,
-    penalty: str = "paper",
+    penalty_type: str = "paper",
     max_extra: int = 50,
     n_best: int = 1,
     rule: str = "plain",
@@ -90,7 +90,7 @@ def check_search(
         raise ValueError(f"n_best: expected at most the beam size, {beam}; got {n_best}; try beam={n_best}")
     if not is_inside(ALPHA_RANGE.interval, alpha):
         raise ValueError(f"alpha: expected {ALPHA_RANGE.describe()}; got {alpha}; try 0.6, as in the paper")
-    for name, choice, choices in (("penalty", penalty, PENALTIES), ("rule", rule, RULES)):
+    for name, choice, choices in (("penalty_type", penalty_type, PENALTY_TYPES), ("rule", rule, RULES)):
         if choice not in choices:
             raise ValueError(f"{name}: expected one of {', '.join(choices)}; got {choice!r}; try {choices[0]!r}")
 

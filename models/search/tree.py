@@ -62,7 +62,7 @@ class SearchTree:
                 self.index_of_node[node] = len(self.candidates)
             parent = self.index_of_node[int(step.parent[0, rank])]
             token = int(step.token[0, rank])
-            score = log_probability / float(step.penalty)
+            score = log_probability / float(step.score_divisor)
             self.candidates.append(Candidate(length, parent, token, log_probability, score, fate))
         score_to_beat = float(step.score_to_beat[0])
         bound = float(step.bound[0])

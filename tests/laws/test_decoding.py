@@ -26,7 +26,7 @@ from tests.laws.test_search import (
     MarkovModel,
     alphas,
     log_probability,
-    penalties,
+    penalty_types,
     seeds,
     source_length,
     sources,
@@ -73,20 +73,22 @@ def assert_same(a, b):
         np.testing.assert_allclose((x.score, x.log_probability), (y.score, y.log_probability), rtol=0, atol=1e-9)
 
 
-@given(seeds, alphas, penalties, st.integers(1, 3), st.data())
+@given(seeds, alphas, penalty_types, st.integers(1, 3), st.data())
 @settings(max_examples=25, deadline=None)
-def test_a_constrained_search_equals_a_filtered_exhaustive_search(seed, alpha, penalty, n_best, data):
+def test_a_constrained_search_equals_a_filtered_exhaustive_search(seed, alpha, penalty_type, n_best, data):
     vocab_size, max_extra = 6, 3
     model = MarkovModel(vocab_size, seed)
     src = sources(np.random.default_rng(seed), 3, 1, vocab_size)
     prefixes = data.draw(st.lists(st.lists(st.integers(FIRST, vocab_size - 1), max_size=3), min_size=3, max_size=3))
-    options = {"beam": 81, "alpha": alpha, "penalty": penalty, "max_extra": max_extra, "n_best": n_best}
+    options = {"beam": 81, "alpha": alpha, "penalty_type": penalty_type, "max_extra": max_extra, "n_best": n_best}
     results = beam_search(ForcedPrefix(model, prefixes), src, **options)
     for row, prefix, hypotheses in zip(src, prefixes, results, strict=True):
         limit = max(source_length(row) + max_extra, len(prefix) + 1)
         texts = [list(t) for n in range(limit) for t in product(range(FIRST, vocab_size), repeat=n)]
         allowed = [t for t in texts if t[: len(prefix)] == prefix]
-        score = {tuple(t): log_probability(model, row, t) / length_penalty(len(t) + 1, alpha, penalty) for t in allowed}
+        score = {
+            tuple(t): log_probability(model, row, t) / length_penalty(len(t) + 1, alpha, penalty_type) for t in allowed
+        }
         best = sorted(score, key=score.__getitem__, reverse=True)[:n_best]
         finished = [h for h in hypotheses if h.finished]
         assert [tuple(h.tokens) for h in finished] == best

@@ -96,27 +96,31 @@ def source_length(row) -> int:
 
 seeds = st.integers(0, 2**32 - 1)
 alphas = st.sampled_from([-3.0, -1.0, 0.0, 0.3, 0.6, 1.0, 2.0])
-penalties = st.sampled_from(["paper", "length"])
+penalty_types = st.sampled_from(["paper", "length"])
 
 
-@given(seeds, alphas, penalties, st.integers(1, 3))
+@given(seeds, alphas, penalty_types, st.integers(1, 3))
 @settings(max_examples=40, deadline=None)
-def test_a_beam_as_wide_as_the_search_space_finds_the_optimum(seed, alpha, penalty, n_best):
+def test_a_beam_as_wide_as_the_search_space_finds_the_optimum(seed, alpha, penalty_type, n_best):
     vocab_size, max_extra = 6, 3
     rng = np.random.default_rng(seed)
     model = MarkovModel(vocab_size, seed)
     src = sources(rng, 2, 1, vocab_size)
-    results = beam_search(model, src, beam=81, alpha=alpha, penalty=penalty, max_extra=max_extra, n_best=n_best)
+    results = beam_search(
+        model, src, beam=81, alpha=alpha, penalty_type=penalty_type, max_extra=max_extra, n_best=n_best
+    )
     for row, hypotheses in zip(src, results, strict=True):
         limit = source_length(row) + max_extra
         texts = [list(t) for n in range(limit) for t in product(range(FIRST, vocab_size), repeat=n)]
-        score = {tuple(t): log_probability(model, row, t) / length_penalty(len(t) + 1, alpha, penalty) for t in texts}
+        score = {
+            tuple(t): log_probability(model, row, t) / length_penalty(len(t) + 1, alpha, penalty_type) for t in texts
+        }
         best = sorted(score, key=score.__getitem__, reverse=True)[:n_best]
         assert [tuple(h.tokens) for h in hypotheses] == best
         np.testing.assert_allclose([h.score for h in hypotheses], [score[t] for t in best], rtol=1e-5, atol=1e-5)
 
 
-def search_with_lists(model, row, beam, alpha, penalty, limit, rule):
+def search_with_lists(model, row, beam, alpha, penalty_type, limit, rule):
     """Return the best tokens by a rule of `beam_search`, using lists, up to the limit."""
     width = beam if rule == "plain" else 2 * beam
     live = [([], 0.0)]
@@ -129,7 +133,7 @@ def search_with_lists(model, row, beam, alpha, penalty, limit, rule):
                 total = log_probability(model, row, tokens if is_end else [*tokens, token], is_end)
                 grown.append(([*tokens, token], total))
         grown = sorted(grown, key=lambda pair: -pair[1])[:width]
-        divisor = length_penalty(length, alpha, penalty)
+        divisor = length_penalty(length, alpha, penalty_type)
         ranked = grown if rule == "tensor2tensor" else grown[:beam]
         finished += [(tokens[:-1], total / divisor) for tokens, total in ranked if tokens[-1] == EOS]
         live = [pair for pair in grown if pair[0][-1] != EOS][:beam]
@@ -138,18 +142,18 @@ def search_with_lists(model, row, beam, alpha, penalty, limit, rule):
     return max(finished, key=lambda pair: pair[1])[0] if finished else live[0][0]
 
 
-@given(seeds, alphas, penalties, st.integers(1, 4), st.sampled_from([-1.0, 0.0, 3.0]), st.sampled_from(RULES))
+@given(seeds, alphas, penalty_types, st.integers(1, 4), st.sampled_from([-1.0, 0.0, 3.0]), st.sampled_from(RULES))
 @settings(max_examples=60, deadline=None)
-def test_each_rule_equals_a_search_with_lists(seed, alpha, penalty, beam, end_bias, rule):
+def test_each_rule_equals_a_search_with_lists(seed, alpha, penalty_type, beam, end_bias, rule):
     rng = np.random.default_rng(seed)
     model = MarkovModel(7, seed, end_bias=end_bias)
     src = sources(rng, 3, 2, 7)
-    options = {"beam": beam, "alpha": alpha, "penalty": penalty, "max_extra": 3, "rule": rule}
+    options = {"beam": beam, "alpha": alpha, "penalty_type": penalty_type, "max_extra": 3, "rule": rule}
     for stop_when_decided in (True, False):
         results = beam_search(model, src, stop_when_decided=stop_when_decided, **options)
         for row, (best, *_) in zip(src, results, strict=True):
             limit = source_length(row) + 3
-            assert best.tokens == search_with_lists(model, row, beam, alpha, penalty, limit, rule)
+            assert best.tokens == search_with_lists(model, row, beam, alpha, penalty_type, limit, rule)
 
 
 def test_a_full_beam_keeps_its_size_and_the_tree_says_what_was_dropped():
@@ -183,14 +187,14 @@ def test_beam_1_is_greedy(seed, coarse, alpha):
         assert a.log_probability == b.log_probability == a.score
 
 
-@given(seeds, st.booleans(), alphas, penalties, st.integers(1, 5), st.data())
+@given(seeds, st.booleans(), alphas, penalty_types, st.integers(1, 5), st.data())
 @settings(max_examples=60, deadline=None)
-def test_batched_equals_one_by_one_and_padding_changes_nothing(seed, coarse, alpha, penalty, beam, data):
+def test_batched_equals_one_by_one_and_padding_changes_nothing(seed, coarse, alpha, penalty_type, beam, data):
     n_best = data.draw(st.integers(1, beam))
     rng = np.random.default_rng(seed)
     model = MarkovModel(8, seed, coarse)
     src = sources(rng, 6, 6, 8)
-    options = {"beam": beam, "alpha": alpha, "penalty": penalty, "max_extra": 5, "n_best": n_best}
+    options = {"beam": beam, "alpha": alpha, "penalty_type": penalty_type, "max_extra": 5, "n_best": n_best}
     together = beam_search(model, src, **options)
     for row, expected in zip(src, together, strict=True):
         single = row[None, : source_length(row) + 1]
@@ -198,14 +202,16 @@ def test_batched_equals_one_by_one_and_padding_changes_nothing(seed, coarse, alp
     assert greedy_search(model, src) == [greedy_search(model, row[None])[0] for row in src]
 
 
-@given(seeds, st.booleans(), alphas, penalties, st.integers(1, 5), st.sampled_from([0.0, 3.0]), st.data())
+@given(seeds, st.booleans(), alphas, penalty_types, st.integers(1, 5), st.sampled_from([0.0, 3.0]), st.data())
 @settings(max_examples=80, deadline=None)
-def test_stopping_when_the_result_is_decided_does_not_change_it(seed, coarse, alpha, penalty, beam, end_bias, data):
+def test_stopping_when_the_result_is_decided_does_not_change_it(
+    seed, coarse, alpha, penalty_type, beam, end_bias, data
+):
     n_best = data.draw(st.integers(1, beam))
     rng = np.random.default_rng(seed)
     model = MarkovModel(8, seed, coarse, end_bias)
     src = sources(rng, 5, 5, 8)
-    options = {"beam": beam, "alpha": alpha, "penalty": penalty, "max_extra": 8, "n_best": n_best}
+    options = {"beam": beam, "alpha": alpha, "penalty_type": penalty_type, "max_extra": 8, "n_best": n_best}
     assert beam_search(model, src, **options) == beam_search(model, src, **options, stop_when_decided=False)
 
 
@@ -237,16 +243,16 @@ def test_a_longer_hypothesis_may_win_after_the_beam_has_finished():
     assert best.tokens == []
 
 
-@given(seeds, st.booleans(), alphas, penalties, st.integers(1, 6), st.sampled_from([-4.0, 0.0, 2.0]), st.data())
+@given(seeds, st.booleans(), alphas, penalty_types, st.integers(1, 6), st.sampled_from([-4.0, 0.0, 2.0]), st.data())
 @settings(max_examples=80, deadline=None)
 def test_hypotheses_are_sorted_distinct_within_the_limit_and_scored_correctly(
-    seed, coarse, alpha, penalty, beam, end_bias, data
+    seed, coarse, alpha, penalty_type, beam, end_bias, data
 ):
     n_best = data.draw(st.integers(1, beam))
     rng = np.random.default_rng(seed)
     model = MarkovModel(9, seed, coarse, end_bias)
     src = sources(rng, 4, 4, 9)
-    results = beam_search(model, src, beam=beam, alpha=alpha, penalty=penalty, max_extra=2, n_best=n_best)
+    results = beam_search(model, src, beam=beam, alpha=alpha, penalty_type=penalty_type, max_extra=2, n_best=n_best)
     for row, hypotheses in zip(src, results, strict=True):
         limit = source_length(row) + 2
         assert len(hypotheses) == n_best
@@ -258,7 +264,7 @@ def test_hypotheses_are_sorted_distinct_within_the_limit_and_scored_correctly(
             assert len(h.tokens) <= limit - 1 if h.finished else len(h.tokens) == limit
             expected = log_probability(model, row, h.tokens, h.finished)
             assert h.log_probability == pytest.approx(expected, abs=1e-4)
-            assert h.score == h.log_probability / length_penalty(len(h.tokens) + h.finished, alpha, penalty)
+            assert h.score == h.log_probability / length_penalty(len(h.tokens) + h.finished, alpha, penalty_type)
 
 
 def test_cut_off_hypotheses_come_last_and_only_fill_gaps():
@@ -320,7 +326,7 @@ def test_an_empty_batch_gives_an_empty_list():
         ({"max_extra": 0}, "max_extra: expected"),
         ({"alpha": float("nan")}, "alpha: expected"),
         ({"alpha": 1e9}, "alpha: expected"),
-        ({"penalty": "google"}, "penalty: expected one of paper, length; got 'google'"),
+        ({"penalty_type": "google"}, "penalty_type: expected one of paper, length; got 'google'"),
     ],
 )
 def test_invalid_arguments_are_named_in_one_line(changes, message):
@@ -376,9 +382,9 @@ def test_log_probabilities_are_at_most_0(dtype):
     assert (npx.top_k(logits, 3)[0] <= 0).all()
 
 
-@given(st.floats(-10, 10), penalties)
-def test_the_length_penalty_is_monotonic(alpha, penalty):
-    steps = np.diff(length_penalty(np.arange(1.0, 40), alpha, penalty))
+@given(st.floats(-10, 10), penalty_types)
+def test_the_length_penalty_is_monotonic(alpha, penalty_type):
+    steps = np.diff(length_penalty(np.arange(1.0, 40), alpha, penalty_type))
     assert (steps >= 0).all() or (steps <= 0).all()
 
 

@@ -129,7 +129,7 @@ def test_search_options_override_the_runs_configuration(run, texts, monkeypatch,
 
     monkeypatch.setattr(decoding, "decode_stream", spy)
     assert main(["translate", "--model", str(run), "--input", str(texts / "valid.src"), "--alpha", "0.25"]) == 0
-    assert (search["beam"], search["alpha"], search["penalty"], search["max_extra"]) == (2, 0.25, "paper", 4)
+    assert (search["beam"], search["alpha"], search["penalty_type"], search["max_extra"]) == (2, 0.25, "paper", 4)
 
 
 def test_the_demo_writes_all_its_files(tmp_path, capfd):
@@ -230,7 +230,7 @@ def test_invalid_options_of_the_other_commands(run, texts, invalid_files, tmp_pa
         (["translate", *model, "--input", source, "--output", tmp_path], "a folder"),
         (["translate", *model, "--input", source, "--n-best", "9"], "--n-best", "9"),
         (["translate", *model, "--input", source, "--beam", "0"], "--beam", "from 1 to 512"),
-        (["translate", *model, "--input", source, "--penalty", "papers"], "--penalty", '"paper"'),
+        (["translate", *model, "--input", source, "--penalty-type", "papers"], "--penalty-type", '"paper"'),
         (["translate", "--input", source], "--model"),
         (["score", "--ref", source, "--hyp", texts / "train.src"], "60", "8"),
         (["score", "--ref", source, "--hyp", "none.txt"], "none.txt"),

@@ -111,13 +111,10 @@ FORMER_TABLES = {
     },
     "train": {
         **{"smoothing_over": "others", "adam_eps_inside": True, "recompute": True, "graphs": True},
-        **{"rdrop": 1.0},
-        **{"shard": True},
-        **{"max_skipped": 3},
-        **{"accumulate": 2},
+        **{"validate_bleu": False, "rdrop": 1.0, "shard": True, "max_skipped": 3, "accumulate": 2},
         **{"init_only": "encoder.*"},
-        **{"validate_bleu": False},
     },
+    "search": {"penalty": "length"},
 }
 
 

@@ -93,7 +93,7 @@ def test_a_misspelled_run_is_answered_with_the_run(command, copy, capfd):
         (["train", "--arch", "x", "--out", "D"], "; try a preset, such as tiny, as the first argument\n"),
         (
             ["train", "tiny", "--lenpen", "1", "--out", "D"],
-            "; try --set search.alpha=VALUE (Exponent of the length penalty (search.penalty))\n",
+            "; try --set search.alpha=VALUE (Exponent of the length penalty (search.penalty_type))\n",
         ),
         (["data", "own", "--bpe-dropout", "0.1"], "; try `train` with --set train.bpe_dropout=0.1\n"),
         (["train", "tiny", "--fp16", "--out", "D"], "try --set train.precision=fp16\n"),

@@ -136,7 +136,7 @@ def test_another_name_of_an_option_leads_to_the_option(capsys):
     [
         (
             "translate",
-            {"lenpen": "penalty length --alpha", "path": "model", "checkpoint": "model RUN/checkpoints/step-N"},
+            {"lenpen": "penalty-type length --alpha", "path": "model", "checkpoint": "model RUN/checkpoints/step-N"},
         ),
         (
             "translate",

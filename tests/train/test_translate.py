@@ -190,7 +190,7 @@ def test_invalid_options_raise_before_any_line_is_read():
         raise AssertionError("read")
         yield ""
 
-    for options in ({"beam": 0}, {"n_best": 5}, {"batch_tokens": 0}, {"max_length": 1}, {"penalty": "none"}):
+    for options in ({"beam": 0}, {"n_best": 5}, {"batch_tokens": 0}, {"max_length": 1}, {"penalty_type": "none"}):
         with pytest.raises(ValueError, match="expected"):
             translate_stream(EchoModel(), LetterTokenizer(), unreadable(), **options)
 

@@ -73,7 +73,7 @@ OTHER_OPTIONS = {  # maps our options to those of fairseq, sacreBLEU, OpenNMT, M
     "--baseline": "--paired-bs",
     "--beam": "--beam-size --beams --num-beams -b",
     "--alignments": "--print-alignment --alignment --report-align",
-    "--penalty length --alpha": "--lenpen --length-penalty --normalize",
+    "--penalty-type length --alpha": "--lenpen --length-penalty --normalize",
     "--n-best": "--nbest --num-return-sequences",
     "--samples": "--sampling --sample --do-sample",
     "--top-k": "--sampling-topk --topk --random-sampling-topk",

@@ -104,9 +104,9 @@ Output = Annotated[
 ]
 Beam = Annotated[int | None, search_option("beam", help="Beam size; default: the run's setting.")]
 Alpha = Annotated[float | None, search_option("alpha", help="Length penalty exponent; default: the run's setting.")]
-Penalty = Annotated[
+PenaltyType = Annotated[
     str | None,
-    search_option("penalty", metavar="paper|length", help="Length penalty formula; default: the run's setting."),
+    search_option("penalty_type", metavar="paper|length", help="Length penalty formula; default: the run's setting."),
 ]
 MaxExtra = Annotated[
     int | None,

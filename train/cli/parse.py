@@ -16,7 +16,7 @@ from train.cli.options import (
     Model,
     NBest,
     Output,
-    Penalty,
+    PenaltyType,
     check_single_input,
     search_options,
     warn,
@@ -40,7 +40,7 @@ def parse(
     output: Output = None,
     beam: Beam = None,
     alpha: Alpha = None,
-    penalty: Penalty = None,
+    penalty_type: PenaltyType = None,
     max_extra: MaxExtra = None,
     n_best: NBest = 1,
     batch_tokens: BatchTokens = None,
@@ -84,7 +84,7 @@ def parse(
         if tags and not tokenizer.with_tags:
             got = f"{model}, which writes XX instead of tags"
             raise UserError(f"--lexicon: expected a parser that writes tags; got {got}; omit --lexicon")
-        overrides = {"beam": beam, "alpha": alpha, "penalty": penalty, "max_extra": max_extra}
+        overrides = {"beam": beam, "alpha": alpha, "penalty_type": penalty_type, "max_extra": max_extra}
         search = search_options(asdict(config.search), n_best, **overrides, batch_tokens=batch_tokens)
         search |= {"free": free, "lexicon": tags, "trained_length": trained_length(config)}
         with line_progress("parsed", gold or input, output, not quiet) as work:

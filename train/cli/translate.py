@@ -18,7 +18,7 @@ from train.cli.options import (
     Models,
     NBest,
     Output,
-    Penalty,
+    PenaltyType,
     ignore_warning,
     name_option,
     number_option,
@@ -39,7 +39,7 @@ def translate(
     output: Output = None,
     beam: Beam = None,
     alpha: Alpha = None,
-    penalty: Penalty = None,
+    penalty_type: PenaltyType = None,
     max_extra: MaxExtra = None,
     n_best: NBest = 1,
     batch_tokens: BatchTokens = None,
@@ -92,7 +92,8 @@ def translate(
 
     sampling = without_none(samples=samples, temperature=temperature, top_k=top_k, top_p=top_p, seed=seed)
     check_sampling_options(
-        sampling, without_none(beam=beam, alpha=alpha, penalty=penalty, n_best=None if n_best == 1 else n_best)
+        sampling,
+        without_none(beam=beam, alpha=alpha, penalty_type=penalty_type, n_best=None if n_best == 1 else n_best),
     )
     use_device(device)
     world = join_ranks("translate")
@@ -118,7 +119,7 @@ def translate(
             options: dict[str, Any] = {"sampling": sampling, "max_extra": max_extra or config.search.max_extra}
             options["batch_tokens"] = batch_tokens or config.search.batch_tokens
         else:
-            overrides = {"beam": beam, "alpha": alpha, "penalty": penalty, "max_extra": max_extra}
+            overrides = {"beam": beam, "alpha": alpha, "penalty_type": penalty_type, "max_extra": max_extra}
             options = search_options(asdict(config.search), n_best, **overrides, batch_tokens=batch_tokens)
         text = hashlib.sha256(repr(prefix_lines).encode(errors="replace")).hexdigest()
         values = {

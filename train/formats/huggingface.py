@@ -199,6 +199,6 @@ def search_settings(settings: Mapping[str, Any], path: Path, on_warning: Callabl
     beam = settings.get("num_beams") or 1
     alpha = settings.get("length_penalty")
     return {
-        "beam": beam, "alpha": 1.0 if alpha is None else alpha, "penalty": "length",
+        "beam": beam, "alpha": 1.0 if alpha is None else alpha, "penalty_type": "length",
         "rule": "fairseq" if settings.get("early_stopping") is True else "transformers",
     }  # fmt: skip

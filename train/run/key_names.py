@@ -26,6 +26,7 @@ FORMER_KEYS = {f"model.{former}": f"model.{name}" for former, name in FORMER_NAM
     "train.max_skipped": "train.max_skipped_updates",
     "train.accumulate": "train.gradient_accumulation_steps",
     "train.init_only": "train.init_parameters",
+    "search.penalty": "search.penalty_type",
 }
 
 # For each key, its names in other programs, without the prefixes in PREFIXES. A name may begin with a table and an

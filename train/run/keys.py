@@ -8,7 +8,7 @@ from typing import Any
 
 from models import PRESETS, TransformerConfig
 from models.fields import COUNT, FRACTION, POSITIVE, key, optional_keys
-from models.search import ALPHA_RANGE, PENALTIES, RULES
+from models.search import ALPHA_RANGE, PENALTY_TYPES, RULES
 from npx import PRECISIONS
 from npx.kernels.cross_entropy import SMOOTHING_CLASSES
 from train.tasks import TASKS
@@ -335,15 +335,15 @@ class SearchSection:
     beam: int = key(4, "Beam size: hypotheses per sentence; 1 is greedy search.", within="[1, 512]", may_change=True)
     alpha: float = key(
         0.6,
-        "Exponent of the length penalty (search.penalty). 0 disables it, and a negative one favors short outputs.",
+        "Exponent of the length penalty (search.penalty_type). 0 disables it, and a negative one favors short outputs.",
         within=ALPHA_RANGE.interval,
         may_change=True,
     )
-    penalty: str = key(
+    penalty_type: str = key(
         "paper",
-        "Score = log-probability / penalty: ((5 + |Y|) / 6)^alpha (paper), or |Y|^alpha (length: fairseq, Marian,"
-        " CTranslate2); |Y| counts the end of the sentence.",
-        choices=PENALTIES,
+        "Score = log-probability / length penalty: ((5 + |Y|) / 6)^alpha (paper), or |Y|^alpha (length: fairseq,"
+        " Marian, CTranslate2); |Y| counts the end of the sentence.",
+        choices=PENALTY_TYPES,
         may_change=True,
     )
     rule: str = key(
