@@ -103,7 +103,7 @@ def copy_run(a: argparse.Namespace, folder: Path) -> None:
         "beam": a.beam,
         "alpha": a.alpha,
         "penalty_type": "length",
-        "rule": "fairseq",
+        "candidate_rule": "fairseq",
         "batch_tokens": a.batch_tokens,
     }
     config = dataclasses.replace(config, search=dataclasses.replace(config.search, **search))

@@ -94,7 +94,7 @@ def test_imported_models_equal_those_of_transformers(tmp_path, options):
 
     rules = {"alpha": 1.0, "penalty_type": "length", "max_extra": LENGTH}
     for rule, early_stopping in (("transformers", "never"), ("fairseq", True)):
-        beams = beam_search(ours, prompts, **rules, rule=rule)
+        beams = beam_search(ours, prompts, **rules, candidate_rule=rule)
         settings = {"num_beams": 4, "length_penalty": 1.0, "early_stopping": early_stopping}
         outputs = generate(theirs, prompts, end, **settings)
         # transformers ranks outputs that are cut off with the others; we rank them last.

@@ -120,7 +120,7 @@ def test_imported_and_exported_models_equal_those_of_transformers(tmp_path, piec
     searches = [({"num_beams": 1}, greedy_search(ours, src, max_extra=EXTRA))] + [
         (
             {"num_beams": 4, "length_penalty": ALPHA, "early_stopping": early_stopping},
-            [best[0] for best in beam_search(ours, src, **rules, rule=rule)],
+            [best[0] for best in beam_search(ours, src, **rules, candidate_rule=rule)],
         )
         for rule, early_stopping in (("transformers", "never"), ("fairseq", True))
     ]

@@ -8,8 +8,8 @@ from models.search.greedy import greedy_search
 from models.search.prefix import ForcedPrefix
 from models.search.protocol import (
     ALPHA_RANGE,
+    CANDIDATE_RULES,
     PENALTY_TYPES,
-    RULES,
     Hypothesis,
     SearchModel,
     check_search,

@@ -14,8 +14,8 @@ ENDED, BEAM_FULL = -1, -2  # in `SearchStep.node`, which never contains ROOT: ca
 class SearchStep(NamedTuple):
     """One step of a beam search, for observers: C candidates, best first, for each of the n active sentences.
 
-    The first K candidates (2 K unless the rule is "plain") compete: those ending in EOS are finished, and at most K
-    others become new nodes of the prefix tree. All arrays are on the host.
+    The first K candidates (2 K unless `candidate_rule` is "plain") compete: those ending in EOS are finished, and at
+    most K others become new nodes of the prefix tree. All arrays are on the host.
     """
 
     sentences: Any  # (n,)
@@ -136,7 +136,7 @@ def beam_search(
     penalty_type: str = "paper",
     max_extra: int = 50,
     n_best: int = 1,
-    rule: str = "plain",
+    candidate_rule: str = "plain",
     stop_when_decided: bool = True,
     observe: Callable[[SearchStep], object] | None = None,
 ) -> list[list[Hypothesis]]:
@@ -152,7 +152,7 @@ def beam_search(
         penalty_type: kind of length penalty, "paper" (default) or "length".
         max_extra: |Y| is at most the number of source tokens plus `max_extra`. Default 50.
         n_best: number of hypotheses returned, at most `beam`. Default 1.
-        rule: which continuations finish and which stay live; see below. Default "plain".
+        candidate_rule: which continuations finish and which stay live; see below. Default "plain".
         stop_when_decided: stop the search for a sentence as soon as no live hypothesis can enter its `n_best`. Default
             True. With False the search continues to the length limit; the result is the same.
         observe: called with each step; may raise to end the search. Default None.
@@ -174,13 +174,20 @@ def beam_search(
     Raises ValueError for an invalid argument, FloatingPointError for NaN in the logits.
     """
     src_ids, limits = prepare_search(
-        model, src_ids, max_extra, beam=beam, alpha=alpha, penalty_type=penalty_type, n_best=n_best, rule=rule
+        model,
+        src_ids,
+        max_extra,
+        beam=beam,
+        alpha=alpha,
+        penalty_type=penalty_type,
+        n_best=n_best,
+        candidate_rule=candidate_rule,
     )
     if not len(src_ids):
         return []
     config = model.config
-    keeps_beam = rule != "plain"
-    finishes_in_beam = rule in ("transformers", "fairseq")
+    keeps_beam = candidate_rule != "plain"
+    finishes_in_beam = candidate_rule in ("transformers", "fairseq")
     n_candidates = 2 * beam if keeps_beam else beam
     # If EOS counts only among the `beam` best candidates, beam + 1 continuations per row suffice: EOS, and at most
     # `beam` others that stay live.
@@ -216,7 +223,7 @@ def beam_search(
             top = host.where(live, candidates.log_probability, -host.inf).max(axis=1)  # (n,)
             bound = _best_reachable_score(top, length, limit, alpha, penalty_type)
             done = at_limit | (top == -host.inf)
-            if rule == "fairseq":
+            if candidate_rule == "fairseq":
                 done |= n_finished[active] >= beam
             if stop_when_decided:
                 done |= best.score[active, -1] >= bound

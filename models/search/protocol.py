@@ -19,7 +19,7 @@ from npx.ranges import Range, is_inside
 
 PENALTY_TYPES = ("paper", "length")
 ALPHA_RANGE = Range(float, "[-10, 10]")  # exponents of the length penalty; negative ones favor short outputs
-RULES = ("plain", "tensor2tensor", "transformers", "fairseq")
+CANDIDATE_RULES = ("plain", "tensor2tensor", "transformers", "fairseq")
 
 
 class SearchModel(Protocol):
@@ -81,7 +81,7 @@ def check_search(
     penalty_type: str = "paper",
     max_extra: int = 50,
     n_best: int = 1,
-    rule: str = "plain",
+    candidate_rule: str = "plain",
 ) -> None:
     """Raise ValueError, naming the option, for invalid options of a search."""
     for name, value in (("beam", beam), ("max_extra", max_extra), ("n_best", n_best)):
@@ -90,7 +90,10 @@ def check_search(
         raise ValueError(f"n_best: expected at most the beam size, {beam}; got {n_best}; try beam={n_best}")
     if not is_inside(ALPHA_RANGE.interval, alpha):
         raise ValueError(f"alpha: expected {ALPHA_RANGE.describe()}; got {alpha}; try 0.6, as in the paper")
-    for name, choice, choices in (("penalty_type", penalty_type, PENALTY_TYPES), ("rule", rule, RULES)):
+    for name, choice, choices in (
+        ("penalty_type", penalty_type, PENALTY_TYPES),
+        ("candidate_rule", candidate_rule, CANDIDATE_RULES),
+    ):
         if choice not in choices:
             raise ValueError(f"{name}: expected one of {', '.join(choices)}; got {choice!r}; try {choices[0]!r}")
 

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 import npx
 from autograd import no_grad
 from models import DecodingState, Transformer, TransformerConfig
-from models.search import RULES, beam_search, check_search, greedy_search, length_penalty
+from models.search import CANDIDATE_RULES, beam_search, check_search, greedy_search, length_penalty
 from models.search.tree import SearchTree
 
 PAD, BOS, EOS, FIRST = 0, 1, 2, 3
@@ -120,9 +120,9 @@ def test_a_beam_as_wide_as_the_search_space_finds_the_optimum(seed, alpha, penal
         np.testing.assert_allclose([h.score for h in hypotheses], [score[t] for t in best], rtol=1e-5, atol=1e-5)
 
 
-def search_with_lists(model, row, beam, alpha, penalty_type, limit, rule):
+def search_with_lists(model, row, beam, alpha, penalty_type, limit, candidate_rule):
     """Return the best tokens by a rule of `beam_search`, using lists, up to the limit."""
-    width = beam if rule == "plain" else 2 * beam
+    width = beam if candidate_rule == "plain" else 2 * beam
     live = [([], 0.0)]
     finished = []
     for length in range(1, limit + 1):
@@ -134,26 +134,29 @@ def search_with_lists(model, row, beam, alpha, penalty_type, limit, rule):
                 grown.append(([*tokens, token], total))
         grown = sorted(grown, key=lambda pair: -pair[1])[:width]
         divisor = length_penalty(length, alpha, penalty_type)
-        ranked = grown if rule == "tensor2tensor" else grown[:beam]
+        ranked = grown if candidate_rule == "tensor2tensor" else grown[:beam]
         finished += [(tokens[:-1], total / divisor) for tokens, total in ranked if tokens[-1] == EOS]
         live = [pair for pair in grown if pair[0][-1] != EOS][:beam]
-        if rule == "fairseq" and len(finished) >= beam:
+        if candidate_rule == "fairseq" and len(finished) >= beam:
             break
     return max(finished, key=lambda pair: pair[1])[0] if finished else live[0][0]
 
 
-@given(seeds, alphas, penalty_types, st.integers(1, 4), st.sampled_from([-1.0, 0.0, 3.0]), st.sampled_from(RULES))
+@given(
+    seeds, alphas, penalty_types, st.integers(1, 4), st.sampled_from([-1.0, 0.0, 3.0]), st.sampled_from(CANDIDATE_RULES)
+)
 @settings(max_examples=60, deadline=None)
-def test_each_rule_equals_a_search_with_lists(seed, alpha, penalty_type, beam, end_bias, rule):
+def test_each_rule_equals_a_search_with_lists(seed, alpha, penalty_type, beam, end_bias, candidate_rule):
     rng = np.random.default_rng(seed)
     model = MarkovModel(7, seed, end_bias=end_bias)
     src = sources(rng, 3, 2, 7)
-    options = {"beam": beam, "alpha": alpha, "penalty_type": penalty_type, "max_extra": 3, "rule": rule}
+    options = {"beam": beam, "alpha": alpha, "penalty_type": penalty_type, "candidate_rule": candidate_rule}
+    options["max_extra"] = 3
     for stop_when_decided in (True, False):
         results = beam_search(model, src, stop_when_decided=stop_when_decided, **options)
         for row, (best, *_) in zip(src, results, strict=True):
             limit = source_length(row) + 3
-            assert best.tokens == search_with_lists(model, row, beam, alpha, penalty_type, limit, rule)
+            assert best.tokens == search_with_lists(model, row, beam, alpha, penalty_type, limit, candidate_rule)
 
 
 def test_a_full_beam_keeps_its_size_and_the_tree_says_what_was_dropped():
@@ -165,7 +168,7 @@ def test_a_full_beam_keeps_its_size_and_the_tree_says_what_was_dropped():
         tree(step)
         sizes.append((step.node[0] >= 0).sum())
 
-    beam_search(model, np.array([[5, 6, 7, EOS]]), beam=3, max_extra=4, rule="tensor2tensor", observe=observe)
+    beam_search(model, np.array([[5, 6, 7, EOS]]), beam=3, max_extra=4, candidate_rule="tensor2tensor", observe=observe)
     assert len(sizes) > 1 and set(sizes) == {3}
     for length in range(1, len(sizes) + 1):
         fates = [(c.token == EOS, c.fate) for c in tree.candidates if c.length == length][:6]

@@ -32,7 +32,10 @@ def test_search_equals_search_with_the_layers(options, monkeypatch):
     model = build(TransformerConfig(**SMALL | options), seed=1).eval()
 
     def search():
-        results = [beam_search(model, SOURCES, beam=beam, rule="tensor2tensor", n_best=2, alpha=2.0) for beam in (2, 5)]
+        results = [
+            beam_search(model, SOURCES, beam=beam, candidate_rule="tensor2tensor", n_best=2, alpha=2.0)
+            for beam in (2, 5)
+        ]
         return [*sum(results, []), greedy_search(model, SOURCES), sample_outputs(model, SOURCES, samples=3)[0]]
 
     fast = search()

@@ -114,7 +114,7 @@ FORMER_TABLES = {
         **{"validate_bleu": False, "rdrop": 1.0, "shard": True, "max_skipped": 3, "accumulate": 2},
         **{"init_only": "encoder.*"},
     },
-    "search": {"penalty": "length"},
+    "search": {"penalty": "length", "rule": "fairseq"},
 }
 
 
@@ -177,12 +177,12 @@ def test_a_run_with_former_names_of_keys_continues_and_its_config_keeps_comments
 def test_the_former_keys_of_search_become_its_rule(former, rule, variant):
     table = dict(zip(("full_beam", "finish_in_beam", "stop_at_beam"), former, strict=True))
     config = RunConfig.from_dict({"model": {"variant": variant}, "search": {"beam": 3, **table}})
-    assert config.search == SearchSection(beam=3, rule=rule)
+    assert config.search == SearchSection(beam=3, candidate_rule=rule)
 
 
 @pytest.mark.parametrize(
-    "table", [{"full_beam": "true"}, {"full_beam": True, "rule": "fairseq"}, {"finish_in_beam": True}]
+    "table", [{"full_beam": "true"}, {"full_beam": True, "candidate_rule": "fairseq"}, {"finish_in_beam": True}]
 )
 def test_former_keys_that_contradict_or_make_no_sense_are_unknown(table):
-    with pytest.raises(UserError, match="unknown key of .search.; try search.rule"):
+    with pytest.raises(UserError, match="unknown key of .search.; try search.candidate_rule"):
         RunConfig.from_dict({"search": table})

@@ -245,10 +245,10 @@ def test_a_misspelled_run_is_answered_with_the_run(command, copy, capfd):
         *(
             (
                 [command, *words, "--model", "RUN"],
-                "got the configuration key search.rule; try setting it in config.toml of the run\n",
+                "got the configuration key search.candidate_rule; try setting it in config.toml of the run\n",
             )
             for command in ("translate", "parse")
-            for words in (["--rule", "fairseq"], ["--set", "search.rule=fairseq"], ["--set=rule=1"], ["--stop-early"])
+            for words in (["--rule", "fairseq"], ["--set", "search.candidate_rule=fairseq"], ["--stop-early"])
         ),
         (["translate", "--model", "RUN", "--set", "lenpen=2"], "--set: unknown option; try --alpha 2\n"),
         (["translate", "--model", "RUN", "--beams", "2"], "--beams: unknown option; try --beam\n"),

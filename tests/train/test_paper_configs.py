@@ -69,7 +69,7 @@ def test_defaults_match_the_paper():
         "eps_before_correction": False,
     }
     assert defaults(NoamSchedule) == {"warmup_steps": 4000, "lr_scale": 1.0}
-    search = {"beam": 4, "alpha": 0.6, "penalty_type": "paper", "max_extra": 50, "n_best": 1, "rule": "plain"}
+    search = {"beam": 4, "alpha": 0.6, "penalty_type": "paper", "max_extra": 50, "n_best": 1, "candidate_rule": "plain"}
     assert defaults(check_search) == search and defaults(beam_search).items() >= search.items()
     assert (
         defaults(Transformer.loss)["label_smoothing"] == 0.1

@@ -200,5 +200,5 @@ def search_settings(settings: Mapping[str, Any], path: Path, on_warning: Callabl
     alpha = settings.get("length_penalty")
     return {
         "beam": beam, "alpha": 1.0 if alpha is None else alpha, "penalty_type": "length",
-        "rule": "fairseq" if settings.get("early_stopping") is True else "transformers",
+        "candidate_rule": "fairseq" if settings.get("early_stopping") is True else "transformers",
     }  # fmt: skip

@@ -158,7 +158,8 @@ def write_settings(c: TransformerConfig, converted: MarianModel, config: RunConf
     write_json(folder / GENERATION, {
         **special, "bad_words_ids": [[i] for i in sorted(suppressed)], "num_beams": config.search.beam,
         "length_penalty": config.search.alpha, "max_length": converted.n_positions,
-        "early_stopping": True if config.search.rule == "fairseq" else "never",  # with False, a heuristic ends searches
+        # With False, a heuristic ends searches.
+        "early_stopping": True if config.search.candidate_rule == "fairseq" else "never",
     })  # fmt: skip
 
 

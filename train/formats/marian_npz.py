@@ -89,7 +89,7 @@ def read_npz(path: Path, on_warning: Callable[[str], object]) -> Imported:
         on_warning(f"{decoder}: word-penalty has no counterpart and is ignored; translations may differ in length")
     tables = {"model": keys, "data": {"vocabularies": "shared" if is_shared else "separate"}}
     search = {"beam": read_number(settings, "beam-size", int, 12, str(decoder)), "penalty_type": "length"}
-    search |= {"alpha": read_number(settings, "normalize", float, 0.0, str(decoder)), "rule": "transformers"}
+    search |= {"alpha": read_number(settings, "normalize", float, 0.0, str(decoder)), "candidate_rule": "transformers"}
     weights = dict(map(in_transformers_layout, arrays, arrays.values()))
     parameters = marian.from_marian(with_padding(weights, n_tokens, tokenizer.vocab_size), model_config, str(path))
     return Imported(model_config, {**tables, "search": search}, tokenizer, parameters)

@@ -27,6 +27,7 @@ FORMER_KEYS = {f"model.{former}": f"model.{name}" for former, name in FORMER_NAM
     "train.accumulate": "train.gradient_accumulation_steps",
     "train.init_only": "train.init_parameters",
     "search.penalty": "search.penalty_type",
+    "search.rule": "search.candidate_rule",
 }
 
 # For each key, its names in other programs, without the prefixes in PREFIXES. A name may begin with a table and an
@@ -115,7 +116,7 @@ OTHER_NAMES = {
     "": "test train_normalization",  # without this entry, they would match data.text and model.norm_type
     "search.beam": "beams beam_size beam_width generation_num_beams",
     "search.alpha": "beam_alpha length_penalty lenpen",
-    "search.rule": "full_beam finish_in_beam stop_at_beam stop_early",
+    "search.candidate_rule": "full_beam finish_in_beam stop_at_beam stop_early",
     "search.max_extra": "search_max_length max_output_length max_new_tokens generation_max_length max_len_a max_len_b",
 }  # fmt: skip
 KEY_SYNONYMS = {name: key for key, names in OTHER_NAMES.items() for name in names.split()}
@@ -190,21 +191,26 @@ def upgrade_table(table: str, entries: Mapping[str, Any], source: str) -> Mappin
         if present != name and present in entries:
             raise UserError(f"{source}: {table}.{name}: former name of {present}, which is also set; try removing it")
         upgraded[present] = value
-    return with_search_rule(upgraded) if table == "search" else upgraded
+    return with_candidate_rule(upgraded) if table == "search" else upgraded
 
 
-def with_search_rule(entries: Mapping[str, Any]) -> Mapping[str, Any]:
-    """Return a table [search] with `rule` instead of the three keys that earlier versions had for it.
+def with_candidate_rule(entries: Mapping[str, Any]) -> Mapping[str, Any]:
+    """Return a table [search] with `candidate_rule` instead of the three keys that earlier versions had for it.
 
-    If the table also has `rule`, lacks `full_beam`, or one of the three is not a boolean, it is returned unchanged, so
-    these keys are reported as unknown. `stop_at_beam` without `finish_in_beam` has no rule and becomes "fairseq".
+    If the table also has `candidate_rule`, lacks `full_beam`, or one of the three is not a boolean, it is returned
+    unchanged, so these keys are reported as unknown. `stop_at_beam` without `finish_in_beam` has no rule and becomes
+    "fairseq".
     """
     names = ("full_beam", "finish_in_beam", "stop_at_beam")
     full_beam, finish_in_beam, stop_at_beam = (entries.get(name, False) for name in names)
     former = (full_beam, finish_in_beam, stop_at_beam)
-    if "rule" in entries or "full_beam" not in entries or not all(isinstance(value, bool) for value in former):
+    if (
+        "candidate_rule" in entries
+        or "full_beam" not in entries
+        or not all(isinstance(value, bool) for value in former)
+    ):
         return entries
     rule = "plain"
     if full_beam:
         rule = "fairseq" if stop_at_beam else "transformers" if finish_in_beam else "tensor2tensor"
-    return {name: value for name, value in entries.items() if name not in names} | {"rule": rule}
+    return {name: value for name, value in entries.items() if name not in names} | {"candidate_rule": rule}

@@ -8,7 +8,7 @@ from typing import Any
 
 from models import PRESETS, TransformerConfig
 from models.fields import COUNT, FRACTION, POSITIVE, key, optional_keys
-from models.search import ALPHA_RANGE, PENALTY_TYPES, RULES
+from models.search import ALPHA_RANGE, CANDIDATE_RULES, PENALTY_TYPES
 from npx import PRECISIONS
 from npx.kernels.cross_entropy import SMOOTHING_CLASSES
 from train.tasks import TASKS
@@ -33,7 +33,7 @@ VERSION_1: dict[str, dict[str, Any]] = {
         "decoder_start": "zeros",
     },
     "train": {"smoothing_classes": "others", "adam_eps_before_correction": True},
-    "search": {"rule": "tensor2tensor"},
+    "search": {"candidate_rule": "tensor2tensor"},
 }
 # Version 2 is transformer_base_v2, the default from 6 October 2017 (commit d5bdfcc8).
 VERSION_2_CHANGES: dict[str, dict[str, Any]] = {
@@ -346,14 +346,14 @@ class SearchSection:
         choices=PENALTY_TYPES,
         may_change=True,
     )
-    rule: str = key(
+    candidate_rule: str = key(
         "plain",
         "Of the continuations at each step, which finish and which stay live. plain: of the `beam` best, those with an"
         " end-of-sentence finish and the others stay live. tensor2tensor: of the 2 x beam best, those with an"
         " end-of-sentence finish and the `beam` best others stay live. transformers (and Marian): the same, but only"
         " the `beam` best can finish. fairseq (and CTranslate2): the same as transformers, but the search stops when"
         " `beam` hypotheses have finished, and not only when no other can be better.",
-        choices=RULES,
+        choices=CANDIDATE_RULES,
         may_change=True,
     )
     max_extra: int = key(
@@ -390,6 +390,6 @@ RESET_KEYS: dict[str, tuple[str, ...]] = {
         "label_smoothing", "max_steps", "batch_tokens", "warmup_steps", "lr_scale", "smoothing_classes",
         "adam_eps_before_correction",
     ),
-    "search": ("rule",),
+    "search": ("candidate_rule",),
 }  # fmt: skip
 SELECTORS = ("preset", "variant")  # the keys of [model] that stand for a set of other keys

@@ -30,7 +30,7 @@ OTHER_VALUES = {
                     "bleu": "sacrebleu eval_bleu", "accuracy": "acc"},
     "precision": {"float32": "fp32 single", "float64": "fp64 double", "bf16": "bfloat16", "fp16": "float16 half"},
     "reduce_dtype": {"float32": "fp32 single", "bf16": "bfloat16"},
-    "rule": {"tensor2tensor": "t2t", "transformers": "marian huggingface hf", "fairseq": "ctranslate2 ct2"},
+    "candidate_rule": {"tensor2tensor": "t2t", "transformers": "marian huggingface hf", "fairseq": "ctranslate2 ct2"},
     "link": {"nvlink": "nvswitch", "ib": "infiniband", "ethernet": "tcp eth"},
     "to": {"huggingface": "hf transformers", "ctranslate2": "ct2"},
     "penalty_type": {"paper": "gnmt wu", "length": "avg average"},

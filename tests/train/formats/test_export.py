@@ -137,11 +137,11 @@ def test_a_model_in_another_format_is_not_a_run(tmp_path, capfd, target, message
 
 @pytest.mark.parametrize("rule, early_stopping", [("fairseq", True), ("transformers", "never")])
 def test_the_stopping_rule_of_the_search_is_exported_and_imported(tmp_path, rule, early_stopping):
-    run = make_run(tmp_path / "run", {"rule": rule})
+    run = make_run(tmp_path / "run", {"candidate_rule": rule})
     assert run_export(run, "huggingface", tmp_path / "hf") == 0
     assert json.loads((tmp_path / "hf/generation_config.json").read_text())["early_stopping"] == early_stopping
     import_folder(tmp_path / "hf", tmp_path / "again", pytest.fail)
-    assert load_model(tmp_path / "again")[2].search.rule == rule
+    assert load_model(tmp_path / "again")[2].search.candidate_rule == rule
 
 
 def test_safetensors_hold_our_parameters(tmp_path):

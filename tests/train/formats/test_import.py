@@ -44,7 +44,7 @@ def test_an_imported_model_computes_the_logits_of_marian(tmp_path, options):
     np.testing.assert_allclose(logits, reference_logits(tensors(config), config, src, tgt), atol=2e-5, rtol=1e-5)
     search = run_config.search
     assert (search.beam, search.alpha, search.penalty_type) == (3, 0.7, "length")
-    assert model.config.suppressed_ids == (5,) and search.rule == "transformers"
+    assert model.config.suppressed_ids == (5,) and search.candidate_rule == "transformers"
 
 
 def test_padding_begins_the_target_and_forbidden_tokens_are_never_chosen(tmp_path):
@@ -346,7 +346,7 @@ def test_a_setting_that_our_search_lacks_is_reported_and_the_others_are_imported
     warnings = []
     import_folder(tmp_path / "hf", tmp_path / "run", warnings.append)
     assert [w.split(": ", 1)[1] for w in warnings] == ["no_repeat_ngram_size = 3 is not imported"]
-    assert load_model(tmp_path / "run")[2].search.rule == "fairseq"
+    assert load_model(tmp_path / "run")[2].search.candidate_rule == "fairseq"
 
 
 def word_tokenizer(monkeypatch):
