@@ -64,9 +64,9 @@ def ours(a: argparse.Namespace) -> Callable[[], None]:
 
     def step() -> None:
         if a.beam == 1:
-            hypotheses = greedy_search(model, src, max_extra=extra)
+            hypotheses = greedy_search(model, src, max_extra_tokens=extra)
         else:
-            hypotheses = [best for best, *_ in beam_search(model, src, beam=a.beam, max_extra=extra)]
+            hypotheses = [best for best, *_ in beam_search(model, src, beam=a.beam, max_extra_tokens=extra)]
         lengths = {len(hypothesis.tokens) for hypothesis in hypotheses}
         assert lengths == {a.output_length}, lengths
 

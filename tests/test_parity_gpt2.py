@@ -87,12 +87,12 @@ def test_imported_models_equal_those_of_transformers(tmp_path, options):
     np.testing.assert_allclose(ours(texts).data, expected, rtol=0, atol=1e-5)
 
     prompts = texts[:, :PROMPT]
-    greedy = greedy_search(ours, prompts, max_extra=LENGTH)
+    greedy = greedy_search(ours, prompts, max_extra_tokens=LENGTH)
     outputs = generate(theirs, prompts, end, num_beams=1)
     assert [(best.tokens, best.finished) for best in greedy] == outputs
     assert 0 < sum(ended for _, ended in outputs) < N_PROMPTS  # outputs of both kinds are compared
 
-    rules = {"alpha": 1.0, "penalty_type": "length", "max_extra": LENGTH}
+    rules = {"alpha": 1.0, "penalty_type": "length", "max_extra_tokens": LENGTH}
     for rule, early_stopping in (("transformers", "never"), ("fairseq", True)):
         beams = beam_search(ours, prompts, **rules, candidate_rule=rule)
         settings = {"num_beams": 4, "length_penalty": 1.0, "early_stopping": early_stopping}
@@ -125,5 +125,5 @@ def test_exported_language_models_equal_those_of_transformers(tmp_path, options)
         expected = theirs(torch.tensor(texts)).logits.numpy()
     np.testing.assert_allclose(ours.eval()(texts).data, expected, rtol=0, atol=1e-5)
     prompts = texts[:, :PROMPT]
-    greedy = greedy_search(ours, prompts, max_extra=LENGTH)
+    greedy = greedy_search(ours, prompts, max_extra_tokens=LENGTH)
     assert [(best.tokens, best.finished) for best in greedy] == generate(theirs, prompts, tokenizer.eos_id)

@@ -104,19 +104,19 @@ class LanguageModel(SequenceModel):
                 self.hidden_states(npx.from_host(ids[:, :-1]), state)
         return ids[:, -1], state
 
-    def limits(self, prompts: npx.Array, max_extra: int) -> npx.Array:
+    def limits(self, prompts: npx.Array, max_extra_tokens: int) -> npx.Array:
         """Return the maximum number of tokens (B,) that may follow prompts (B, T).
 
-        This is `max_extra` or the number of positions left, whichever is smaller. Raises ValueError if there are no
-        positions left.
+        This is `max_extra_tokens` or the number of positions left, if that is smaller. Raises ValueError if there are
+        no positions left.
         """
-        positions_left = max_extra if self.max_length is None else self.max_length - prompts.shape[1] + 1
+        positions_left = max_extra_tokens if self.max_length is None else self.max_length - prompts.shape[1] + 1
         if positions_left < 1:
             raise ValueError(
                 f"prompts: expected at most max_positions = {self.max_length} tokens; got {prompts.shape[1]}; "
                 "try their last tokens, or `sample`, which continues prompts of any length"
             )
-        return host.full(len(prompts), min(max_extra, positions_left))
+        return host.full(len(prompts), min(max_extra_tokens, positions_left))
 
 
 class TextState(DecodingState):

@@ -247,10 +247,10 @@ class EncoderDecoder(SequenceModel):
         """Return the decoder's output (R, T, D) for the next ids (R, T) of a state."""
         return self._embed_and_decode(ids, None, npx.AttentionSpec(kv_lengths=state.source.lengths.array), state)
 
-    def limits(self, src_ids: npx.Array, max_extra: int) -> npx.Array:
-        """Return the maximum target lengths (B,), EOS included: the number of source tokens plus `max_extra`."""
+    def limits(self, src_ids: npx.Array, max_extra_tokens: int) -> npx.Array:
+        """Return the maximum target lengths (B,), EOS included: the number of source tokens plus `max_extra_tokens`."""
         is_token = (src_ids != self.config.pad_id) & (src_ids != self.config.eos_id)
-        limits = is_token.sum(axis=1) + max_extra
+        limits = is_token.sum(axis=1) + max_extra_tokens
         return limits if self.max_length is None else host.minimum(limits, self.max_length)
 
     # Inspection

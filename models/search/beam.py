@@ -134,7 +134,7 @@ def beam_search(
     beam: int = 4,
     alpha: float = 0.6,
     penalty_type: str = "paper",
-    max_extra: int = 50,
+    max_extra_tokens: int = 50,
     n_best: int = 1,
     candidate_rule: str = "plain",
     stop_when_decided: bool = True,
@@ -150,7 +150,7 @@ def beam_search(
         beam: number K of hypotheses kept at each step. Default 4.
         alpha: exponent of the length penalty, from -10 to 10. Default 0.6.
         penalty_type: kind of length penalty, "paper" (default) or "length".
-        max_extra: |Y| is at most the number of source tokens plus `max_extra`. Default 50.
+        max_extra_tokens: |Y| is at most the number of source tokens plus `max_extra_tokens`. Default 50.
         n_best: number of hypotheses returned, at most `beam`. Default 1.
         candidate_rule: which continuations finish and which stay live; see below. Default "plain".
         stop_when_decided: stop the search for a sentence as soon as no live hypothesis can enter its `n_best`. Default
@@ -176,7 +176,7 @@ def beam_search(
     src_ids, limits = prepare_search(
         model,
         src_ids,
-        max_extra,
+        max_extra_tokens,
         beam=beam,
         alpha=alpha,
         penalty_type=penalty_type,

@@ -46,8 +46,8 @@ class Ensemble:
     def modules(self) -> Iterator[Any]:
         return chain.from_iterable(member.modules() for member in self.members)
 
-    def limits(self, src_ids: npx.Array, max_extra: int) -> npx.Array:
-        return npx.host.min([member.limits(src_ids, max_extra) for member in self.members], axis=0)
+    def limits(self, src_ids: npx.Array, max_extra_tokens: int) -> npx.Array:
+        return npx.host.min([member.limits(src_ids, max_extra_tokens) for member in self.members], axis=0)
 
     def start(self, src_ids: npx.Array) -> tuple[npx.Array, "EnsembleState"]:
         tokens, states = zip(*(member.start(src_ids) for member in self.members), strict=True)

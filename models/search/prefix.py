@@ -33,8 +33,8 @@ class ForcedPrefix:
     def modules(self) -> Any:
         return getattr(self.model, "modules", tuple)()
 
-    def limits(self, src_ids: Array, max_extra: int) -> Array:
-        return host.maximum(self.model.limits(src_ids, max_extra), self.lengths + 1)
+    def limits(self, src_ids: Array, max_extra_tokens: int) -> Array:
+        return host.maximum(self.model.limits(src_ids, max_extra_tokens), self.lengths + 1)
 
     def start(self, src_ids: Array) -> tuple[Array, "PrefixState"]:
         tokens, state = self.model.start(src_ids)

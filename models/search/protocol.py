@@ -38,7 +38,7 @@ class SearchModel(Protocol):
     def step(self, tokens: npx.Array, state: Any) -> npx.Array:
         """Append `tokens` (R,), one per row, to the state; return the logits (R, V) of the next tokens."""
 
-    def limits(self, src_ids: npx.Array, max_extra: int) -> npx.Array:
+    def limits(self, src_ids: npx.Array, max_extra_tokens: int) -> npx.Array:
         """Return the maximum number of tokens (B,), EOS included, that search may generate for each source."""
 
 
@@ -79,12 +79,12 @@ def check_search(
     beam: int = 4,
     alpha: float = 0.6,
     penalty_type: str = "paper",
-    max_extra: int = 50,
+    max_extra_tokens: int = 50,
     n_best: int = 1,
     candidate_rule: str = "plain",
 ) -> None:
     """Raise ValueError, naming the option, for invalid options of a search."""
-    for name, value in (("beam", beam), ("max_extra", max_extra), ("n_best", n_best)):
+    for name, value in (("beam", beam), ("max_extra_tokens", max_extra_tokens), ("n_best", n_best)):
         check_integer(name, value, 1)
     if n_best > beam:
         raise ValueError(f"n_best: expected at most the beam size, {beam}; got {n_best}; try beam={n_best}")
@@ -124,12 +124,14 @@ def top_continuations(logits: npx.Array, k: int, config: Any, position: int) -> 
     return values, npx.to_host(ids)
 
 
-def prepare_search(model: SearchModel, src_ids: Any, max_extra: int, **options: Any) -> tuple[npx.Array, npx.Array]:
+def prepare_search(
+    model: SearchModel, src_ids: Any, max_extra_tokens: int, **options: Any
+) -> tuple[npx.Array, npx.Array]:
     """Check the options of a search, and return source ids (B, S) and the maximum |Y| of each source (B,), on the host.
 
     Raises ValueError for invalid options or ids.
     """
-    check_search(max_extra=max_extra, **options)
+    check_search(max_extra_tokens=max_extra_tokens, **options)
     src_ids = npx.to_host(src_ids)
     check_ids("source ids", src_ids, ndim=2)
-    return src_ids, npx.to_host(model.limits(src_ids, max_extra))
+    return src_ids, npx.to_host(model.limits(src_ids, max_extra_tokens))

@@ -84,7 +84,7 @@ def sample_outputs(
     top_p: float = 1.0,
     seed: int = 0,
     source_numbers: Sequence[int] | None = None,
-    max_extra: int = 50,
+    max_extra_tokens: int = 50,
 ) -> list[list[Hypothesis]]:
     """Return `samples` independent random outputs of each source, in the order in which they are sampled.
 
@@ -96,13 +96,13 @@ def sample_outputs(
         seed: sample j of the source with the number i uses the random keys (seed, i, j). Default 0.
         source_numbers: a nonnegative number i for each of the B sources. A source with the same number gets the same
             samples in any batch. Default: 0 to B - 1.
-        max_extra: as for `greedy_search`.
+        max_extra_tokens: as for `greedy_search`.
 
     The log-probabilities are the model's own, independent of temperature, top_k and top_p. Padding and BOS are never
     sampled. Raises ValueError for an invalid argument and FloatingPointError for NaN in the logits.
     """
     check_sampling(samples=samples, temperature=temperature, top_k=top_k, top_p=top_p)
-    src_ids, limits = prepare_search(model, src_ids, max_extra)
+    src_ids, limits = prepare_search(model, src_ids, max_extra_tokens)
     if not len(src_ids):
         return []
     uniforms = host.stack([

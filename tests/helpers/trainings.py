@@ -48,7 +48,7 @@ def tables(folder, **changes):
             **{"validate_every": 4, "checkpoint_every": 3, "keep_last": 3, "log_every": 5, "patience": 50},
             **changes,
         },
-        "search": {"max_extra": 10},  # an untrained model seldom ends a sentence
+        "search": {"max_extra_tokens": 10},  # an untrained model seldom ends a sentence
     }
 
 

@@ -76,14 +76,20 @@ def assert_same(a, b):
 @given(seeds, alphas, penalty_types, st.integers(1, 3), st.data())
 @settings(max_examples=25, deadline=None)
 def test_a_constrained_search_equals_a_filtered_exhaustive_search(seed, alpha, penalty_type, n_best, data):
-    vocab_size, max_extra = 6, 3
+    vocab_size, max_extra_tokens = 6, 3
     model = MarkovModel(vocab_size, seed)
     src = sources(np.random.default_rng(seed), 3, 1, vocab_size)
     prefixes = data.draw(st.lists(st.lists(st.integers(FIRST, vocab_size - 1), max_size=3), min_size=3, max_size=3))
-    options = {"beam": 81, "alpha": alpha, "penalty_type": penalty_type, "max_extra": max_extra, "n_best": n_best}
+    options = {
+        "beam": 81,
+        "alpha": alpha,
+        "penalty_type": penalty_type,
+        "max_extra_tokens": max_extra_tokens,
+        "n_best": n_best,
+    }
     results = beam_search(ForcedPrefix(model, prefixes), src, **options)
     for row, prefix, hypotheses in zip(src, prefixes, results, strict=True):
-        limit = max(source_length(row) + max_extra, len(prefix) + 1)
+        limit = max(source_length(row) + max_extra_tokens, len(prefix) + 1)
         texts = [list(t) for n in range(limit) for t in product(range(FIRST, vocab_size), repeat=n)]
         allowed = [t for t in texts if t[: len(prefix)] == prefix]
         score = {
@@ -104,9 +110,9 @@ def test_scores_of_hypotheses_equal_forced_scores(members, seed):
     prefixes = random_prefixes(rng, 4)
     for model in decoders(members, prefixes):
         scorer = model.model if isinstance(model, ForcedPrefix) else model
-        best = beam_search(model, src, beam=3, n_best=3, max_extra=3)
-        samples = sample_outputs(model, src, 2, seed=seed % 97, max_extra=3)
-        greedy = [[h] for h in greedy_search(model, src, max_extra=3)]
+        best = beam_search(model, src, beam=3, n_best=3, max_extra_tokens=3)
+        samples = sample_outputs(model, src, 2, seed=seed % 97, max_extra_tokens=3)
+        greedy = [[h] for h in greedy_search(model, src, max_extra_tokens=3)]
         for hypotheses in (best, samples, greedy):
             rows = [i for i, sentence in enumerate(hypotheses) for _ in sentence]
             flat = [h for sentence in hypotheses for h in sentence]
@@ -135,7 +141,7 @@ def test_forced_scores_do_not_depend_on_the_batch_or_on_blocks(members, monkeypa
 @settings(max_examples=3, deadline=None)
 def test_an_ensemble_averages_probabilities_in_any_order(members, seed):
     src = sources(np.random.default_rng(seed), 3, 5, V)
-    options = {"beam": 3, "n_best": 3, "max_extra": 3}
+    options = {"beam": 3, "n_best": 3, "max_extra_tokens": 3}
     forward, backward = (beam_search(Ensemble(order), src, **options) for order in (members, members[::-1]))
     for a, b in zip(forward, backward, strict=True):
         assert_same(a, b)
@@ -168,13 +174,15 @@ def test_batched_equals_one_by_one(members, seed, beam):
     rng = np.random.default_rng(seed)
     src = sources(rng, 4, 5, V)
     prefixes = random_prefixes(rng, 4)
-    together = [beam_search(model, src, beam=beam, max_extra=3) for model in decoders(members, prefixes)]
-    samples = [sample_outputs(model, src, beam, seed=3, max_extra=3) for model in decoders(members, prefixes)]
+    together = [beam_search(model, src, beam=beam, max_extra_tokens=3) for model in decoders(members, prefixes)]
+    samples = [sample_outputs(model, src, beam, seed=3, max_extra_tokens=3) for model in decoders(members, prefixes)]
     for i, row in enumerate(src):
         single = row[None, : source_length(row) + 1]
         for j, model in enumerate(decoders(members, prefixes[i : i + 1])):
-            assert_same(beam_search(model, single, beam=beam, max_extra=3)[0], together[j][i])
-            assert_same(sample_outputs(model, single, beam, seed=3, source_numbers=[i], max_extra=3)[0], samples[j][i])
+            assert_same(beam_search(model, single, beam=beam, max_extra_tokens=3)[0], together[j][i])
+            assert_same(
+                sample_outputs(model, single, beam, seed=3, source_numbers=[i], max_extra_tokens=3)[0], samples[j][i]
+            )
 
 
 @given(seeds, st.booleans(), alphas, st.integers(1, 4))
@@ -182,8 +190,10 @@ def test_batched_equals_one_by_one(members, seed, beam):
 def test_token_log_probabilities_are_the_terms_of_the_log_probability(seed, coarse, alpha, beam):
     model = MarkovModel(8, seed, coarse)
     src = sources(np.random.default_rng(seed), 4, 4, 8)
-    hypotheses = [h for hs in beam_search(model, src, beam=beam, n_best=beam, alpha=alpha, max_extra=3) for h in hs]
-    for h in [*hypotheses, *greedy_search(model, src, max_extra=3)]:
+    hypotheses = [
+        h for hs in beam_search(model, src, beam=beam, n_best=beam, alpha=alpha, max_extra_tokens=3) for h in hs
+    ]
+    for h in [*hypotheses, *greedy_search(model, src, max_extra_tokens=3)]:
         assert len(h.token_log_probabilities) == len(h.tokens) + h.finished
         assert h.log_probability == pytest.approx(sum(h.token_log_probabilities), abs=1e-12)
 
@@ -196,9 +206,9 @@ def test_token_log_probabilities_are_the_terms_of_the_log_probability(seed, coar
 def test_sampling_the_most_probable_token_is_greedy(seed, coarse):
     model = MarkovModel(9, seed, coarse)
     src = sources(np.random.default_rng(seed), 4, 5, 9)
-    greedy = [[h] * 2 for h in greedy_search(model, src, max_extra=4)]
+    greedy = [[h] * 2 for h in greedy_search(model, src, max_extra_tokens=4)]
     for options in ({"temperature": 0.0}, {"top_k": 1}, {"top_p": 1e-9}):
-        samples = sample_outputs(model, src, 2, **options, max_extra=4)
+        samples = sample_outputs(model, src, 2, **options, max_extra_tokens=4)
         assert [[h.tokens for h in hs] for hs in samples] == [[h.tokens for h in hs] for hs in greedy]
         for a, b in zip(samples, greedy, strict=True):
             np.testing.assert_allclose([h.score for h in a], [h.score for h in b], atol=1e-5)
@@ -209,7 +219,7 @@ def test_frequencies_of_samples_match_their_probabilities():
     n = 4000
     model.table[..., [PAD, BOS]] = -40  # they keep their probability, but are never sampled
     src = np.array([[3, EOS]])
-    (samples,) = sample_outputs(model, src, n, seed=5, max_extra=2)
+    (samples,) = sample_outputs(model, src, n, seed=5, max_extra_tokens=2)
     outputs = [(tuple(h.tokens), h.finished) for h in samples]
     total = 0.0
     for tokens, finished in set(outputs):
@@ -217,13 +227,17 @@ def test_frequencies_of_samples_match_their_probabilities():
         total += p
         assert abs(outputs.count((tokens, finished)) / n - p) < 5 * np.sqrt(p / n) + 1e-3
     assert 0.98 < total <= 1 + 1e-6
-    hot, cold = (sample_outputs(model, src, 200, temperature=t, max_extra=2)[0] for t in (3.0, 0.3))
+    hot, cold = (sample_outputs(model, src, 200, temperature=t, max_extra_tokens=2)[0] for t in (3.0, 0.3))
     assert len({tuple(h.tokens) for h in cold}) < len({tuple(h.tokens) for h in hot})
 
 
 def test_invalid_sampling_options_are_named():
     src = np.array([[3, EOS]])
-    for options, name in (({"samples": 0}, "samples"), ({"top_p": 2.0}, "top_p"), ({"max_extra": 0}, "max_extra")):
+    for options, name in (
+        ({"samples": 0}, "samples"),
+        ({"top_p": 2.0}, "top_p"),
+        ({"max_extra_tokens": 0}, "max_extra_tokens"),
+    ):
         with pytest.raises(ValueError, match=f"{name}: expected"):
             sample_outputs(MarkovModel(6), src, **options)
     model = MarkovModel(6)

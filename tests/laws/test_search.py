@@ -40,8 +40,8 @@ class MarkovModel:
     def train(self, mode: bool = True) -> None:
         self.training = mode
 
-    def limits(self, src, max_extra):
-        return np.minimum((src > EOS).sum(axis=1) + max_extra, self.max_length)
+    def limits(self, src, max_extra_tokens):
+        return np.minimum((src > EOS).sum(axis=1) + max_extra_tokens, self.max_length)
 
     def start(self, src):
         assert not self.training
@@ -102,15 +102,15 @@ penalty_types = st.sampled_from(["paper", "length"])
 @given(seeds, alphas, penalty_types, st.integers(1, 3))
 @settings(max_examples=40, deadline=None)
 def test_a_beam_as_wide_as_the_search_space_finds_the_optimum(seed, alpha, penalty_type, n_best):
-    vocab_size, max_extra = 6, 3
+    vocab_size, max_extra_tokens = 6, 3
     rng = np.random.default_rng(seed)
     model = MarkovModel(vocab_size, seed)
     src = sources(rng, 2, 1, vocab_size)
     results = beam_search(
-        model, src, beam=81, alpha=alpha, penalty_type=penalty_type, max_extra=max_extra, n_best=n_best
+        model, src, beam=81, alpha=alpha, penalty_type=penalty_type, max_extra_tokens=max_extra_tokens, n_best=n_best
     )
     for row, hypotheses in zip(src, results, strict=True):
-        limit = source_length(row) + max_extra
+        limit = source_length(row) + max_extra_tokens
         texts = [list(t) for n in range(limit) for t in product(range(FIRST, vocab_size), repeat=n)]
         score = {
             tuple(t): log_probability(model, row, t) / length_penalty(len(t) + 1, alpha, penalty_type) for t in texts
@@ -151,7 +151,7 @@ def test_each_rule_equals_a_search_with_lists(seed, alpha, penalty_type, beam, e
     model = MarkovModel(7, seed, end_bias=end_bias)
     src = sources(rng, 3, 2, 7)
     options = {"beam": beam, "alpha": alpha, "penalty_type": penalty_type, "candidate_rule": candidate_rule}
-    options["max_extra"] = 3
+    options["max_extra_tokens"] = 3
     for stop_when_decided in (True, False):
         results = beam_search(model, src, stop_when_decided=stop_when_decided, **options)
         for row, (best, *_) in zip(src, results, strict=True):
@@ -168,7 +168,9 @@ def test_a_full_beam_keeps_its_size_and_the_tree_says_what_was_dropped():
         tree(step)
         sizes.append((step.node[0] >= 0).sum())
 
-    beam_search(model, np.array([[5, 6, 7, EOS]]), beam=3, max_extra=4, candidate_rule="tensor2tensor", observe=observe)
+    beam_search(
+        model, np.array([[5, 6, 7, EOS]]), beam=3, max_extra_tokens=4, candidate_rule="tensor2tensor", observe=observe
+    )
     assert len(sizes) > 1 and set(sizes) == {3}
     for length in range(1, len(sizes) + 1):
         fates = [(c.token == EOS, c.fate) for c in tree.candidates if c.length == length][:6]
@@ -183,8 +185,8 @@ def test_beam_1_is_greedy(seed, coarse, alpha):
     rng = np.random.default_rng(seed)
     model = MarkovModel(9, seed, coarse)
     src = sources(rng, int(rng.integers(1, 7)), 5, 9)
-    greedy = greedy_search(model, src, max_extra=4)
-    beams = beam_search(model, src, beam=1, alpha=alpha, max_extra=4)
+    greedy = greedy_search(model, src, max_extra_tokens=4)
+    beams = beam_search(model, src, beam=1, alpha=alpha, max_extra_tokens=4)
     for a, (b,) in zip(greedy, beams, strict=True):
         assert (a.tokens, a.finished) == (b.tokens, b.finished)
         assert a.log_probability == b.log_probability == a.score
@@ -197,7 +199,7 @@ def test_batched_equals_one_by_one_and_padding_changes_nothing(seed, coarse, alp
     rng = np.random.default_rng(seed)
     model = MarkovModel(8, seed, coarse)
     src = sources(rng, 6, 6, 8)
-    options = {"beam": beam, "alpha": alpha, "penalty_type": penalty_type, "max_extra": 5, "n_best": n_best}
+    options = {"beam": beam, "alpha": alpha, "penalty_type": penalty_type, "max_extra_tokens": 5, "n_best": n_best}
     together = beam_search(model, src, **options)
     for row, expected in zip(src, together, strict=True):
         single = row[None, : source_length(row) + 1]
@@ -214,16 +216,16 @@ def test_stopping_when_the_result_is_decided_does_not_change_it(
     rng = np.random.default_rng(seed)
     model = MarkovModel(8, seed, coarse, end_bias)
     src = sources(rng, 5, 5, 8)
-    options = {"beam": beam, "alpha": alpha, "penalty_type": penalty_type, "max_extra": 8, "n_best": n_best}
+    options = {"beam": beam, "alpha": alpha, "penalty_type": penalty_type, "max_extra_tokens": 8, "n_best": n_best}
     assert beam_search(model, src, **options) == beam_search(model, src, **options, stop_when_decided=False)
 
 
 def test_stopping_when_decided_saves_work_and_finished_sentences_leave_the_batch():
     model = MarkovModel(8, 1, end_bias=4.0)
     src = sources(np.random.default_rng(1), 20, 5, 8)
-    beam_search(model, src, beam=4, max_extra=30)
+    beam_search(model, src, beam=4, max_extra_tokens=30)
     early, model.rows_run = model.rows_run, 0
-    beam_search(model, src, beam=4, max_extra=30, stop_when_decided=False)
+    beam_search(model, src, beam=4, max_extra_tokens=30, stop_when_decided=False)
     assert early < model.rows_run / 3
     assert model.rows_run <= sum(4 * (source_length(row) + 30) for row in src)
 
@@ -239,10 +241,10 @@ def test_a_longer_hypothesis_may_win_after_the_beam_has_finished():
     model.table[6, :, :, :] = -50
     model.table[6, :, :, EOS] = 0
     src = np.array([[EOS]])
-    ((best,),) = beam_search(model, src, beam=2, alpha=1.0, max_extra=10)
+    ((best,),) = beam_search(model, src, beam=2, alpha=1.0, max_extra_tokens=10)
     assert best.tokens == [a, b, b, b, b, b]
     assert best.score == pytest.approx(np.log(0.5) / 2)  # (5 + 7) / 6
-    ((best,),) = beam_search(model, src, beam=2, alpha=0.0, max_extra=10)
+    ((best,),) = beam_search(model, src, beam=2, alpha=0.0, max_extra_tokens=10)
     assert best.tokens == []
 
 
@@ -255,7 +257,9 @@ def test_hypotheses_are_sorted_distinct_within_the_limit_and_scored_correctly(
     rng = np.random.default_rng(seed)
     model = MarkovModel(9, seed, coarse, end_bias)
     src = sources(rng, 4, 4, 9)
-    results = beam_search(model, src, beam=beam, alpha=alpha, penalty_type=penalty_type, max_extra=2, n_best=n_best)
+    results = beam_search(
+        model, src, beam=beam, alpha=alpha, penalty_type=penalty_type, max_extra_tokens=2, n_best=n_best
+    )
     for row, hypotheses in zip(src, results, strict=True):
         limit = source_length(row) + 2
         assert len(hypotheses) == n_best
@@ -276,16 +280,16 @@ def test_cut_off_hypotheses_come_last_and_only_fill_gaps():
     model.table[..., EOS] = -30
     model.table[1, :, 3, EOS] = 30  # only after the token 3 at the start
     src = np.array([[3, EOS]])
-    (hypotheses,) = beam_search(model, src, beam=4, n_best=4, max_extra=3)
+    (hypotheses,) = beam_search(model, src, beam=4, n_best=4, max_extra_tokens=3)
     assert [h.tokens for h in hypotheses] == [[3], [4, 3, 3, 3], [4, 3, 3, 4], [4, 3, 3, 5]]
     assert [h.finished for h in hypotheses] == [True, False, False, False]
-    (best,) = beam_search(model, src, beam=4, n_best=1, max_extra=3)
+    (best,) = beam_search(model, src, beam=4, n_best=1, max_extra_tokens=3)
     assert best == hypotheses[:1]
 
 
 def test_fewer_hypotheses_only_if_no_more_exist():
     model = MarkovModel(4, 0)  # EOS and one more token: within the limit of 2 there are "", "a" and, cut off, "a a"
-    (hypotheses,) = beam_search(model, np.array([[EOS]]), beam=8, n_best=8, max_extra=2)
+    (hypotheses,) = beam_search(model, np.array([[EOS]]), beam=8, n_best=8, max_extra_tokens=2)
     assert sorted(h.tokens for h in hypotheses) == [[], [3], [3, 3]]
     assert hypotheses[-1].tokens == [3, 3] and not hypotheses[-1].finished
 
@@ -296,7 +300,7 @@ def test_ties_go_to_the_earlier_beam_then_the_lower_token():
     model.by_source[:] = 0
     model.table[:, :, :, EOS] = -30
     model.table[1, :, :, EOS] = 30
-    (hypotheses,) = beam_search(model, np.array([[EOS]]), beam=3, n_best=3, max_extra=4)
+    (hypotheses,) = beam_search(model, np.array([[EOS]]), beam=3, n_best=3, max_extra_tokens=4)
     assert [h.tokens for h in hypotheses] == [[3], [4], [5]]
 
 
@@ -325,8 +329,8 @@ def test_an_empty_batch_gives_an_empty_list():
         ({"beam": float("inf")}, "beam: expected a whole number"),
         ({"beam": True}, "beam: expected a whole number"),
         ({"n_best": 0}, "n_best: expected"),
-        ({"max_extra": 2.0}, "max_extra: expected a whole number"),
-        ({"max_extra": 0}, "max_extra: expected"),
+        ({"max_extra_tokens": 2.0}, "max_extra_tokens: expected a whole number"),
+        ({"max_extra_tokens": 0}, "max_extra_tokens: expected"),
         ({"alpha": float("nan")}, "alpha: expected"),
         ({"alpha": 1e9}, "alpha: expected"),
         ({"penalty_type": "google"}, "penalty_type: expected one of paper, length; got 'google'"),
@@ -411,7 +415,7 @@ def transformer():
 @settings(max_examples=10, deadline=None)
 def test_scores_of_a_transformer_equal_full_decoding(transformer, seed, alpha, beam):
     src = sources(np.random.default_rng(seed), 5, 6, 13)
-    results = beam_search(transformer, src, beam=beam, alpha=alpha, max_extra=4, n_best=beam)
+    results = beam_search(transformer, src, beam=beam, alpha=alpha, max_extra_tokens=4, n_best=beam)
     transformer.eval()
     for row, hypotheses in zip(src, results, strict=True):
         for h in hypotheses:
@@ -429,12 +433,12 @@ def test_scores_of_a_transformer_equal_full_decoding(transformer, seed, alpha, b
 def test_batched_search_of_a_transformer_equals_one_by_one(transformer, seed, beam):
     src = sources(np.random.default_rng(seed), 6, 6, 13)
     transformer.train()
-    together = beam_search(transformer, src, beam=beam, max_extra=4)
-    greedy = greedy_search(transformer, src, max_extra=4)
+    together = beam_search(transformer, src, beam=beam, max_extra_tokens=4)
+    greedy = greedy_search(transformer, src, max_extra_tokens=4)
     for row, expected, expected_greedy in zip(src, together, greedy, strict=True):
         single = row[None, : source_length(row) + 1]
-        ((result,),) = beam_search(transformer, single, beam=beam, max_extra=4)
-        (greedy_result,) = greedy_search(transformer, single, max_extra=4)
+        ((result,),) = beam_search(transformer, single, beam=beam, max_extra_tokens=4)
+        (greedy_result,) = greedy_search(transformer, single, max_extra_tokens=4)
         for a, b in ((result, expected[0]), (greedy_result, expected_greedy)):
             assert a.tokens == b.tokens
             assert a.score == pytest.approx(b.score, abs=1e-9)
@@ -445,8 +449,8 @@ def test_a_search_restores_the_mode_of_each_module():
     model = Transformer(TransformerConfig(9, d_model=8, d_ff=8, n_heads=2, n_layers=2))
     model.train().encoder[0].eval()
     before = [module.training for module in model.modules()]
-    greedy_search(model, np.array([[4, 5, EOS]]), max_extra=1)
+    greedy_search(model, np.array([[4, 5, EOS]]), max_extra_tokens=1)
     assert [module.training for module in model.modules()] == before
     plain_model = MarkovModel(5)  # not a Module
-    greedy_search(plain_model, np.array([[4, EOS]]), max_extra=1)
+    greedy_search(plain_model, np.array([[4, EOS]]), max_extra_tokens=1)
     assert plain_model.training

@@ -90,7 +90,7 @@ def test_a_hook_or_dropout_makes_the_layers_run():
     model = build(TransformerConfig(**SMALL)).eval()
     calls = []
     model.decoder[0].cross_attention.hook = lambda *args: calls.append(args)
-    beam_search(model, SOURCES, max_extra=2)
+    beam_search(model, SOURCES, max_extra_tokens=2)
     assert calls
     model = build(TransformerConfig(**SMALL))  # in training mode
     assert not isinstance(model.start(SOURCES)[1].caches[0], PrefixCaches)

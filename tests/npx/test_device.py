@@ -126,7 +126,10 @@ def test_search_on_the_device_equals_that_on_the_host(settings, mode):
         maps = made.eval().attention_maps(SRC, TGT)
         assert all(type(weights) is np.ndarray for weights in maps)
         return (
-            [greedy_search(made, SRC, max_extra=4), *beam_search(made, SRC, beam=3, n_best=2, max_extra=4)],
+            [
+                greedy_search(made, SRC, max_extra_tokens=4),
+                *beam_search(made, SRC, beam=3, n_best=2, max_extra_tokens=4),
+            ],
             [weights.tobytes() for weights in maps],
         )
 
@@ -161,9 +164,9 @@ def test_a_training_on_the_device_equals_that_on_the_host(text, tmp_path, monkey
             run(text, tmp_path / "device", resume=True)
             names = set(cupy.names)
             made, tokenizer, _ = load_model(tmp_path / "device")
-            translated = translate_lines(made, tokenizer, ["one two", "", "nine"], max_extra=3)
+            translated = translate_lines(made, tokenizer, ["one two", "", "nine"], max_extra_tokens=3)
         made, tokenizer, _ = load_model(tmp_path / "host")
-        assert translated == translate_lines(made, tokenizer, ["one two", "", "nine"], max_extra=3)
+        assert translated == translate_lines(made, tokenizer, ["one two", "", "nine"], max_extra_tokens=3)
     assert outcome(tmp_path / "device") == outcome(tmp_path / "host")
     assert {"stack", "matmul", "exp", "where"} <= names
 
@@ -174,7 +177,7 @@ def test_cupy_has_every_function_that_is_used():
         made = model(positions="learned", norm_placement="pre")
         with npx.keyed(1, 1):
             made.loss(SRC, TGT).backward()
-        beam_search(made, SRC, beam=3, max_extra=4)
+        beam_search(made, SRC, beam=3, max_extra_tokens=4)
         Adam(made).step(0.01)
         made.load_state_dict(made.state_dict())
         assert len(strict.names) > 20 and [name for name in strict.names if not hasattr(cupy, name)] == []

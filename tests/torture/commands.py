@@ -29,7 +29,7 @@ TREES = [f"((S (NP (DT the) (NN {noun})) (VP (VBD sat)) (. .)))\n" for noun in (
 MODEL = {"d_model": 8, "d_ff": 16, "n_heads": 2, "n_layers": 1, "dropout": 0.2}
 STEPS = {"max_steps": 6, "warmup_steps": 3, "validate_every": 2, "checkpoint_every": 2, "keep_last": 2, "log_every": 2}
 SMALL = ("model.d_model=8", "model.d_ff=8", "model.d_k=4", "model.d_v=4", "model.n_layers=1", "data.vocab_size=280")
-SMALL += ("train.batch_tokens=100", "search.max_extra=2", "search.beam=1")
+SMALL += ("train.batch_tokens=100", "search.max_extra_tokens=2", "search.beam=1")
 
 
 class Program(NamedTuple):
@@ -61,7 +61,7 @@ def task_tables(folder, task, **changes):
     return {
         "model": MODEL | ({"architecture": "decoder"} if task == "language" else {}), "data": {"task": task, **data},
         "train": STEPS | {"batch_tokens": 60, "gradient_accumulation_steps": 2} | changes,
-        "search": {"beam": 2, "max_extra": 10},
+        "search": {"beam": 2, "max_extra_tokens": 10},
     }  # fmt: skip
 
 

@@ -69,7 +69,7 @@ def checkpoint_at(out, step):
 def translations(path):
     """Return the translations of a checkpoint."""
     model, tokenizer, config = load_model(path)
-    results = translate_lines(model, tokenizer, LINES, beam=2, max_extra=config.search.max_extra)
+    results = translate_lines(model, tokenizer, LINES, beam=2, max_extra_tokens=config.search.max_extra_tokens)
     return [hypotheses[0][0] for hypotheses in results]
 
 

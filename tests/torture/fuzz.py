@@ -142,7 +142,9 @@ def read_translate(model, data):
     network, tokenizer, _ = model.loaded
     with open(model.file, "rb") as file:
         lines = list(stream_lines(file, "input", 1 << 16))
-    results = list(translate_stream(network, tokenizer, lines, beam=1, max_extra=2, max_length=40, on_warning=str))
+    results = list(
+        translate_stream(network, tokenizer, lines, beam=1, max_extra_tokens=2, max_length=40, on_warning=str)
+    )
     assert len(results) == sum(line is not None for line in lines)
     assert all("\n" not in best[0][0] and "\r" not in best[0][0] for best in results)
 

@@ -129,13 +129,14 @@ def test_search_options_override_the_runs_configuration(run, texts, monkeypatch,
 
     monkeypatch.setattr(decoding, "decode_stream", spy)
     assert main(["translate", "--model", str(run), "--input", str(texts / "valid.src"), "--alpha", "0.25"]) == 0
-    assert (search["beam"], search["alpha"], search["penalty_type"], search["max_extra"]) == (2, 0.25, "paper", 4)
+    names = ("beam", "alpha", "penalty_type", "max_extra_tokens")
+    assert [search[name] for name in names] == [2, 0.25, "paper", 4]
 
 
 def test_the_demo_writes_all_its_files(tmp_path, capfd):
     pytest.importorskip("num2words")
     pytest.importorskip("matplotlib")
-    short = [*SIZES, "data.vocab_size=350", "train.keep_last=2", "search.beam=1", "search.max_extra=1"]
+    short = [*SIZES, "data.vocab_size=350", "train.keep_last=2", "search.beam=1", "search.max_extra_tokens=1"]
     result = demo.run_demo(tmp_path / "demo", n_train=1200, settings=short)
     assert result["exact"] < 50  # so few steps are not enough to learn anything
     held_out = (tmp_path / "demo" / "test.en").read_text(encoding="utf-8").splitlines()

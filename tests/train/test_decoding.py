@@ -41,7 +41,7 @@ def translate(capfd, run, *arguments):
 @pytest.mark.parametrize("n_models", [1, 2])
 def test_scores_of_translations_equal_scores_of_pairs(uninterrupted, source, tmp_path, capfd, n_models):
     again = ["--model", str(uninterrupted)] * (n_models - 1)
-    scored = translate(capfd, uninterrupted, "--input", source, "--scores", "--max-extra", 30, *again)
+    scored = translate(capfd, uninterrupted, "--input", source, "--scores", "--max-extra-tokens", 30, *again)
     rows = [row.split(" ||| ") for row in scored]
     target = tmp_path / "target"
     target.write_text("".join(f"{row[0]}\n" for row in rows), encoding="utf-8")
@@ -100,8 +100,10 @@ def test_samples_depend_on_the_seed_and_the_line_only(loaded):
         sampling = {"samples": 3, "temperature": 2.0, "seed": seed}
         return [[t.text for t in ts] for ts in decode_stream(model, tokenizer, lines, sampling=sampling, **options)]
 
-    together = texts(LINES, 1, max_extra=3)
-    assert together == texts(LINES, 1, max_extra=3, batch_tokens=1, window=1) != texts(LINES, 2, max_extra=3)
+    together = texts(LINES, 1, max_extra_tokens=3)
+    assert (
+        together == texts(LINES, 1, max_extra_tokens=3, batch_tokens=1, window=1) != texts(LINES, 2, max_extra_tokens=3)
+    )
     assert [len(line) for line in together] == [3, 1, 3, 3, 3]
     with pytest.raises(ValueError, match="samples: expected"):
         decode_stream(model, tokenizer, LINES, sampling={"samples": 0})
@@ -255,7 +257,9 @@ def test_tokens_belong_to_words(tmp_path):
 
 def test_json_of_a_translation_that_was_cut_off_has_no_end(loaded):
     model, tokenizer = loaded
-    ((t,),) = decode_stream(model, tokenizer, ["one two three"], beam=1, max_extra=1, prefixes=["acht neun acht neun"])
+    ((t,),) = decode_stream(
+        model, tokenizer, ["one two three"], beam=1, max_extra_tokens=1, prefixes=["acht neun acht neun"]
+    )
     fields = to_json(t, tokenizer, True, False)
     assert len(fields["tokens"]) == len(fields["token_log_probabilities"])
     assert (fields["tokens"][-1] == "</s>") == t.hypothesis.finished

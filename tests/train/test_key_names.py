@@ -57,7 +57,7 @@ MEANINGS = {
     "train.seed": "random_seed sed sead",
     "search.beam": "beam_size num_beams",
     "search.alpha": "lenpen beam_alpha length_penalty",
-    "search.max_extra": "max_output_length max_new_tokens max_len_b",
+    "search.max_extra_tokens": "max_output_length max_new_tokens max_len_b",
 }  # fmt: skip
 UNKNOWN = "unknown option"
 WITHOUT_COUNTERPART = """
@@ -144,7 +144,13 @@ def test_another_name_of_an_option_leads_to_the_option(capsys):
         ),
         (
             "translate",
-            {"src": "input", "out": "output", "sampling-topk": "top-k", "nbest": "n-best", "max-len": "max-extra"},
+            {
+                "src": "input",
+                "out": "output",
+                "sampling-topk": "top-k",
+                "nbest": "n-best",
+                "max-len": "max-extra-tokens",
+            },
         ),
         (
             "score",

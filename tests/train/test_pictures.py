@@ -217,7 +217,7 @@ def test_every_weight_that_is_not_0_is_drawn(architecture, kind, window):
 def test_an_inspection_has_the_engines_numbers(loaded):
     model, tokenizer, _ = loaded
     src = source_ids(model, tokenizer, "one two three")
-    tokens = translate(model, src, {"beam": 2, "max_extra": 5})[0].tokens
+    tokens = translate(model, src, {"beam": 2, "max_extra_tokens": 5})[0].tokens
     inspection = inspect(model, tokenizer, src, tokens)
     ids, out = np.array([src]), np.array([[1, *tokens]])
     for kind, maps in inspection.maps.items():
@@ -282,7 +282,7 @@ def test_the_leaves_of_a_tree_are_exactly_the_hypotheses(seed, beam, coarse, alp
     model = MarkovModel(6, seed, coarse, end_bias)
     tree = SearchTree()
     src = np.array([[3, 4, EOS]])
-    search_options = {"beam": beam, "alpha": alpha, "max_extra": 3, "n_best": beam}
+    search_options = {"beam": beam, "alpha": alpha, "max_extra_tokens": 3, "n_best": beam}
     (best,) = beam_search(model, src, **search_options, observe=tree)
     assert beam_search(model, src, **search_options) == [best]  # observing changes nothing
     leaves = {
@@ -307,8 +307,8 @@ def test_the_leaves_of_a_tree_are_exactly_the_hypotheses(seed, beam, coarse, alp
 def test_a_forced_prefix_keeps_the_models_log_probability(seed, prefix):
     model = MarkovModel(6, seed)
     src = np.array([[3, 4, EOS]])
-    (best,) = beam_search(ForcedPrefix(model, [prefix]), src, beam=3, max_extra=6, n_best=3)
-    everything = beam_search(model, src, beam=200, max_extra=6, n_best=200)[0]
+    (best,) = beam_search(ForcedPrefix(model, [prefix]), src, beam=3, max_extra_tokens=6, n_best=3)
+    everything = beam_search(model, src, beam=200, max_extra_tokens=6, n_best=200)[0]
     log_probabilities = {tuple(h.tokens): h.log_probability for h in everything}
     assert all(h.tokens[: len(prefix)] == prefix for h in best)
     for h in best:

@@ -158,7 +158,7 @@ def test_a_16_bit_model_matches_float32():
             assert loss.dtype == "float32" and model.encode(src)[0].dtype == flat.compute_dtype
             assert model(src, tgt[:, :-1]).dtype == flat.compute_dtype
             assert all(weights.dtype == "float32" for weights in model.attention_maps(src, tgt))
-            best = greedy_search(model, src, max_extra=3)
+            best = greedy_search(model, src, max_extra_tokens=3)
             results.append((loss.item(), flat.flatten_grad() / 1024, [h.tokens for h in best]))
     assert results[1][0] == pytest.approx(results[0][0], rel=2e-3)
     largest = np.abs(results[0][1]).max()

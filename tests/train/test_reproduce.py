@@ -24,7 +24,7 @@ from train.run.checkpoint import read_state
 from train.run.folder import RunFolder
 
 SMALL = ["model.d_model=8", "model.d_ff=8", "model.d_k=4", "model.d_v=4", "model.n_layers=1", "data.vocab_size=280"]
-SMALL += ["train.batch_tokens=100", "search.max_extra=2", "search.beam=2"]
+SMALL += ["train.batch_tokens=100", "search.max_extra_tokens=2", "search.beam=2"]
 
 
 @pytest.fixture(scope="module")

@@ -111,7 +111,7 @@ def test_closed_streams_do_not_change_the_translation(model, text, capfd):
     assert run_command(*translate, closed=[0]) == (0, expected, "")
     assert run_command(*translate, closed=[1]) == (0, "", "")
     long = " ".join(["one"] * 1100).encode()
-    status, out, err = run_command("translate", "--model", model, "--max-extra", "1", stdin=long, closed=[2])
+    status, out, err = run_command("translate", "--model", model, "--max-extra-tokens", "1", stdin=long, closed=[2])
     assert (status, out.count("\n"), err) == (0, 1, "")  # warnings do not go to stdout
 
 

@@ -45,8 +45,8 @@ class EchoModel:
     def train(self, mode=True):
         self.training = mode
 
-    def limits(self, src, max_extra):
-        return (src > EOS).sum(axis=1) + max_extra
+    def limits(self, src, max_extra_tokens):
+        return (src > EOS).sum(axis=1) + max_extra_tokens
 
     def start(self, src):
         self.shapes.append(src.shape)

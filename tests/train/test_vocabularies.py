@@ -71,7 +71,7 @@ def test_prefixes_scores_and_alignments_use_the_vocabulary_of_their_side(out, tm
     prefix.write_text("fünf null\nvier\n", encoding="utf-8")
     capfd.readouterr()
     model = ["--model", str(out), "--json"]
-    options = ["--input", str(source), "--prefixes", str(prefix), "--scores", "--alignments", "--max-extra", "3"]
+    options = ["--input", str(source), "--prefixes", str(prefix), "--scores", "--alignments", "--max-extra-tokens", "3"]
     assert main(["translate", *model, *options]) == 0
     for line, o in zip(("one two", "nine"), map(json.loads, capfd.readouterr().out.splitlines()), strict=True):
         assert o["text"].startswith(("fünf null", "vier")[o["index"]])

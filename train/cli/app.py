@@ -83,7 +83,7 @@ OTHER_OPTIONS = {  # maps our options to those of fairseq, sacreBLEU, OpenNMT, M
     "--batch-tokens": "--max-tokens --batch-size",
     "--tokens": "--max-length --length --max-len --max-new-tokens",
     "--to": "--format -f",
-    "--max-extra": "--max-len --max-len-a --max-len-b --max-length --max-new-tokens",
+    "--max-extra-tokens": "--max-len --max-len-a --max-len-b --max-length --max-new-tokens",
     "--quiet": "-q --silent",
     "--device cuda": "--gpu --cuda",
     "--out": "--save-dir --destdir --output-dir --model-dir --save-model -o",
@@ -184,7 +184,7 @@ def reject_unknown(option: str, value: str, options: Container[str]) -> None:
 
 
 def option_of(key: str) -> str:
-    """Return the name that an option for a key, such as search.max_extra, would have."""
+    """Return the name that an option for a key, such as search.max_extra_tokens, would have."""
     return f"--{key.partition('.')[2].replace('_', '-')}"
 
 

@@ -108,9 +108,11 @@ PenaltyType = Annotated[
     str | None,
     search_option("penalty_type", metavar="paper|length", help="Length penalty formula; default: the run's setting."),
 ]
-MaxExtra = Annotated[
+MaxExtraTokens = Annotated[
     int | None,
-    search_option("max_extra", help="Output tokens allowed beyond the input's length; default: the run's setting."),
+    search_option(
+        "max_extra_tokens", help="Output tokens allowed beyond the input's length; default: the run's setting."
+    ),
 ]
 NBest = Annotated[
     int, search_option("beam", metavar="K", help="Print the K best outputs; with K > 1 as 'index ||| text ||| score'.")

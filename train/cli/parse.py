@@ -12,7 +12,7 @@ from train.cli.options import (
     Alpha,
     BatchTokens,
     Beam,
-    MaxExtra,
+    MaxExtraTokens,
     Model,
     NBest,
     Output,
@@ -41,7 +41,7 @@ def parse(
     beam: Beam = None,
     alpha: Alpha = None,
     penalty_type: PenaltyType = None,
-    max_extra: MaxExtra = None,
+    max_extra_tokens: MaxExtraTokens = None,
     n_best: NBest = 1,
     batch_tokens: BatchTokens = None,
     lexicon: Annotated[
@@ -84,7 +84,7 @@ def parse(
         if tags and not tokenizer.with_tags:
             got = f"{model}, which writes XX instead of tags"
             raise UserError(f"--lexicon: expected a parser that writes tags; got {got}; omit --lexicon")
-        overrides = {"beam": beam, "alpha": alpha, "penalty_type": penalty_type, "max_extra": max_extra}
+        overrides = {"beam": beam, "alpha": alpha, "penalty_type": penalty_type, "max_extra_tokens": max_extra_tokens}
         search = search_options(asdict(config.search), n_best, **overrides, batch_tokens=batch_tokens)
         search |= {"free": free, "lexicon": tags, "trained_length": trained_length(config)}
         with line_progress("parsed", gold or input, output, not quiet) as work:

@@ -14,7 +14,7 @@ from train.cli.options import (
     Alpha,
     BatchTokens,
     Beam,
-    MaxExtra,
+    MaxExtraTokens,
     Models,
     NBest,
     Output,
@@ -40,7 +40,7 @@ def translate(
     beam: Beam = None,
     alpha: Alpha = None,
     penalty_type: PenaltyType = None,
-    max_extra: MaxExtra = None,
+    max_extra_tokens: MaxExtraTokens = None,
     n_best: NBest = 1,
     batch_tokens: BatchTokens = None,
     scores: Annotated[
@@ -116,10 +116,12 @@ def translate(
         network, tokenizer, config, origins = load_models(model, on_warning)
         world.start_heartbeat(config.train.rank_timeout)
         if sampling:
-            options: dict[str, Any] = {"sampling": sampling, "max_extra": max_extra or config.search.max_extra}
+            n_extra = max_extra_tokens or config.search.max_extra_tokens
+            options: dict[str, Any] = {"sampling": sampling, "max_extra_tokens": n_extra}
             options["batch_tokens"] = batch_tokens or config.search.batch_tokens
         else:
-            overrides = {"beam": beam, "alpha": alpha, "penalty_type": penalty_type, "max_extra": max_extra}
+            overrides = {"beam": beam, "alpha": alpha, "penalty_type": penalty_type}
+            overrides |= {"max_extra_tokens": max_extra_tokens}
             options = search_options(asdict(config.search), n_best, **overrides, batch_tokens=batch_tokens)
         text = hashlib.sha256(repr(prefix_lines).encode(errors="replace")).hexdigest()
         values = {

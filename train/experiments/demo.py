@@ -53,7 +53,7 @@ log_every = 25
 [search]
 beam = 4
 alpha = 0.6
-max_extra = 30
+max_extra_tokens = 30
 """
 
 

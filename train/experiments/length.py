@@ -173,7 +173,7 @@ def test_model(model: Transformer, pairs: Sequence[Pair]) -> dict[str, float]:
     """Return the percentage of exact outputs and the percentage of target positions with the correct output token."""
     src, _ = batch(pairs)
     longest = max(len(target) - len(source) for source, target in pairs)
-    outputs = [h.tokens for h in greedy_search(model, src, max_extra=max(0, longest) + 5)]
+    outputs = [h.tokens for h in greedy_search(model, src, max_extra_tokens=max(0, longest) + 5)]
     targets = [target for _, target in pairs]
     exact = sum(output == target for output, target in zip(outputs, targets, strict=True))
     equal = [a == b for output, target in zip(outputs, targets, strict=True) for a, b in zip(output, target)]  # noqa: B905

@@ -28,6 +28,7 @@ FORMER_KEYS = {f"model.{former}": f"model.{name}" for former, name in FORMER_NAM
     "train.init_only": "train.init_parameters",
     "search.penalty": "search.penalty_type",
     "search.rule": "search.candidate_rule",
+    "search.max_extra": "search.max_extra_tokens",
 }
 
 # For each key, its names in other programs, without the prefixes in PREFIXES. A name may begin with a table and an
@@ -117,7 +118,8 @@ OTHER_NAMES = {
     "search.beam": "beams beam_size beam_width generation_num_beams",
     "search.alpha": "beam_alpha length_penalty lenpen",
     "search.candidate_rule": "full_beam finish_in_beam stop_at_beam stop_early",
-    "search.max_extra": "search_max_length max_output_length max_new_tokens generation_max_length max_len_a max_len_b",
+    "search.max_extra_tokens": "search_max_length max_output_length max_new_tokens generation_max_length max_len_a "
+                               "max_len_b",
 }  # fmt: skip
 KEY_SYNONYMS = {name: key for key, names in OTHER_NAMES.items() for name in names.split()}
 KEY_SYNONYMS |= {former.partition(".")[2]: key for former, key in FORMER_KEYS.items()}

@@ -356,7 +356,7 @@ class SearchSection:
         choices=CANDIDATE_RULES,
         may_change=True,
     )
-    max_extra: int = key(
+    max_extra_tokens: int = key(
         50,
         "Maximum length of an output: the length of its source plus this many tokens.",
         within="[1, 10000]",

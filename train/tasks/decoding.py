@@ -56,7 +56,7 @@ def decode_stream(
     sampling: Mapping[str, Any] | None = None,
     prefixes: Sequence[str] | None = None,
     alignments: bool = False,
-    max_extra: int = 50,
+    max_extra_tokens: int = 50,
     **options: Any,
 ) -> Iterator[list[ScoredTranslation]]:
     """Yield the translations of each line, best first. A line without tokens has one empty translation.
@@ -70,7 +70,7 @@ def decode_stream(
         prefixes: the beginning of each line's translation; "" for no constraint. The translation may continue the last
             word of a prefix.
         alignments: whether to align the translations to their sources.
-        max_extra: as for `beam_search`.
+        max_extra_tokens: as for `beam_search`.
         options: keyword arguments of `search_lines`.
 
     The options are checked immediately, before the first line is read. Raises ValueError for an invalid option. Raises
@@ -97,7 +97,9 @@ def decode_stream(
             results = beam_search(search_model, src, **search)
         else:
             numbers = [line.number for line in batch]
-            results = sample_outputs(search_model, src, **sampling, source_numbers=numbers, max_extra=max_extra)
+            results = sample_outputs(
+                search_model, src, **sampling, source_numbers=numbers, max_extra_tokens=max_extra_tokens
+            )
         links: list[list[Any]] = [[None] * len(hypotheses) for hypotheses in results]
         for rank in range(max(map(len, results)) if alignments else 0):
             rows = [i for i, hypotheses in enumerate(results) if len(hypotheses) > rank]
@@ -113,7 +115,7 @@ def decode_stream(
             for text, (hypothesis, links) in zip(texts, results, strict=True)
         ] or [empty_translation()]
 
-    results = search_lines(model, tokenizer, lines, decode=decode, max_extra=max_extra, **options)
+    results = search_lines(model, tokenizer, lines, decode=decode, max_extra_tokens=max_extra_tokens, **options)
     return (translations(line, hypotheses) for line, hypotheses in results)
 
 

@@ -103,7 +103,7 @@ def search_lines(
         on_warning: called with a message; defaults to Python's warnings.
         world: the ranks that share the work; all of these ranks must call this function. Rank 0 reads `lines`, batch i
             is searched by rank i modulo the number of ranks, and all ranks yield the same results.
-        search: options of `beam_search`: beam, alpha, penalty_type, max_extra and n_best.
+        search: options of `beam_search`: beam, alpha, penalty_type, max_extra_tokens and n_best.
 
     Raises ValueError for an invalid option, and TypeError if `lines` is a string, before the first line is read.
     """

@@ -81,21 +81,21 @@ class Translation(PairTask[TranslationTokenizer]):
         if not config.train.validate_score:
             return None
         tokenize = "none" if config.data.pretokenizer == "whitespace" else "13a"  # "none" because the text is tokenized
-        return GreedyScores(tokenizer, corpus, config.search.max_extra, tokenize)
+        return GreedyScores(tokenizer, corpus, config.search.max_extra_tokens, tokenize)
 
 
 class GreedyScores:
     """BLEU and chrF of greedy search on the validation text."""
 
-    def __init__(self, tokenizer: TranslationTokenizer, corpus: Corpus, max_extra: int, tokenize: str) -> None:
+    def __init__(self, tokenizer: TranslationTokenizer, corpus: Corpus, max_extra_tokens: int, tokenize: str) -> None:
         self.tokenizer = tokenizer
         self.corpus = corpus
-        self.max_extra = max_extra
+        self.max_extra_tokens = max_extra_tokens
         self.tokenize = tokenize
         self.records: dict[int, list[int]] = {}  # maps a pair to token ids
 
     def add(self, model: SearchModel, indices: npx.Array, batch: Batch) -> None:
-        best = greedy_search(model, batch.src, max_extra=self.max_extra)
+        best = greedy_search(model, batch.src, max_extra_tokens=self.max_extra_tokens)
         self.records |= {int(i): hypothesis.tokens for i, hypothesis in zip(indices, best, strict=True)}
 
     def result(self) -> dict[str, float]:

@@ -59,7 +59,7 @@ class EvaluationText:
     """
 
     def __init__(self, task: Any, corpus: Any, config: Any, tokenizer: Any, pairs: int) -> None:
-        self.max_extra = config.search.max_extra
+        self.max_extra_tokens = config.search.max_extra_tokens
         self.evaluation = task.evaluation(config, tokenizer, corpus)
         scores: dict[str, str] = task.scores if self.evaluation is not None else {}
         self.key, self.score = next(iter(scores.items()), ("", ""))
@@ -83,7 +83,7 @@ class EvaluationText:
         with no_grad():
             loss = model.loss(self.batch.src, self.batch.tgt, label_smoothing=0.0).item()
         if not self.score:
-            hypotheses = greedy_search(model, self.batch.src, max_extra=self.max_extra)
+            hypotheses = greedy_search(model, self.batch.src, max_extra_tokens=self.max_extra_tokens)
             return loss, 0.0, [h.tokens for h in hypotheses]
         self.evaluation.records = type(self.evaluation.records)()  # empty
         self.evaluation.add(model, self.indices, self.batch)

@@ -246,7 +246,7 @@ class Sentences:
             "beam": number_in(query, "beam", 1, MAX_BEAM, int, min(defaults.beam, MAX_BEAM)),
             "alpha": number_in(query, "alpha", -10, 10, default=defaults.alpha),
         }
-        names = ("penalty_type", "max_extra", "candidate_rule")
+        names = ("penalty_type", "max_extra_tokens", "candidate_rule")
         return search | {name: getattr(defaults, name) for name in names}
 
     def prefix(self, query: Mapping[str, Any]) -> list[int]:

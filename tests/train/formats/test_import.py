@@ -53,7 +53,10 @@ def test_padding_begins_the_target_and_forbidden_tokens_are_never_chosen(tmp_pat
     model, tokenizer, _ = load_model(tmp_path / "run")
     src = np.array([[*tokenizer.encode("a dog"), 2]])
     model.output_bias.assign(np.where(np.isin(np.arange(model.config.vocab_size), [0, 1, 5]), 1e3, 0).astype("f4"))
-    chosen = greedy_search(model, src, max_extra=5)[0].tokens + beam_search(model, src, max_extra=5)[0][0].tokens
+    chosen = (
+        greedy_search(model, src, max_extra_tokens=5)[0].tokens
+        + beam_search(model, src, max_extra_tokens=5)[0][0].tokens
+    )
     assert chosen and not {0, 1, 5} & {*chosen}
     start = model(src, np.array([[0]])).data
     np.testing.assert_array_equal(model(src, np.array([[1]])).data, start)  # <s> is read as padding

@@ -94,7 +94,7 @@ def test_constrained_search_uses_only_tags_of_the_lexicon():
         src = pad_sources(tokenizer.encode_batch([" ".join(words) for words in sentences]), model.config)
         for option in violations:
             results = beam_search(
-                ConstrainedParser(model, tokenizer, sentences, option), src, beam=4, n_best=4, max_extra=60
+                ConstrainedParser(model, tokenizer, sentences, option), src, beam=4, n_best=4, max_extra_tokens=60
             )
             for words, hypotheses in zip(sentences, results, strict=True):
                 for h in (h for h in hypotheses if h.finished):
@@ -116,8 +116,8 @@ class FixedLogits:
     def train(self, mode=True):
         return self
 
-    def limits(self, src, max_extra):
-        return (src != 0).sum(axis=1) + max_extra
+    def limits(self, src, max_extra_tokens):
+        return (src != 0).sum(axis=1) + max_extra_tokens
 
     def start(self, src):
         return np.ones(len(src), int), EmptyState()
@@ -142,7 +142,7 @@ def test_open_brackets_in_a_row_are_limited(beam):
     symbols = tokenizer.symbols(range(tokenizer.n_outputs))
     config = TransformerConfig(tokenizer.vocab_size, n_outputs=tokenizer.n_outputs)
     model = ConstrainedParser(FixedLogits(config, symbols.index("(NP")), tokenizer, [words])
-    (hypotheses,) = beam_search(model, np.array([[9, 9, 9, 9, 2]]), beam=beam, max_extra=200)
+    (hypotheses,) = beam_search(model, np.array([[9, 9, 9, 9, 2]]), beam=beam, max_extra_tokens=200)
     tokens = tokenizer.symbols(hypotheses[0].tokens)
     deepest = max(len(run) for run in "".join("(" if t[0] == "(" else " " for t in tokens).split())
     assert hypotheses[0].finished and deepest == MAX_OPEN_RUN and not tree_from_tokens(tokens, words)[1]

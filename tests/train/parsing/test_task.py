@@ -55,7 +55,7 @@ def config(folder, model=(), data=(), **changes):
             "seed": 4,  # with which the best checkpoint needs no repairs, whatever kernels BLAS uses
             **{"validate_every": 40, "checkpoint_every": 60, "keep_last": 2, "log_every": 40, **changes},
         },
-        "search": {"beam": 3, "alpha": 0.3, "max_extra": 30},
+        "search": {"beam": 3, "alpha": 0.3, "max_extra_tokens": 30},
     })  # fmt: skip
 
 
@@ -120,7 +120,10 @@ def test_n_outputs_limits_logits_and_gradients():
     few.loss(src, tgt).backward()
     rows = np.abs(few.embedding.weight.grad).sum(axis=1)
     assert (rows[:9] > 0).all() and set(np.flatnonzero(rows[9:]) + 9) == set(src[src > 8].tolist())
-    hypotheses = [*greedy_search(few, src, max_extra=9), *(h for hs in beam_search(few, src, max_extra=9) for h in hs)]
+    hypotheses = [
+        *greedy_search(few, src, max_extra_tokens=9),
+        *(h for hs in beam_search(few, src, max_extra_tokens=9) for h in hs),
+    ]
     assert max(i for h in hypotheses for i in h.tokens) < 9
     with pytest.raises(ValueError, match="n_outputs: expected a whole number from 3 .* to 30; got 2"):
         TransformerConfig(**shape, n_outputs=2)
@@ -201,7 +204,7 @@ def test_constrained_search_yields_trees_with_the_models_probability(folder, tag
         model = build(TransformerConfig(tokenizer.vocab_size, **shape), seed)
         constrained = ConstrainedParser(model, tokenizer, sentences)
         src = pad_sources(ids, model.config)
-        results = beam_search(constrained, src, beam=4, n_best=4, max_extra=40, alpha=0.0)
+        results = beam_search(constrained, src, beam=4, n_best=4, max_extra_tokens=40, alpha=0.0)
         for words, source, hypotheses in zip(sentences, ids, results, strict=True):
             for h in (h for h in hypotheses if h.finished):
                 finished += 1
@@ -219,7 +222,7 @@ def test_free_search_repairs_its_outputs(run):
     model, tokenizer, _ = load_model(run)
     lines = ["the the . dog cat cat on on the", "on on . . the", "dog " * 15, "the . " * 9, "cat on cat on . cat"]
     constrained, free = (
-        [parses[0] for parses in parse_stream(model, tokenizer, lines, free=free, beam=4, max_extra=60)]
+        [parses[0] for parses in parse_stream(model, tokenizer, lines, free=free, beam=4, max_extra_tokens=60)]
         for free in (False, True)
     )
     assert (
@@ -234,7 +237,9 @@ def test_a_truncated_sentence_keeps_all_its_words(run):
     model, tokenizer, _ = load_model(run)
     warnings = []
     line = "the cat sat on the mat . " * 5
-    (parses,) = parse_stream(model, tokenizer, [line], max_length=20, on_warning=warnings.append, beam=1, max_extra=10)
+    (parses,) = parse_stream(
+        model, tokenizer, [line], max_length=20, on_warning=warnings.append, beam=1, max_extra_tokens=10
+    )
     assert parses[0].tree.words() == line.split() and parses[0].repaired
     assert "line 1: expected at most 19 tokens; got 70; the model reads the first 19" in warnings[0]
 
@@ -295,7 +300,7 @@ def test_runs_of_older_versions_take_a_lexicon_from_trees(folder, tmp_path, caps
     n_correct = {}
     for options in ([], ["--lexicon", str(many)]):
         command = ["parse", "--model", str(run), "--gold", str(folder / "valid.mrg"), "--output", str(out)]
-        assert main([*command, "--max-extra", "200", *options]) == 0
+        assert main([*command, "--max-extra-tokens", "200", *options]) == 0
         predicted = [tree.leaves() for _, tree in read_trees(out)]
         n_correct[len(options)] = sum(leaves == tree.leaves() for leaves, tree in zip(predicted, gold, strict=True))
     assert n_correct[0] < n_correct[2] == len(gold)
@@ -341,7 +346,7 @@ def test_the_heads_of_a_parser_are_drawn(run, folder, tmp_path, capfd):
 def test_the_page_shows_a_parser(run, folder):
     model, tokenizer, config = load_model(run)
     words = " ".join(next(read_clean_trees(folder / "valid.mrg")).words())
-    ((expected,),) = parse_stream(model, tokenizer, [words], beam=2, max_extra=config.search.max_extra)
+    ((expected,),) = parse_stream(model, tokenizer, [words], beam=2, max_extra_tokens=config.search.max_extra_tokens)
     sentences = Sentences(model, tokenizer, config)
     answer = sentences.translate({"text": words, "beam": 2}, lambda item: None)
     assert answer["text"] == str(expected) and answer["target"][-1] == "</s>"
@@ -397,7 +402,7 @@ def test_table_4_with_a_trained_run_and_another_parser(run, folder, tmp_path, ca
 
 
 def test_table_4_trains_its_rows(folder, tmp_path, capsys):
-    settings = ["train.max_steps=2", "model.d_model=8", "model.d_ff=8", "model.n_layers=1", "search.max_extra=3"]
+    settings = ["train.max_steps=2", "model.d_model=8", "model.d_ff=8", "model.n_layers=1", "search.max_extra_tokens=3"]
     trees = [f"--{part}-trees={folder / 'valid.mrg'}" for part in ("train", "valid", "test")]
     command = ["reproduce", "table4", f"--out={tmp_path / 't'}", "--scale=small", "--quiet", *trees]
     command += ["--silver", str(folder / "valid.mrg"), *(f"--set={setting}" for setting in settings)]

@@ -30,7 +30,11 @@ def test_translate_shows_the_search_result_and_all_heads(tab, address, page):
     translate(tab, address)
     model, tokenizer, config = page.model, page.tokenizer, page.config
     src = source_ids(model, tokenizer, SENTENCE)
-    search = {"beam": config.search.beam, "alpha": config.search.alpha, "max_extra": config.search.max_extra}
+    search = {
+        "beam": config.search.beam,
+        "alpha": config.search.alpha,
+        "max_extra_tokens": config.search.max_extra_tokens,
+    }
     best = beam_search(model, np.array([src]), **search)[0][0]
     inspection = inspect(model, tokenizer, src, best.tokens)
     output = tokenizer.decode(best.tokens) or "(empty translation)"
@@ -136,11 +140,11 @@ def test_a_token_can_be_forced_and_a_head_ablated(tab, address, page):
 
     def search():
         with ablate_heads(model, [Head("cross", 0, 0)]):
-            return beam_search(model, src, beam=s.beam, alpha=s.alpha, max_extra=s.max_extra)[0][0]
+            return beam_search(model, src, beam=s.beam, alpha=s.alpha, max_extra_tokens=s.max_extra_tokens)[0][0]
 
     best = page.inference.thread.submit(search).result()  # the only thread that may change the model
     assert signed(f"Score {best.score:.4f}") in tab.inner_text("#result")
-    unconstrained = beam_search(model, src, beam=s.beam, alpha=s.alpha, max_extra=s.max_extra)[0][0]
+    unconstrained = beam_search(model, src, beam=s.beam, alpha=s.alpha, max_extra_tokens=s.max_extra_tokens)[0][0]
     change = f"log-probability {unconstrained.log_probability:.3f} → {best.log_probability:.3f}."
     assert unconstrained.tokens == best.tokens  # only the probabilities change
     assert tab.inner_text("#compare") == signed(f"The translation is the same; {change}")
@@ -169,7 +173,7 @@ def test_the_beam_tree_has_the_exact_scores_of_the_search(tab, address, page):
     finished = {number(row[5]) for row in rows[1:] if row[6] in ("finished", "cut off")}
     s = page.config.search
     src = np.array([source_ids(page.model, page.tokenizer, SENTENCE)])
-    best = beam_search(page.model, src, beam=s.beam, alpha=s.alpha, max_extra=s.max_extra)[0][0]
+    best = beam_search(page.model, src, beam=s.beam, alpha=s.alpha, max_extra_tokens=s.max_extra_tokens)[0][0]
     assert best.score in finished
     assert tab.inner_text("#stop_reason").startswith("The search ended: ")
     if tab.is_visible("#late"):

@@ -64,8 +64,8 @@ class ConstrainedParser:
     def modules(self) -> Any:
         return getattr(self.model, "modules", tuple)()
 
-    def limits(self, src: npx.Array, max_extra: int) -> npx.Array:
-        return self.model.limits(src, max_extra)
+    def limits(self, src: npx.Array, max_extra_tokens: int) -> npx.Array:
+        return self.model.limits(src, max_extra_tokens)
 
     def start(self, src: npx.Array) -> tuple[npx.Array, "ParserState"]:
         tokens, state = self.model.start(src)

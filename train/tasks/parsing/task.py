@@ -79,7 +79,7 @@ class Parsing(PairTask[TreeTokenizer]):
     def evaluation(self, config: Configuration, tokenizer: TreeTokenizer, corpus: Corpus) -> "GreedyF1 | None":
         if not config.train.validate_score:
             return None
-        return GreedyF1(tokenizer, config.data.valid_trees, config.data.max_length, config.search.max_extra)
+        return GreedyF1(tokenizer, config.data.valid_trees, config.data.max_length, config.search.max_extra_tokens)
 
 
 def read_clean_trees(path: str | PathLike[str], on_bytes: Callable[[bytes], object] | None = None) -> Iterator[Tree]:
@@ -104,15 +104,15 @@ def encode_pairs(trees: Sequence[Tree], tokenizer: TreeTokenizer) -> tuple[list[
 class GreedyF1:
     """EVALB's labeled F1 of greedy search, over the trees that are not longer than `data.max_length`."""
 
-    def __init__(self, tokenizer: TreeTokenizer, path: str, max_length: int, max_extra: int) -> None:
-        self.tokenizer, self.max_extra = tokenizer, max_extra
+    def __init__(self, tokenizer: TreeTokenizer, path: str, max_length: int, max_extra_tokens: int) -> None:
+        self.tokenizer, self.max_extra_tokens = tokenizer, max_extra_tokens
         trees = list(read_clean_trees(path))
         lengths = zip(*(map(len, side) for side in encode_pairs(trees, tokenizer)), strict=True)
         self.gold = [tree for tree, pair in zip(trees, lengths, strict=True) if max(pair) < max_length]
         self.records: list[tuple[Tree, Tree, bool]] = []  # gold tree, predicted tree, whether it was repaired
 
     def add(self, model: SearchModel, indices: npx.Array, batch: Batch) -> None:
-        best = greedy_search(model, batch.src, max_extra=self.max_extra)
+        best = greedy_search(model, batch.src, max_extra_tokens=self.max_extra_tokens)
         for i, hypothesis in zip(indices, best, strict=True):
             gold = self.gold[int(i)]
             self.records.append((gold, *tree_from_tokens(self.tokenizer.symbols(hypothesis.tokens), gold.words())))
