@@ -53,7 +53,11 @@ def task_tables(folder, task, **changes):
     (folder / "plain.txt").write_text("to be or not to be\nthat is the question\n" * 6, encoding="utf-8")
     (folder / "trees.mrg").write_text("".join(TREES), encoding="utf-8")
     if task == "language":
-        data = {"text": str(folder / "plain.txt"), "valid_text": str(folder / "plain.txt"), "tokenizer": "characters"}
+        data = {
+            "train_text": str(folder / "plain.txt"),
+            "valid_text": str(folder / "plain.txt"),
+            "tokenizer": "characters",
+        }
         data |= {"vocab_size": 300, "max_length": 12}
     else:
         data = {"train_trees": str(folder / "trees.mrg"), "valid_trees": str(folder / "trees.mrg")}

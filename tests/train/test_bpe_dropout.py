@@ -147,7 +147,7 @@ def test_other_tokenizers_and_tasks_raise_one_line(text, tmp_path):
     values["data"]["tokenizer"] = str(tmp_path / "tokenizer.json")
     with pytest.raises(UserError, match="train.bpe_dropout: expected a bpe tokenizer .*; got WordPiece; try "):
         train(RunConfig.from_dict(values), tmp_path / "run", progress=False)
-    values["data"] = {"task": "language", "text": str(text / "train.en"), "tokenizer": "bpe", "max_length": 20}
+    values["data"] = {"task": "language", "train_text": str(text / "train.en"), "tokenizer": "bpe", "max_length": 20}
     values["model"]["architecture"] = "decoder"
     with pytest.raises(UserError, match="train.bpe_dropout: expected a task on pairs; got language; try "):
         train(RunConfig.from_dict(values), tmp_path / "run", progress=False)

@@ -114,6 +114,7 @@ FORMER_TABLES = {
         **{"validate_bleu": False, "rdrop": 1.0, "shard": True, "max_skipped": 3, "accumulate": 2},
         **{"init_only": "encoder.*"},
     },
+    "data": {"text": "train.txt"},
     "search": {"penalty": "length", "rule": "fairseq", "max_extra": 7},
 }
 

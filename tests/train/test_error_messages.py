@@ -104,10 +104,13 @@ def test_a_misspelled_run_is_answered_with_the_run(command, copy, capfd):
         (["train", "tiny", "--set", "optimizer=adam", "--out", "D"], "is always Adam; try train.peak_lr"),
         (["train", "tiny", "--optimizer", "adam", "--out", "D"], "is always Adam; try train.peak_lr"),
         (["translate", "--lr", "1"], "No such option: --lr"),
-        (["train", "tiny", "--out", "D", "--text", "x"], "--text: expected an option of the task translation; got"),
-        (["train", "tiny", "--out", "D", "--text", "x"], "=language --set model.architecture=decoder\n"),
         (
-            ["train", "tiny", "--out", "D", "--text", "x", "--set", "model.architecture=decoder"],
+            ["train", "tiny", "--out", "D", "--train-text", "x"],
+            "--train-text: expected an option of the task translation; got",
+        ),
+        (["train", "tiny", "--out", "D", "--train-text", "x"], "=language --set model.architecture=decoder\n"),
+        (
+            ["train", "tiny", "--out", "D", "--train-text", "x", "--set", "model.architecture=decoder"],
             "; try --set data.task=language\n",
         ),
         (["train", "tiny", "--out", "D", "--set", "train.peak_lr", "0.1"], "(0.1); try --set train.peak_lr=0.1\n"),

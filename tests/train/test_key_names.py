@@ -165,7 +165,8 @@ def test_another_name_of_an_option_leads_to_the_option(capsys):
         ("generate --model lm", {"max-length": "tokens", "length": "tokens"}),
         ("export run", {"format": "to"}),
         ("translate", {"constrain": "prefixes", "tgt-prefix": "prefixes"}),
-        ("train tiny", {"init-only": "init-parameters"}),
+        ("train tiny", {"init-only": "init-parameters", "text": "train-text"}),
+        ("translate", {"penalty": "penalty-type", "max-extra": "max-extra-tokens"}),
         ("train tiny", {"save-dir": "out", "restore-file": "resume, or --init RUN to copy only weights"}),
     ],
 )

@@ -275,7 +275,7 @@ def train(folder, out, *options, texts):
 
 
 TEXTS = {
-    "masking": ("txt", "--text", "--valid-text"),
+    "masking": ("txt", "--train-text", "--valid-text"),
     "classification": ("labeled", "--train-labeled", "--valid-labeled"),
     "tagging": ("tags", "--train-tagged", "--valid-tagged"),
 }

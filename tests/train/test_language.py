@@ -138,7 +138,7 @@ def config(folder, **changes):
             },
             "data": {
                 **{"task": "language", "tokenizer": "characters", "vocab_size": 300, "max_length": 12},
-                **{"text": str(folder / "train.txt"), "valid_text": str(folder / "valid.txt")},
+                **{"train_text": str(folder / "train.txt"), "valid_text": str(folder / "valid.txt")},
             },
             "train": {
                 **{"batch_tokens": 96, "gradient_accumulation_steps": 2, "max_steps": 9},
@@ -323,7 +323,7 @@ def test_a_model_of_another_task_is_rejected(trained_run, capfd):
 def test_a_text_shorter_than_a_window_leaves_no_folder(folder, tmp_path):
     (tmp_path / "short.txt").write_text("be\n")
     values = tomllib.loads(config(folder).dump())
-    values["data"]["text"] = str(tmp_path / "short.txt")
+    values["data"]["train_text"] = str(tmp_path / "short.txt")
     with pytest.raises(UserError, match="short.txt: expected a text of at least 13 tokens .data.max_length . 1."):
         train(RunConfig.from_dict(values), tmp_path / "run", progress=False)
     assert not (tmp_path / "run").exists()

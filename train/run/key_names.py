@@ -29,6 +29,7 @@ FORMER_KEYS = {f"model.{former}": f"model.{name}" for former, name in FORMER_NAM
     "search.penalty": "search.penalty_type",
     "search.rule": "search.candidate_rule",
     "search.max_extra": "search.max_extra_tokens",
+    "data.text": "data.train_text",
 }
 
 # For each key, its names in other programs, without the prefixes in PREFIXES. A name may begin with a table and an
@@ -114,7 +115,7 @@ OTHER_NAMES = {
     "train.patience": "early_stop early_stopping early_stopping_patience",
     "train.log_every": "log_interval logging_freq logging_steps report_every disp_freq",
     "train.tensorboard": "tensorboard_logdir tensorboard_log_dir",
-    "": "test train_normalization",  # without this entry, they would match data.text and model.norm_type
+    "": "train_normalization",  # without this entry, it would match model.norm_type
     "search.beam": "beams beam_size beam_width generation_num_beams",
     "search.alpha": "beam_alpha length_penalty lenpen",
     "search.candidate_rule": "full_beam finish_in_beam stop_at_beam stop_early",

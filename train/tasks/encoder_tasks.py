@@ -86,7 +86,7 @@ class MaskedLanguageModeling(EncoderTask[AffixTokenizer, MaskedText]):
     model_kind = "a masked language model"
     command = "embed"
     keys = MaskingKeys
-    files = {"train": ("text",), "valid": ("valid_text",)}
+    files = {"train": ("train_text",), "valid": ("valid_text",)}
     scores = {"accuracy": "accuracy"}
 
     def learn_tokenizer(self, data: Any, files: Sequence[str]) -> AffixTokenizer:

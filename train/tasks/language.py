@@ -17,7 +17,7 @@ from train.text.plain import KINDS, PlainText, PlainTokenizer, WindowBatches, Wi
 class LanguageKeys:
     """A language model is trained on one text."""
 
-    text: str = file_key("Training text of a language model: UTF-8, of any size. Option: --text.")
+    train_text: str = file_key("Training text of a language model: UTF-8, of any size. Option: --train-text.")
     valid_text: str = file_key("Validation text of a language model; empty: none. Option: --valid-text.")
 
 
@@ -29,7 +29,7 @@ class LanguageModeling(Task[PlainTokenizer, PlainText, Windows]):
     model_kind = "a language model"
     command = "generate"
     keys = LanguageKeys
-    files = {"train": ("text",), "valid": ("valid_text",)}
+    files = {"train": ("train_text",), "valid": ("valid_text",)}
     data_kind = "text"
     tokenizers = KINDS
 

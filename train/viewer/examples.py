@@ -36,7 +36,7 @@ def short_sentences(run: Path, part: str, tokenizer: Any, config: Any) -> list[s
         sentences = [" ".join(tree.words()) for tree in islice(trees, MAX_SEARCHED)]
         sizes = [len(tokenizer.encode(escape_brackets(sentence))) for sentence in sentences]
     elif TASKS[config.data.task].data_kind == "text":
-        files = config.data.text if part == "train" else config.data.valid_text
+        files = config.data.train_text if part == "train" else config.data.valid_text
         lines = islice(chain.from_iterable(read_plain(files)), MAX_SEARCHED)
         return list(dict.fromkeys(line.strip() for line in lines if len(line) in EXAMPLE_CHARACTERS))[:N_EXAMPLES]
     elif TASKS[config.data.task].data_kind == "labels":

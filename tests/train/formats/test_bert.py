@@ -82,7 +82,7 @@ def test_the_outputs_of_masked_tokens_are_left_out_of_a_classifier(tmp_path):
     (tmp_path / "text").write_text("a dog runs\na cat\n")
     options = "--set", "train.max_steps=1", "--set", "train.warmup_steps=1", "--quiet"
     start = "train", tmp_path / "run/config.toml", "--init", tmp_path / "run"
-    assert run(*start, "--out", tmp_path / "masked", "--text", tmp_path / "text", *options) == 0
+    assert run(*start, "--out", tmp_path / "masked", "--train-text", tmp_path / "text", *options) == 0
     assert "output_transform.inner.weight" in check_training(tmp_path)
 
 

@@ -30,7 +30,7 @@ def reader(tmp_path_factory):
     model = TransformerConfig(vocab_size=tokenizer.vocab_size, architecture="decoder", **sizes).build(seed=3).eval()
     for p in model.parameters():
         p.data *= 2  # distributions that are far from uniform
-    config = RunConfig.from_dict({"data": {"task": "language", "text": str(file), "valid_text": str(file)}})
+    config = RunConfig.from_dict({"data": {"task": "language", "train_text": str(file), "valid_text": str(file)}})
     return Page({}, model, tokenizer, config, examples=validation_sentences(file.parent, tokenizer, config))
 
 
