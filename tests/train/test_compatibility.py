@@ -114,7 +114,7 @@ FORMER_TABLES = {
         **{"validate_bleu": False, "rdrop": 1.0, "shard": True, "max_skipped": 3, "accumulate": 2},
         **{"init_only": "encoder.*"},
     },
-    "data": {"text": "train.txt"},
+    "data": {"text": "train.txt", "leaves": "tags"},
     "search": {"penalty": "length", "rule": "fairseq", "max_extra": 7},
 }
 
@@ -125,7 +125,7 @@ def test_keys_with_their_former_names_are_read_and_both_names_of_a_key_are_refus
         table, _, former = key.partition(".")
         assert getattr(getattr(config, table), name.partition(".")[2]) == FORMER_TABLES[table][former]
     former = {former: config.frozen()[key] for former, key in FORMER_KEYS.items() if key in config.frozen()}
-    assert len(former) == 13
+    assert len(former) == 14
     config.check_frozen({k: v for k, v in config.frozen().items() if k not in FORMER_KEYS.values()} | former, "run")
     assert TransformerConfig.from_dict({"vocab_size": 9, "normalization": "rms_norm"}).norm_type == "rms_norm"
     with pytest.raises(ValueError, match="got normalization$"):

@@ -39,7 +39,7 @@ GOLD_COPIES = 2  # how often the row semi contains each gold tree; gold trees ar
 PAPER: dict[str, Any] = {"tokenizer": "bpe", "pretokenizer": "whitespace", "max_length": 512}
 SMALL: dict[str, dict[str, Any]] = {
     "model": {"preset": "parsing-small"},
-    "data": {"tokenizer": "affixes", "vocab_size": 8000, "leaves": "tags", "max_length": 200},
+    "data": {"tokenizer": "affixes", "vocab_size": 8000, "tree_leaves": "tags", "max_length": 200},
     "train": {
         "batch_tokens": 3072,
         "warmup_steps": 1000,

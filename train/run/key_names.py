@@ -30,6 +30,7 @@ FORMER_KEYS = {f"model.{former}": f"model.{name}" for former, name in FORMER_NAM
     "search.rule": "search.candidate_rule",
     "search.max_extra": "search.max_extra_tokens",
     "data.text": "data.train_text",
+    "data.leaves": "data.tree_leaves",
 }
 
 # For each key, its names in other programs, without the prefixes in PREFIXES. A name may begin with a table and an

@@ -257,7 +257,7 @@ def test_invalid_options_are_reported_on_one_line(run, folder, tmp_path, capfd):
         ([*new, "--train-trees", str(traces)], "expected at least one tree with a word"),
         (new, "data.train_trees: expected a text file; got an empty name; try --train-trees FILE"),
         ([*new, "--train-trees", good, "--set", "data.tokenizer=characters"], "characters"),
-        ([*new, "--train-trees", good, "--set", "data.leaves=tag"], 'try leaves = "tags"'),
+        ([*new, "--train-trees", good, "--set", "data.tree_leaves=tag"], 'try tree_leaves = "tags"'),
         ([*model, "--gold", str(bad)], "bad.mrg, line 1"),
         ([*model, "--gold", good, "--input", good], f"--gold {good} cannot be combined with --input"),
         ([*model, "--gold", good, "--lexicon", str(bad)], "bad.mrg, line 1"),

@@ -33,10 +33,10 @@ class ParsingKeys:
 
     train_trees: str = file_key("Training trees of a parser: Penn Treebank brackets. Option: --train-trees.")
     valid_trees: str = file_key("Validation trees of a parser; empty: none. Option: --valid-trees.")
-    leaves: str = key(
+    tree_leaves: str = key(
         "XX",
         "Output token for a word in a parser's trees: XX, as in the paper, or the word's tag, which is better for a"
-        " small set of training trees. Option: --leaves.",
+        " small set of training trees. Option: --tree-leaves.",
         choices=("XX", "tags"),
     )
 
@@ -57,7 +57,7 @@ class Parsing(PairTask[TreeTokenizer]):
 
     def learn_tokenizer(self, data: Any, files: Sequence[str]) -> TreeTokenizer:
         return TreeTokenizer.from_trees(
-            list(read_clean_trees(files[0])), data.tokenizer, data.vocab_size, data.leaves == "tags"
+            list(read_clean_trees(files[0])), data.tokenizer, data.vocab_size, data.tree_leaves == "tags"
         )
 
     def load_tokenizer(self, path: str | Path) -> TreeTokenizer:
