@@ -14,6 +14,7 @@ from models.config import FORMER_NAMES
 from tests.helpers.trainings import outcome, rewrite, run, tables
 from train import RunConfig, average_checkpoints, load_model, train
 from train.errors import UserError
+from train.experiments.folder import open_table_folder
 from train.learn import trainer
 from train.run.checkpoint import load_checkpoint
 from train.run.folder import RunFolder
@@ -167,6 +168,14 @@ def test_a_run_with_former_names_of_keys_continues_and_its_config_keeps_comments
     assert not any(re.search(rf"^(# )?{name.partition('.')[2]} =", written, re.MULTILINE) for name in names.values())
     average_checkpoints(out, last=2)
     run(text, tmp_path / "new", max_steps=1, init=str(out))
+
+
+def test_rows_can_be_added_to_a_table_whose_settings_have_former_names(tmp_path):
+    open_table_folder(out := tmp_path / "table", {"scale": "tiny", "settings": ["train.rdrop=1", "model.norm=pre"]})
+    settings = ["train.rdrop_weight=1", "model.norm_placement=pre"]
+    open_table_folder(out, {"scale": "tiny", "settings": settings})
+    with pytest.raises(UserError, match="expected settings = .'train.rdrop_weight=1'"):
+        open_table_folder(out, {"settings": settings[1:]})
 
 
 @pytest.mark.parametrize("variant", ["paper", "tensor2tensor-v1"])

@@ -8,6 +8,7 @@ from typing import Any
 from train.errors import UserError
 from train.files import write_text
 from train.json_files import open_own_folder, write_json
+from train.run.key_names import upgrade_setting
 
 SHOWN_SETTINGS = ("scale", "steps", "settings")  # settings whose values a message shows; the others are hashes of files
 
@@ -19,6 +20,8 @@ def open_table_folder(out: Path, settings: Mapping[str, Any], settings_file: str
     for a folder of another command and for different settings.
     """
     stored = open_own_folder(out, settings_file) or {}
+    if "settings" in stored:
+        stored["settings"] = [*map(upgrade_setting, stored["settings"])]
     for name, value in settings.items():
         if stored.get(name, value) != value:
             expected, got = f"the same {name}", "different ones"

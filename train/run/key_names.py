@@ -198,6 +198,12 @@ def upgrade_table(table: str, entries: Mapping[str, Any], source: str) -> Mappin
     return with_candidate_rule(upgraded) if table == "search" else upgraded
 
 
+def upgrade_setting(setting: str) -> str:
+    """Return `table.key=value` with the present name of a key that an earlier version named differently."""
+    key, equals, value = setting.partition("=")
+    return FORMER_KEYS.get(key.strip(), key) + equals + value
+
+
 def with_candidate_rule(entries: Mapping[str, Any]) -> Mapping[str, Any]:
     """Return a table [search] with `candidate_rule` instead of the three keys that earlier versions had for it.
 
