@@ -87,5 +87,5 @@ def training_hours(tokens_per_second: float, config: RunConfig) -> float:
     """Return the hours that `max_steps` updates take at this speed, with full batches."""
     settings = config.train
     sides = len(TASKS[config.data.task].sides)
-    tokens = settings.batch_tokens * settings.gradient_accumulation_steps * sides  # of one update
-    return settings.max_steps * tokens / tokens_per_second / 3600
+    tokens_per_update = settings.batch_tokens * settings.gradient_accumulation_steps * sides
+    return settings.max_steps * tokens_per_update / tokens_per_second / 3600
