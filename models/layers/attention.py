@@ -6,7 +6,7 @@ import npx
 from autograd import Tensor, neural, no_grad
 from models.cache import INITIAL_CAPACITY, KeyValueCache
 from models.layers.basic import Dropout, Linear
-from models.layers.positions import ScoreBias
+from models.layers.score_bias import ScoreBias
 from models.module import Module
 from models.registry import NORMS
 

@@ -157,11 +157,12 @@ def has_same_text_tokenizer(model: SequenceModel, folder: Path, state: Mapping[s
 def computation_differences(config: TransformerConfig, source: TransformerConfig) -> list[tuple[str, str, str]]:
     """Return the name and both values of each key with which models with the same weights compute differently."""
 
-    def computation(c: TransformerConfig) -> dict[str, Any]:
-        rates = resolve_rates(c.positions == "sinusoidal_halves", c.position_rates)
-        has_rates = c.positions.startswith("sinusoidal")
-        derived = {"position_distance": c.longest_distance or None, "position_rates": rates if has_rates else None}
-        return {name: getattr(c, name) for name in COMPUTATION_KEYS} | derived
+    def computation(model_config: TransformerConfig) -> dict[str, Any]:
+        rates = resolve_rates(model_config.positions == "sinusoidal_halves", model_config.position_rates)
+        has_rates = model_config.positions.startswith("sinusoidal")
+        distance = model_config.longest_distance or None
+        derived = {"position_distance": distance, "position_rates": rates if has_rates else None}
+        return {name: getattr(model_config, name) for name in COMPUTATION_KEYS} | derived
 
     ours, theirs = computation(config), computation(source)
     # A value of None means that `positions`, which then differs too, does not use the key.
