@@ -38,8 +38,8 @@ def rates(draw):
 @case
 def layer_Linear(draw):
     n_in = draw(size())
-    options = {"bias": draw(st.booleans()), "activation": draw(st.sampled_from(["", "relu"]))}
-    layer = draw_layer(draw, models.Linear, n_in, *draw(st.lists(size(2), min_size=1, max_size=3)), **options)
+    options = {"bias": draw(st.booleans()), "activation": draw(st.sampled_from([None, "relu"]))}
+    layer = draw_layer(draw, models.Linear, n_in, tuple(draw(st.lists(size(2), min_size=1, max_size=3))), **options)
     return Call((draw(s.arrays((*leading(draw), n_in), ("normal", "large"))),), layer=layer)
 
 
@@ -181,9 +181,9 @@ def add_constant_edges():
 @edges("layer Linear")
 def linear_edges():
     for bias in (True, False):
-        for activation in ("", "relu"):
+        for activation in (None, "relu"):
             yield Call((sample(2, 2, 3),), layer=make_layer(models.Linear, 3, 2, bias=bias, activation=activation))
-    yield Call((sample(3),), layer=make_layer(models.Linear, 3, 1, 2, 1))
+    yield Call((sample(3),), layer=make_layer(models.Linear, 3, (1, 2, 1)))
 
 
 @edges("layer Embedding")
