@@ -33,11 +33,11 @@ class Inspection(NamedTuple):
     hidden: list[Tensor]
 
 
-class TargetSpace(Module):
+class TargetSpaceEmbedding(Module):
     """Adds a learned vector to source embeddings, (..., D) -> (..., D), as tensor2tensor does.
 
-    In tensor2tensor the vector is a row of a table (32, D), selected by the kind of target. A model with one kind of
-    target needs only one row.
+    tensor2tensor trains one model for several kinds of targets, its target spaces, such as German or French text. The
+    vector is the row of a table (32, D) for the kind of the target. Our models have one kind of target, so one row.
     """
 
     def __init__(self, d_model: int) -> None:
@@ -71,7 +71,7 @@ class EncoderDecoder(SequenceModel):
         self.decoder = self.make_decoder(config)
         self.encoder_norm = self.make_final_norm(config)
         self.decoder_norm = self.make_final_norm(config)
-        self.target_space = TargetSpace(config.d_model) if config.target_space else None
+        self.target_space = TargetSpaceEmbedding(config.d_model) if config.target_space else None
 
     def make_final_norm(self, config: TransformerConfig) -> Norm | None:
         """Build the norm after the last layer of a stack, or return None (the default) if there is no such norm."""

@@ -6,7 +6,7 @@ import models
 import npx
 from autograd import operations as ops
 from autograd.testing import strategies as s
-from models.architectures.encoder_decoder import TargetSpace
+from models.architectures.encoder_decoder import TargetSpaceEmbedding
 from models.layers.norm import PLACEMENTS
 from tests.cases.base import Call, case, edges, leading, sample, size
 from tests.cases.neural import attention_sizes, attention_spec, norm_edges, norm_inputs, spec_edges
@@ -99,9 +99,9 @@ def layer_SinusoidsInHalves(draw):
 
 
 @case
-def layer_TargetSpace(draw):
+def layer_TargetSpaceEmbedding(draw):
     d = draw(size(4))
-    return Call((sequence(draw, d),), layer=draw_layer(draw, TargetSpace, d))
+    return Call((sequence(draw, d),), layer=draw_layer(draw, TargetSpaceEmbedding, d))
 
 
 @case
@@ -250,10 +250,10 @@ for position_class in (models.Sinusoids, models.SinusoidsInHalves, models.Learne
     edges(f"layer {position_class.__name__}")(position_edges(position_class))
 
 
-@edges("layer TargetSpace")
+@edges("layer TargetSpaceEmbedding")
 def target_space_edges():
-    yield Call((sample(2, 3, 4),), layer=make_layer(TargetSpace, 4))
-    yield Call((sample(1, 0, 2),), layer=make_layer(TargetSpace, 2))
+    yield Call((sample(2, 3, 4),), layer=make_layer(TargetSpaceEmbedding, 4))
+    yield Call((sample(1, 0, 2),), layer=make_layer(TargetSpaceEmbedding, 2))
 
 
 @edges("layer SelfAttention", derive=False)

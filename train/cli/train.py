@@ -198,8 +198,7 @@ def use_data_folder(
         texts: the options that name texts.
         init: the run of --init, whose tokenizer is used.
 
-    Raises:
-        UserError: The folder is invalid, options also name a training text, or the task is not translation.
+    Raises UserError if the folder is invalid, if options also name a training text, or if the task is not translation.
     """
     from train.files import digest
     from train.run.checkpoint import find_checkpoint, run_files

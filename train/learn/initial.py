@@ -89,9 +89,9 @@ def initialize(
         on_warning: called with a message if the source's average is older than its newest checkpoint, or if weights
             selected by patterns come from a model that computes another function.
 
-    Raises:
-        UserError: A parameter is missing or has another shape; the models compute different functions; the embedding of
-            a different vocabulary would be copied; a pattern matches nothing; or the checkpoint cannot be read.
+    Raises UserError if a parameter is missing or has another shape, if the models compute different functions, if the
+    embedding of a different vocabulary would be copied, if a pattern matches nothing, or if the checkpoint cannot be
+    read.
     """
     folder, checkpoint = load_weights(source, on_warning)
     check_peer(folder, checkpoint.state)
