@@ -70,7 +70,7 @@ def types_of_names(path: Path, runs: Iterable[Callable[[], Any]]) -> dict[str, A
 
 
 def traced(trace: Callable[..., Any], file: str, function: Callable[..., Any], *args: Any) -> Any:
-    """Call a function with a trace of the lines of one file."""
+    """Call `function`, and call `trace` for each line that runs in one file."""
     before = sys.gettrace()
     sys.settrace(lambda frame, event, arg: trace if frame.f_code.co_filename == file else None)
     try:

@@ -198,8 +198,8 @@ class Directions:
     def rounding_error_along(self, direction: Direction) -> float:
         """Return how much the analytic derivative along a direction changes if the inputs are rounded.
 
-        The result is 0 unless the output also loses digits to rounding, as in the solution of a nearly singular linear
-        system, because the gradient must be as accurate as the output. Large changes come from broken ties and are
+        The gradient must be as accurate as the output. The result is therefore 0 unless the output itself loses digits
+        to rounding, as in the solution of a nearly singular linear system. Large changes come from broken ties and are
         ignored.
         """
         if self.output_rounding <= 1e3 * EPS[self.scale.dtype]:

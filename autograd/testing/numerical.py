@@ -259,7 +259,7 @@ def judge(
 def is_on_staircase(outputs: Outputs, weights: Array, analytic: float, numerical: float, y0: Array) -> bool:
     """Return whether `analytic` is the derivative on a single stair, while steps across stairs give `numerical`.
 
-    For example, at x = 1e6 a step is longer than the stairs of round(x), so its numerical derivative is 1. The test
+    For example, at x = 1e6 a step is longer than a stair of round(x), whose numerical derivative there is 1. The test
     takes two much shorter steps, of a few thousand units in the last place, in both directions. If the function were
     as steep as `numerical`, its outputs would change noticeably. For even narrower stairs, such as those of
     round(1 / x) near x = 1e-6, two steps that are 100 times shorter are tried as well.

@@ -153,7 +153,7 @@ def sampling_probabilities(
 
 
 def check_sampling(*, temperature: float = 1.0, top_k: int = 0, top_p: float = 1.0, **counts: int | None) -> None:
-    """Raise ValueError, naming the option, for invalid options of sampling; `counts` are None or at least 1."""
+    """Raise ValueError, naming the option, if an option is invalid. Each of `counts` is None or must be at least 1."""
     check_integer("top_k", top_k, 0)
     for name, value in counts.items():
         if value is not None:

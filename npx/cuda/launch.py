@@ -2,9 +2,9 @@
 
     launch("softmax.cu", "softmax_grad", grid, block, (g, y, gx, np.int32(n)), T=g.dtype)
 
-A .cu file is next to its reference in `kernels/` and includes only `device.cuh`. The "Built with:" lines in the
-file list the definitions with which to compile it. `python -m npx.testing.nvrtc_report` compiles the file with each of
-these definitions, for three generations of GPUs, and reports how many registers the kernels use.
+A .cu file is next to its reference in `kernels/` and includes only `device.cuh`. Its "Built with:" lines name
+the macros that the compiler needs, with their possible values. `python -m npx.testing.nvrtc_report` compiles the file
+with each combination, for three generations of GPUs, and reports how many registers the kernels use.
 """
 
 import functools

@@ -257,6 +257,11 @@ def test_a_resumed_run_can_change_max_steps_but_no_frozen_key():
     ):
         error = message(RunConfig.from_dict(tables).check_frozen, config.frozen(), Path("before"))
         assert f"resume: {name}" in error and error.endswith(attempt)
+    several = RunConfig.from_dict({"train": {"seed": 2, "beta1": 0.5}, "model": {"d_ff": 8}})
+    error = message(several.check_frozen, config.frozen(), Path("before"))
+    assert "; got 8 (also different: train.seed, train.beta1); try d_ff" in error and error.endswith(
+        "new run (--out NEW)"
+    )
     before = config.frozen()
     del before["train.seed"]  # a missing key had its default
     seeded = RunConfig.from_dict({"train": {"seed": 2}})

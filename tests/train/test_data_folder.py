@@ -120,7 +120,9 @@ def test_a_moved_folder_is_named(data_folder, tmp_path, capfd, monkeypatch):
     for train_src, others in (("train.src", ["--train-tgt=train.tgt"]), (f"{folder}/valid.src", [])):
         assert main(["train", "tiny", f"--train-src={train_src}", *others, "--out", str(tmp_path / "other")]) == 2
         assert "--data" not in capfd.readouterr().err
-    assert main(["train", "--resume", "--out", str(out), "--set=train.max_steps=2", "--data=moved"]) == 0
+    assert main(["train", "--resume", "--out", str(out), "--data=moved"]) == 0  # no step is left
+    assert f'prepared = "{tmp_path}/moved/' in (out / "config.toml").read_text(encoding="utf-8")
+    assert main(["train", "--resume", "--out", str(out), "--set=train.max_steps=2"]) == 0
     load_model(out)  # although the checkpoint names the former path of the tokenizer
     assert "up to date" in capfd.readouterr().err
     config = (out / "config.toml").read_text(encoding="utf-8")

@@ -74,7 +74,11 @@ def test_selected_weights_of_a_model_that_computes_another_function_are_copied_w
 
 @pytest.mark.parametrize(
     ("changes", "message"),
-    [({"model": {"n_layers": 2}}, "train.init: expected the parameters"), ({"freeze": "*"}, "match all")],
+    [
+        ({"model": {"n_layers": 2}}, r'init_only = "embedding.\*, encoder.0.\*, decoder.0.\*"$'),
+        ({"model": {"d_ff": 8}}, "if you omit CONFIG$"),  # too many patterns
+        ({"freeze": "*"}, "match all"),
+    ],
 )
 def test_weights_that_do_not_fit_are_reported_before_the_text_is_encoded(
     text, source, tmp_path, monkeypatch, changes, message

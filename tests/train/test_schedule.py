@@ -54,6 +54,8 @@ def test_a_training_that_ends_before_its_warmup_is_warned_of_even_if_quiet(text,
     run(text, tmp_path / "run", resume=True, schedule="linear", max_steps=3, warmup_steps=4000, validate_score=False)
     assert "and never decays; try a larger train.max_steps\n" in capsys.readouterr().err
     assert not schedule(warmup_steps=5, max_steps=5).warning() and schedule(warmup_steps=6, max_steps=5).warning()
+    assert "never decays" in schedule("cosine", warmup_steps=5, max_steps=5).warning()
+    assert not schedule("cosine", warmup_steps=5, max_steps=6).warning()
 
 
 @pytest.mark.parametrize("steps, warmup", [(1, 1), (4, 4), (35, 5), (3000, 300)])

@@ -218,7 +218,7 @@ def test_more_best_checkpoints_include_the_one_from_before(text, tmp_path, monke
     copied = load_checkpoint(RunFolder(out).best_path(1)).model
     assert all(copied[name].tobytes() == weights[name].tobytes() for name in weights)
     capsys.readouterr()
-    with pytest.warns(UserWarning, match="the loaded .*averaged is older than best-4; try"):
+    with pytest.warns(UserWarning, match="the loaded .*averaged is older than best-4; try .*/best instead"):
         load_model(out)
     assert main(["average", str(out), "--best"]) == 0
     assert "averaged the weights after steps 1, 4\n" in capsys.readouterr().err

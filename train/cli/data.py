@@ -1,5 +1,6 @@
 """`data`: prepare a known corpus, or the user's own files, for training."""
 
+import os
 import shlex
 import sys
 from pathlib import Path
@@ -9,7 +10,7 @@ import typer
 
 from train.cli.app import app
 from train.cli.options import number_option, warn
-from train.errors import UserError, check_choice, plural
+from train.errors import UserError, check_choice, plural, quote
 
 OWN = "own"
 LARGE = 500_000  # with at least this many pairs, the preset base is suggested; otherwise tiny
@@ -77,7 +78,8 @@ def data(
 
     check_choice("data", name, (*NAMES, OWN), otherwise="own --train-src F --train-tgt F for your own text")
     if tokenizer is not None:
-        check_choice("--tokenizer", tokenizer, KINDS)
+        attempt = f"`train --set data.tokenizer={quote(tokenizer)}`" if os.path.exists(tokenizer) else ""
+        check_choice("--tokenizer", tokenizer, KINDS, otherwise=attempt)
     files = train_src, train_tgt, valid_src, valid_tgt
     if name == OWN:
         if not (train_src and train_tgt) or bool(valid_src) != bool(valid_tgt):

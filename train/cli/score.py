@@ -116,12 +116,12 @@ def score(
         raise UserError("score: --model and --src must be given together; try both, or neither")
     if model and len(ref) > 1:
         raise UserError(f"score: expected one --ref with --model; got {len(ref)}; try only one")
-    metric = [SHORT_NAMES.get(name.lower(), name.lower()) for name in metric or ()]
-    for name in metric:
+    for name in metric or ():
         if "," in name:
             attempt = " ".join(f"--metric {quote(part.strip())}" for part in name.split(",") if part.strip())
             raise UserError(f"--metric: expected one metric; got {name}; try {attempt}")
-        check_choice("--metric", name, SCORES)
+        check_choice("--metric", name.lower(), (*SCORES, *SHORT_NAMES))
+    metric = [SHORT_NAMES.get(name.lower(), name.lower()) for name in metric or ()]
     if bootstrap == 1:
         raise UserError("--bootstrap: expected 0, or at least 2 resamples; got 1; try 1000")
     hypotheses, *references = (read_all_lines(path, allow_pipe=True) for path in (hyp, *ref))

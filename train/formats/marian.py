@@ -74,7 +74,7 @@ def norm(ours: str, theirs: str) -> Iterator[ParameterMapping]:
 
 
 def read_config(config: Mapping[str, Any], name: str) -> dict[str, Any]:
-    """Return the arguments of our TransformerConfig for a config.json, except those of the vocabulary.
+    """Convert a config.json to arguments of our TransformerConfig, except those for the vocabulary.
 
     Raises UserError, naming the key and the file `name`, for unsupported features.
     """

@@ -74,7 +74,8 @@ class Checkpointer:
     def open_folder(self, state: RunState, is_complete: bool = False) -> Iterator[None]:
         """Lock the run folder for rank 0 during this block, and prepare it for a run that continues from `state`.
 
-        A complete run does not continue: its config.toml is not changed, and train.keep_last in that file applies.
+        A complete run does not continue: of its config.toml, only [data] can change, for example because texts were
+        moved.
         """
         with ExitStack() as stack:
             with self.world.rank_zero_first():
@@ -82,15 +83,16 @@ class Checkpointer:
                     make_folder(self.folder.path)
                     self.lock = stack.enter_context(self.folder.lock("train"))
                     self.lock.check()
-                    self.folder.prepare(self.config, self.tokenizer, keep_config=is_complete)
+                    config = self.config
+                    if is_complete and self.folder.config_file.exists():
+                        config = replace(self.folder.load_config(), data=config.data)
+                    self.folder.prepare(config, self.tokenizer)
                     if not state.best_step:  # the best weights belong to an earlier run in this folder
                         remove_partial(str(self.folder.best))
                     self._copy_best(state)
                     self._prune_best(state)
                     # The program may have been killed just before pruning.
-                    store.prune(
-                        self.folder, (self.folder.load_config() if is_complete else self.config).train.keep_last
-                    )
+                    store.prune(self.folder, config.train.keep_last)
             yield
 
     # ---- writing

@@ -7,6 +7,7 @@ import re
 import warnings
 from collections.abc import Callable, Collection, Iterable, Mapping
 from fnmatch import fnmatchcase
+from itertools import groupby
 from pathlib import Path
 from typing import Any
 
@@ -22,7 +23,7 @@ from train.run.config import to_toml
 from train.run.storage import mismatches, model_config
 from train.tasks.protocols import TextTokenizer
 
-MAX_LISTED = 3  # maximum number of parameters in a message
+MAX_LISTED, MAX_PATTERNS = 3, 8  # maximum number of parameters, and of patterns, in a message
 # These keys of [model] change what a model computes but not the shapes of its weights.
 COMPUTATION_KEYS = (
     "n_heads", "norm_placement", "positions", "position_distance", "activation", "norm_type",
@@ -109,10 +110,13 @@ def initialize(
         if not patterns:
             problems = size_differences(model.config, model_config(checkpoint.state)) or problems
         more = f" and {len(problems) - MAX_LISTED} more" if len(problems) > MAX_LISTED else ""
+        attempt = "the [model] and tokenizer of that run, which apply if you omit CONFIG"
+        fits = {n: n in weights and weights[n].shape == p.shape for n, p in parameters.items()}
+        if 0 < len(fitting := fitting_patterns(fits)) <= MAX_PATTERNS:
+            attempt += f', or train.init_only = "{", ".join(fitting)}"'
         raise UserError(
             f"train.init: expected the parameters of this model in {folder / MODEL}; got "
-            f"{'; '.join(problems[:MAX_LISTED])}{more}; try the [model] and tokenizer of that run, which apply if you "
-            "omit CONFIG, or train.init_only with patterns of the parameters that fit"
+            f"{'; '.join(problems[:MAX_LISTED])}{more}; try {attempt}"
         )
     differences = computation_differences(model.config, model_config(checkpoint.state))
     if differences and not patterns:
@@ -137,6 +141,19 @@ def initialize(
             "a different function"
         )
     return f"starting from {len(names)} of {len(parameters)} parameters of {folder}"
+
+
+def fitting_patterns(fits: Mapping[str, bool], prefix: str = "") -> list[str]:
+    """Return patterns, such as encoder.0.*, that match the parameters that fit; `fits` has all parameters by name."""
+    patterns = []
+    for part, group in groupby(fits, lambda name: name.removeprefix(prefix).split(".")[0]):
+        names = list(group)
+        name = f"{prefix}{part}"
+        if all(fits[n] for n in names):
+            patterns.append(name if names == [name] else f"{name}.*")
+        elif names != [name]:
+            patterns += fitting_patterns({n: fits[n] for n in names}, f"{name}.")
+    return patterns
 
 
 def size_differences(config: TransformerConfig, source: TransformerConfig) -> list[str]:

@@ -18,7 +18,7 @@ class MovingAverage:
 
     Args:
         flat: the weights.
-        gradients: the gradients of `flat`, an object that can also send the weights of each shard to the other ranks.
+        gradients: the gradients of `flat`. They can also send the weights of each shard to the other ranks.
         decay: the decay, in (0, 1).
     """
 

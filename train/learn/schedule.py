@@ -68,19 +68,20 @@ class Schedule:
         return f"train.peak_lr={peak:.2g}{',' if clip else ' or'} a larger train.warmup_steps{clip}"
 
     def warning(self, n_updates: int = 0) -> str:
-        """Return a warning if training ends before the warmup, or "".
+        """Return a warning if training ends before the warmup or before a linear or cosine decay, or "".
 
         Before the first update, the warning suggests a warmup of a tenth of the training, but at least 5 updates if
         possible. If the shorter warmup would raise the peak learning rate, the warning also suggests the present peak
         as train.peak_lr. After `n_updates` updates, when the learning rate would jump, it suggests a longer training.
         """
-        if self.warmup_steps <= self.max_steps:
+        decays = self.name in ("linear", "cosine")
+        if self.warmup_steps + decays <= self.max_steps:
             return ""
         shorter = min(self.max_steps, max(5, self.max_steps // 10))
         same_peak = "" if self.has_own_peak else f" and train.peak_lr={self.peak:.3g}"
         attempt = "a larger train.max_steps" if n_updates else f"train.warmup_steps={shorter}{same_peak}"
         return (
-            f"warning: train.warmup_steps = {self.warmup_steps:,} is more than train.max_steps = "
-            f"{self.max_steps:,}: the learning rate rises to {self(self.max_steps):.3g}, not to its peak "
-            f"{self.peak:.3g}, and never decays; try {attempt}"
+            f"warning: train.warmup_steps = {self.warmup_steps:,} is not below train.max_steps = {self.max_steps:,}: "
+            f"the learning rate rises to {self(self.max_steps):.3g} (the peak would be {self.peak:.3g}) and never "
+            f"decays; try {attempt}"
         )

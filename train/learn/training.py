@@ -278,7 +278,8 @@ def check_best_metric(config: RunConfig, task: Task, texts: Texts) -> None:
         expected = f"a validation text on which to measure {metric}"
         raise UserError(f"train.best_metric: expected {expected}; got no file; try {option}")
     if metric != "loss" and not config.train.validate_score:
-        raise UserError(f"train.validate_score: expected true, to measure {metric}; got false; try best_metric = loss")
+        expected = f"true, because train.best_metric is {metric}"
+        raise UserError(f"train.validate_score: expected {expected}; got false; try best_metric = loss")
 
 
 def check_init_unchanged(run: RunFolder, init: str) -> None:

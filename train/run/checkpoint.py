@@ -264,15 +264,16 @@ def warn_of_old_average(
     """Warn if the checkpoint `folder`, chosen for `path`, is an average that lacks the newest or a best checkpoint."""
     averaged = state.get("averaged_steps")
     run = owner_of(folder)
-    candidates = run.best_paths() if state.get("averaged_best") else run.step_paths()[-1:]
+    is_best = bool(state.get("averaged_best"))
+    candidates = run.best_paths() if is_best else run.step_paths()[-1:]
     if folder == Path(path) or not isinstance(averaged, list):
         return
     if missing := [candidate.name for candidate in candidates if step_of(candidate) not in averaged]:
-        options = " --best" if state.get("averaged_best") else f" --last {len(averaged)}"
+        options, name = (" --best", "best") if is_best else (f" --last {len(averaged)}", missing[-1])
         on_warning(
             f"the loaded {folder} is older than {missing[-1]}; try "
             f"`npx-transformer average {quote(folder.parent.parent)}{options}`, "
-            f"{quote(folder.with_name(missing[-1]))} instead of {quote(path)}, or deleting {quote(folder)}"
+            f"{quote(folder.with_name(name))} instead of {quote(path)}, or deleting {quote(folder)}"
         )
 
 

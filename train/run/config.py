@@ -100,17 +100,16 @@ class RunConfig:
             text = raw.decode("utf-8").removeprefix("\ufeff")
             tables = read_toml(text)
         except UnicodeDecodeError as error:
-            place = f"{path}:{raw[: error.start].count(10) + 1}"
-            got = f"byte {raw[error.start]:#04x}"
+            place, got = f"{path}:{raw[: error.start].count(10) + 1}", f"byte {raw[error.start]:#04x}"
             raise UserError(f"{place}: expected UTF-8; got {got}; try saving the file as UTF-8") from None
         except ValueError as error:  # tomllib.TOMLDecodeError, or Python's error for a number with too many digits
-            line = re.search(r"\(at line (\d+), column \d+\)", str(error))
-            place = f"{path}:{line[1] if line else text.count(chr(10)) + 1}"
+            found = re.search(r"\(at line (\d+), column \d+\)", str(error))
+            number = int(found[1]) if found else text.count("\n") + 1
             reason = re.sub(r"\s*\(at [^()]*\)$", "", str(error))
+            got = f"{format_value(text.split(chr(10))[number - 1].strip())} ({one_line(reason)})"
             advice = 'lines `key = value` below a line `[table]`, with text in "quotes" and numbers such as 0.1'
-            raise UserError(
-                f"{place}: expected TOML; got '{one_line(reason)}'; try {advice}{attempt and f', or {attempt}'}"
-            ) from None
+            advice += attempt and f", or {attempt}"
+            raise UserError(f"{path}:{number}: expected TOML; got {got}; try {advice}") from None
         if complete and (tables.keys() < SECTIONS.keys() or HEADER in text and END not in text):
             raise UserError(
                 f"{path}: expected the complete configuration of a run, with the tables {', '.join(SECTIONS)}"
@@ -217,32 +216,33 @@ class RunConfig:
         return [f"{table}.{f.name}" for (table, f, a), (_, _, b) in pairs if f.metadata["may_change"] and a != b]
 
     def check_frozen(self, original: Mapping[str, Any], source: Path, command: str = "resume") -> None:
-        """Raise UserError, naming the key, if a frozen key differs from `original`, the frozen keys of the run.
+        """Raise UserError, naming the keys, if frozen keys differ from `original`, the frozen keys of the run.
 
-        A key that `original` lacks gets the value that matches the older program, which did not have the key. If
+        Older programs did not have some of the keys; these get the values that match what the programs did. If
         model.position_rates is not set here, the run's value is accepted. In the message, `source` is the file of
         `original` and `command` is the command that requires equal keys.
         """
-        original = complete_frozen(original)
-        for name, value in complete_frozen(self.frozen()).items():
-            if (name, value) == ("model.position_rates", None):
-                continue
-            if value != (saved := original[name]):
-                expected = format_value(saved, 240)  # long enough for a path
-                attempt = f"{name.partition('.')[2]} = {expected}"
-                if saved is None:
-                    expected, attempt = "no value", f"leaving {name.partition('.')[2]} out"
-                if (folder := os.path.dirname(str(saved))) and os.path.isfile(f"{folder}/manifest.json"):
-                    attempt = f"--data {quote(folder)}"
-                alternative = "a checkpoint of this run"
-                if command == "resume":
-                    alternative = "a new run that starts from its weights (--init RUN --out NEW)"
-                    if name.startswith(("model.", "data.tokenizer")) and "dropout" not in name:  # weights would not fit
-                        alternative = "a new run (--out NEW)"
-                raise UserError(
-                    f"{command}: {name}: expected {expected} as in {source}; got {format_value(value)}; "
-                    f"try {attempt}, or {alternative}"
-                )
+        original, values = complete_frozen(original), complete_frozen(self.frozen())
+        optional = ("model.position_rates", None)
+        different = [n for n, value in values.items() if value != original[n] and (n, value) != optional]
+        if not different:
+            return
+        name, saved = different[0], original[different[0]]
+        key = name.partition(".")[2]
+        expected = "no value" if saved is None else format_value(saved, 240)  # long enough for a path
+        attempt = f"leaving {key} out" if saved is None else f"{key} = {expected}"
+        if (folder := os.path.dirname(str(saved))) and os.path.isfile(f"{folder}/manifest.json"):
+            attempt = f"--data {quote(folder)}"
+        others = f" (also different: {', '.join(different[1:])})" if different[1:] else ""
+        alternative = "a checkpoint of this run"
+        if command == "resume":
+            alternative = "a new run that starts from its weights (--init RUN --out NEW)"
+            if any(n.startswith(("model.", "data.tokenizer")) and "dropout" not in n for n in different):
+                alternative = "a new run (--out NEW)"  # the weights would not fit
+        raise UserError(
+            f"{command}: {name}: expected {expected} as in {source}; got {format_value(values[name])}{others}; "
+            f"try {attempt}, or {alternative}"
+        )
 
 
 def keys_of(table: str) -> dict[str, Field[Any]]:
@@ -359,7 +359,7 @@ def parse_setting(setting: str) -> tuple[str, str, Any]:
 
 
 def parse_value(table: str, f: Field[Any], text: str) -> Any:
-    """Return the value of a key from text in TOML syntax, or a string without quotes."""
+    """Return the value that `text` gives a key, in TOML syntax. The quotes of a string may be omitted."""
     try:
         document = read_toml(f"value = {text}")
         value = document["value"] if len(document) == 1 else text

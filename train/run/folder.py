@@ -219,18 +219,17 @@ class RunFolder:
         for name in sorted(self._names().difference(self._foreign_names()), key="config.toml".__eq__):
             remove_partial(f"{self.path}/{name}")  # config.toml last, because it marks the folder as a run
 
-    def prepare(self, config: RunConfig, tokenizer: TextTokenizer, keep_config: bool = False) -> None:
+    def prepare(self, config: RunConfig, tokenizer: TextTokenizer) -> None:
         """Prepare the folder for the first update: write config.toml and tokenizer.json, and remove leftovers.
 
-        With `keep_config`, an existing config.toml is not overwritten. Leftovers are files that a killed process left
-        behind. Files to append to are checked before anything is written.
+        Leftovers are files that a killed process left behind. Files to append to are checked before anything is
+        written.
         """
         for file in filter(os.path.lexists, (self.metrics_file, self.log_file)):
             open_for_appending(file).close()
         make_folder(self.checkpoints)
         self.remove_leftovers()
-        if not (keep_config and self.config_file.exists()):
-            self.write_config(config)
+        self.write_config(config)
         if not self.tokenizer_file.exists():
             tokenizer.save(self.tokenizer_file)
 

@@ -157,7 +157,7 @@ class RunState:
         return str(self.step) in self.ranking
 
     def sort_ranking(self, by_loss: bool, keep: int) -> None:
-        """Sort `ranking`, and keep only its best `keep` steps. Of equal validations, the earlier one ranks higher."""
+        """Sort `ranking`, and keep only its best `keep` steps. If two results are equal, the earlier step is better."""
         in_order = sorted(self.ranking.items(), key=lambda item: int(item[0]))
         in_order.sort(key=lambda item: quality(item[1][0], None if by_loss else item[1][1]), reverse=True)
         self.ranking = dict(in_order[:keep])

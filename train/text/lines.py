@@ -73,7 +73,7 @@ def gzip_error(name: object) -> UserError:
 def line_pieces(file: IO[bytes], name: object) -> Iterator[bytes]:
     """Yield the lines of a file, with their line feeds; divide long lines into pieces.
 
-    A piece ends before a single space, so that it divides no word and no subword. Without such a space, it may end
+    A piece ends before a single space, so that no word or subword is divided. Without such a space, it may end
     after any character, but not between carriage return and line feed.
     """
     rest = b""

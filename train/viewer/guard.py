@@ -1,9 +1,9 @@
 """Access control of the page's server: only the browser of the user who started the server may use it.
 
 The server binds 127.0.0.1, which every local user and every open web page can reach. A request therefore needs an exact
-Host header, to prevent DNS rebinding, and either the token printed with the address or the cookie for which it was
-exchanged (HttpOnly, SameSite=Strict). To prevent CSRF, a POST must also have a JSON body and our own Origin. A content
-security policy prevents the page from loading anything from elsewhere.
+Host header, to prevent DNS rebinding. It also needs the token that is printed with the address, or the cookie that the
+server sets when it receives the token (HttpOnly, SameSite=Strict). To prevent CSRF, a POST must also have a JSON body
+and our own Origin. A content security policy prevents the page from loading anything from elsewhere.
 """
 
 import asyncio

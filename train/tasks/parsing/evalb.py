@@ -215,7 +215,7 @@ def score_sentence(gold: Parts, predicted: Parts, parameters: Parameters) -> Sen
 
 
 def _reconcile_quotes(a: _Brackets, b: _Brackets, parameters: Parameters) -> None:
-    """Count a quotation mark in both trees if it is deleted in only one, because the trees tag it differently."""
+    """Restore each quotation mark that was deleted from only one tree because the two trees tag it differently."""
     for j, (other, position, *_) in enumerate(b.quotes):
         for i, (quote, index, *_) in enumerate(a.quotes):
             if index == position and quote.tag != other.tag:

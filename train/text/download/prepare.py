@@ -363,7 +363,7 @@ def train_tokenizer(
 
 
 def evenly_spaced(chunks: Iterable[list[str]], max_lines: int, paths: Iterable[Path]) -> Iterator[list[str]]:
-    """Yield every k-th line of the chunks, with the smallest k that leaves at most `max_lines` lines of `paths`."""
+    """Yield every k-th line, where k is the smallest number that keeps at most `max_lines` lines of `paths`."""
     total = sum(len(lines) for path in paths for lines in read_lines(path))
     step = -(-total // max_lines)
     n_before = 0
