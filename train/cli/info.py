@@ -164,7 +164,8 @@ def describe(
     yield f"architecture {c.architecture}{details}, for the task {task.name}"
     yield f"vocabulary   {describe_vocabulary(model_config, sides)}"
     yield f"parameters   {n:,}{frozen}{paper_size}"
-    yield f"operations   {update / tokens / len(sides):.3g} FLOPs per training token"
+    note = ", as if no parameter were frozen" if frozen else ""
+    yield f"operations   {update / tokens / len(sides):.3g} FLOPs per training token{note}"
     yield f"update       {update:.3g} FLOPs for {' and '.join(f'{tokens:,} {side}' for side in sides)} tokens"
     done = t.max_steps if updates is None else updates
     all_updates = plural(t.max_steps, "update")

@@ -111,6 +111,11 @@ def train(
 
     use_device(device)
     paths = {name: path for name, path in texts.items() if path is not None}
+    if config is None and init is None and not resume:
+        text = f"--data {quote(data)} ..." if data else "..." if paths else "--train-src F --train-tgt F ..."
+        raise UserError(
+            f"train: expected CONFIG.toml or a preset; got neither; try `npx-transformer train tiny {text}`"
+        )
     changes = [*(settings or ()), *(f"data.{name}={to_toml(path)}" for name, path in paths.items())]
     if init is not None:
         if resume:
@@ -222,10 +227,10 @@ def use_data_folder(
     if init is not None and digest(run_files(find_checkpoint(init))[0]) != digest(keys["tokenizer"]):
         unused = {"tokenizer", "prepared", "vocab_size"}
     keys = {name: value for name, value in keys.items() if name not in unused}
-    config = read(keys)
+    config = read(keys | dict.fromkeys(unused & {"prepared"}, ""))
     notes = []
-    if init is not None and "tokenizer" in unused and config.data.tokenizer == str(run_files(find_checkpoint(init))[0]):
-        notes.append(f"{folder}: the tokenizer of --init {init} is used instead of the one in this folder")
+    if init is not None and "tokenizer" in unused and os.path.isfile(config.data.tokenizer):
+        notes.append(f"{folder}: {config.data.tokenizer} is used instead of the tokenizer in this folder")
     for name in ("vocab_size", "max_length"):
         value, given = getattr(config.data, name), getattr(original, name)
         if given not in (value, defaults.get(name, keys_of("data")[name].default)):
@@ -271,12 +276,6 @@ def read_config(config: str | None, changes: list[str], out: Path, resume: bool,
             base = load_config(config, ())
             if base.data.tokenizer in TASKS[base.data.task].tokenizers:
                 changes = [tokenizer, *changes]
-    if config is None and not resume:
-        has_texts = any(name.startswith("data.train") for name in changed)
-        texts = "" if has_texts else " --train-src F --train-tgt F"
-        raise UserError(
-            f"train: expected CONFIG.toml or a preset; got neither; try `npx-transformer train tiny{texts} ...`"
-        )
     return RunFolder(out).load_config(changes) if config is None else load_config(config, changes, config_is_of_run)
 
 
