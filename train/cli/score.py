@@ -178,8 +178,9 @@ def score_given_pairs(runs: list[Path], pairs: tuple[Path, Path], as_json: bool,
     check_parallel(*pairs)
     model, tokenizer, config, _ = load_models(runs, warn)
     total, n_tokens, n_pairs, n_empty = 0.0, 0, 0, 0
-    options = {"batch_tokens": config.search.batch_tokens, "on_warning": warn}
-    for index, t in enumerate(decoding.score_pairs(model, tokenizer, read_parallel(*pairs), **options)):
+    lines = read_parallel(*pairs)
+    size = config.search.batch_tokens
+    for index, t in enumerate(decoding.score_pairs(model, tokenizer, lines, batch_tokens=size, on_warning=warn)):
         if as_json:
             fields = {"index": index} | decoding.to_json(t, tokenizer, scores=True, alignments=False)
             del fields["score"]  # unlike a translation's score, this one includes no length penalty

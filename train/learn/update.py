@@ -92,9 +92,8 @@ class Update:
                 gradient are those of all ranks; with `train.shard_optimizer`, the gradient is limited to this rank's
                 shard.
 
-        Raises:
-            UserError: The halves do not fit in memory either, or this rank's gradient has already been sent to the
-                other ranks.
+        Raises UserError if the halves do not fit in memory either, or if this rank's gradient has already been sent to
+        the other ranks.
         """
         share = share or full_share(batches)
         is_halved = False
