@@ -99,7 +99,7 @@ class Trainer:
         After Ctrl-C or SIGTERM the current step is completed, a checkpoint is written and KeyboardInterrupt is raised;
         a second signal raises it at once. If a checkpoint cannot be written, the write is retried later.
 
-        Raises UserError if a loss or gradient was not finite in more than train.max_skipped_updates consecutive updates,
+        Raises UserError if a loss or gradient was not finite in more than train.max_skipped_updates updates in a row,
         if memory ran out, if the last checkpoint cannot be written, or if another program holds the lock on the folder.
         """
         npx.configure_process()
