@@ -125,7 +125,7 @@ def decode_step(layers: list[DecoderLayer], x: npx.Array, caches: PrefixCaches, 
     Args:
         source: the SourceState of the rows.
     """
-    spec = npx.AttentionSpec(bias=caches.add_columns())
+    spec = npx.AttentionSpec(constant_bias=caches.add_columns())
     source_spec = npx.AttentionSpec(kv_lengths=source.lengths.array)
     n_columns = caches.n_columns
     n, rows_per_group, _ = caches.is_visible.shape

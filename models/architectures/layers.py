@@ -66,7 +66,7 @@ class DecoderLayer(Layer):
         self,
         x: Tensor,
         memory: Tensor | None,
-        memory_spec: npx.AttentionSpec,
+        cross_spec: npx.AttentionSpec,
         self_cache: KeyValueCache | None = None,
         cross_cache: KeyValueCache | None = None,
     ) -> Tensor:
@@ -74,12 +74,12 @@ class DecoderLayer(Layer):
 
         Args:
             memory: the encoder's output (B, S, D), or packed; may be None with `cross_cache`.
-            memory_spec: the spec of cross-attention: mask and packing of the memory, and packing of x.
+            cross_spec: the spec of cross-attention, with the packing of x as `q_packing`.
             self_cache: the keys and values of earlier positions, for self-attention.
             cross_cache: the keys and values of the memory, for cross-attention.
         """
-        x = self.attention_residual(x, lambda y: self.attention(y, causal_spec(y, memory_spec.q_packing), self_cache))
-        x = self.cross_attention_residual(x, lambda y: self.cross_attention(y, memory, memory_spec, cross_cache))
+        x = self.attention_residual(x, lambda y: self.attention(y, causal_spec(y, cross_spec.q_packing), self_cache))
+        x = self.cross_attention_residual(x, lambda y: self.cross_attention(y, memory, cross_spec, cross_cache))
         return self.feed_forward_residual(x, self.feed_forward)
 
     def new_cache(self, rows: int, dtype: Any) -> KeyValueCache:
@@ -116,7 +116,7 @@ def make_attention(cls: type[A], c: TransformerConfig, stack: str, **options: An
         c.n_heads,
         c.d_k,
         c.d_v,
-        bias=c.attention_bias,
+        projection_bias=c.attention_bias,
         dropout=c.attention_dropout,
         gain=c.attention_gain,
         n_kv_heads=c.n_kv_heads,

@@ -197,7 +197,7 @@ def test_cross_attention_needs_equal_numbers_of_sentences():
 def test_a_bool_mask_as_bias_raises():
     x = leaf(1, 2, 1, 2)
     with pytest.raises(ValueError, match=r"expected a floating-point bias; got bool; try npx.mask_bias"):
-        neural.attention(x, x, x, AttentionSpec(bias=np.array([[True, False]])))
+        neural.attention(x, x, x, AttentionSpec(constant_bias=np.array([[True, False]])))
 
 
 @pytest.mark.parametrize("bias", [(1,), (3,), (2, 2)])

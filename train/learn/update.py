@@ -33,7 +33,7 @@ OnLeafDone = Callable[[Tensor], object]
 
 
 class Update:
-    """Updates a model. Call `gradient` and, if loss and norm are finite, `apply`.
+    """Updates a model. Call `compute_gradient` and, if loss and norm are finite, `apply`.
 
     Args:
         task: the task that the model learns.
