@@ -101,7 +101,9 @@ class Update:
             try:
                 return self._compute_gradient(batches, share, step)
             except MemoryError:
-                message = self.describe_out_of_memory(batches, step)  # must run before the traceback releases the graph
+                memory = self.describe_memory(batches)  # must run before the traceback releases the graph
+            self.report.write_line(f"step {step:,}: memory ran out: {memory}")
+            message = self._out_of_memory_message(step)
             halves = [half for batch in batches for half in batch.halves()]
             if is_halved or len(halves) == len(batches) or self.gradients.has_sent:
                 raise UserError(message)
@@ -252,9 +254,8 @@ class Update:
             self.average.update(self.adam.steps)
         self.scale.record_update()
 
-    def describe_out_of_memory(self, batches: Sequence[Batch], step: int) -> str:
-        """Return a line that says which batch did not fit, what uses the memory, and which settings need less of it."""
-        settings = self.settings
+    def describe_memory(self, batches: Sequence[Batch]) -> str:
+        """Return a line that names the largest micro-batch and what uses the memory."""
         gpu_memory = npx.memory_use()
         largest = max(batches, key=lambda batch: batch.shape).describe()
         flat, adam = self.flat, self.adam
@@ -262,14 +263,20 @@ class Update:
         gradients = flat.size * flat.data.itemsize  # bytes for all weights, even if sharded
         parameters = (sum(a.nbytes for a in arrays if a is not None) + gradients) / 2**20
         saved = "; ".join(map(str, saved_arrays()[:3])) or "nothing yet"
-        remedy = ", or train.gradient_checkpointing = true, which is slower but gives identical results"
-        recompute = "" if settings.gradient_checkpointing else remedy
         gpu = ""
         if gpu_memory:
-            gpu = f", {gpu_memory.used / GIB:.1f} of the GPU's {gpu_memory.total / GIB:.1f} GiB in arrays"
+            gpu = f"{gpu_memory.used / GIB:.1f} of the GPU's {gpu_memory.total / GIB:.1f} GiB in arrays; "
+        return (
+            f"{gpu}weights, gradients and moments: {parameters:,.1f} MiB; largest micro-batch: {largest}; "
+            f"largest arrays saved for backward: {saved}"
+        )
+
+    def _out_of_memory_message(self, step: int) -> str:
+        """Return a line that says which configuration keys reduce the memory."""
+        settings = self.settings
+        checkpointing = ", or train.gradient_checkpointing = true (slower, same results)"
         return (
             f"step {step:,}: out of memory with train.batch_tokens = {settings.batch_tokens}; "
             f"try train.batch_tokens = {max(1, settings.batch_tokens // 2)} with train.accumulate = "
-            f"{2 * settings.accumulate}{recompute} (largest micro-batch: {largest}{gpu}; weights, gradients and "
-            f"moments: {parameters:,.1f} MiB; largest arrays saved for backward: {saved})"
+            f"{2 * settings.accumulate}{'' if settings.gradient_checkpointing else checkpointing}"
         )
