@@ -81,16 +81,16 @@ def reject_missing_gradient(shape: tuple[int, ...]) -> NoReturn:
 def reject_changed_weights(name: str) -> NoReturn:
     """Raise RuntimeError because weights changed after the operation `name` used them."""
     raise RuntimeError(
-        f"backward: expected the weights with which {name!r} was computed; got weights that have changed since; "
-        "try calling backward before the optimizer's step"
+        f"backward: the weights changed after {name!r} used them; "
+        "call backward before the optimizer's step, or compute the result again"
     )
 
 
 def reject_consumed_graph(name: str) -> NoReturn:
     """Raise RuntimeError because an earlier backward pass consumed the operation `name`."""
     raise RuntimeError(
-        f"backward: expected a fresh graph; got a graph in which an earlier backward has consumed {name!r}; "
-        "try recomputing the result, or summing the losses and calling backward once"
+        f"backward: an earlier backward has consumed the graph of {name!r}; "
+        "compute the result again, or sum the losses and call backward once"
     )
 
 
