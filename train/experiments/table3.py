@@ -146,8 +146,8 @@ def run_table3(
     if failed:
         first = next(iter(failed))
         raise UserError(
-            f"reproduce table3: expected {len(names)} rows; got all but {', '.join(failed)} ({first}: {failed[first]})"
-            "; try the same command again: it trains only the missing rows"
+            f"reproduce table3: {len(failed)} of {len(names)} rows failed: {', '.join(failed)} "
+            f"({first}: {failed[first]}); run the same command again to train only these"
         )
     return comparison
 

@@ -173,7 +173,7 @@ def check_same_inputs(out: Path, settings: Settings, sources: list[dict[str, Any
             return  # no settings are known, and no run can use the folder
         raise
     if problem := schema_error(manifest, {"settings": {"rules": dict}, "sources": list}):
-        raise UserError(f"{file}: expected the manifest of `data`; got '{problem}'; try deleting the file")
+        raise UserError(f"{file}: {problem}; try deleting the file")
     check_max_length(out, manifest["settings"].get("max_length"))
     stored, requested = ({**values.pop("rules"), **values} for values in (manifest["settings"], asdict(settings)))
     stored = requested | {"hold_out": 0} | stored  # earlier versions did not record every setting
