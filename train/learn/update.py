@@ -223,19 +223,19 @@ class Update:
         return loss.data
 
     def locate_nonfinite(
-        self, batches: Sequence[Batch], step: int, debug: bool, share: WorkShare | None = None
+        self, batches: Sequence[Batch], step: int, find_operation: bool, share: WorkShare | None = None
     ) -> tuple[list[int], str]:
         """Return the indices of the micro-batches with a non-finite gradient, and the first non-finite operation.
 
-        The operation is searched for only with `debug`, by recomputing the gradient; otherwise it is "".
+        The operation is searched for only with `find_operation`, by recomputing the gradient; otherwise it is "".
         """
         share = share or full_share(batches)
-        if debug:
+        if find_operation:
             index, operation = min(self.world.gather(self._first_anomaly(batches, share, step)))
             if operation:
                 return [index], operation
         nonfinite = [index for index, loss in enumerate(self.losses) if not math.isfinite(loss)]
-        return nonfinite or [*range(share.n_micro_batches)], NO_OPERATION if debug else ""
+        return nonfinite or [*range(share.n_micro_batches)], NO_OPERATION if find_operation else ""
 
     def _first_anomaly(self, batches: Sequence[Batch], share: WorkShare, step: int) -> tuple[int, str]:
         self.adam.zero_grad()

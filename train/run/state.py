@@ -147,7 +147,7 @@ class RunState:
             self.stale_validations += 1
         return better
 
-    def rank(self, loss: float, score: float | None, keep: int) -> bool:
+    def insert_into_ranking(self, loss: float, score: float | None, keep: int) -> bool:
         """Insert this step into `ranking`, which holds at most `keep` steps; return whether it was inserted.
 
         The other arguments are those of `add_validation`.
