@@ -15,7 +15,7 @@ from models.layers.convolution import Convolution, glu
 from models.layers.norm import Norm
 from models.layers.positions import Positions, UnchangedEmbeddings
 from models.registry import NORMS, architecture
-from npx import host
+from npx import host  # NumPy, for arrays that stay on the CPU
 
 SQRT_HALF = 0.5**0.5  # a sum of two terms, multiplied by this, has the variance of one term
 

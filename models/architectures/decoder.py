@@ -11,7 +11,7 @@ from models.config import TransformerConfig
 from models.layers.attention import Attention
 from models.module import evaluation_mode
 from models.registry import architecture
-from npx import host
+from npx import host  # NumPy, for arrays that stay on the CPU
 
 
 @architecture("decoder")

@@ -16,7 +16,7 @@ from models.layers.positions import Positions
 from models.layers.token_types import TokenTypes
 from models.module import Module, evaluation_mode
 from models.registry import ACTIVATIONS, NORMS, architecture
-from npx import host
+from npx import host  # NumPy, for arrays that stay on the CPU
 
 POOLINGS = ("mean", "first")
 

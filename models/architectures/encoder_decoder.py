@@ -15,7 +15,7 @@ from models.layers.attention import Attention
 from models.layers.norm import Norm
 from models.module import Module, Parameter, evaluation_mode
 from models.registry import architecture
-from npx import host
+from npx import host  # NumPy, for arrays that stay on the CPU
 
 ATTENTION_KINDS = ("encoder", "decoder", "cross")
 

@@ -18,7 +18,7 @@ from models.layers.attention import CrossAttention, SelfAttention
 from models.layers.basic import Linear
 from models.layers.feed_forward import FeedForward
 from models.layers.norm import LayerNorm, Norm, Residual
-from npx import host
+from npx import host  # NumPy, for arrays that stay on the CPU
 
 MAX_SHARED_ROWS = 16  # maximum rows per group, because each row reads the columns of all rows in its group
 

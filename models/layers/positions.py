@@ -8,7 +8,7 @@ from models.init import normal
 from models.layers.basic import Dropout, Embedding
 from models.module import Module, Parameter
 from models.registry import POSITIONS
-from npx import host
+from npx import host  # NumPy, for arrays that stay on the CPU
 
 Start = int | npx.Packing  # the first position of x (B, T, D), or the packing of x (R, D)
 

@@ -7,7 +7,7 @@ import npx
 from autograd import Tensor
 from models.module import evaluation_mode
 from models.search.ensemble import Ensemble, log_mean_exp, log_softmax
-from npx import host
+from npx import host  # NumPy, for arrays that stay on the CPU
 
 MAX_LOGITS = 1 << 23  # maximum number of logits in memory at a time
 

@@ -14,7 +14,7 @@ from typing import Any, Protocol
 import npx
 from autograd.contract import check_ids
 from models.cache import DecodingState
-from npx import host
+from npx import host  # NumPy, for arrays that stay on the CPU
 from npx.ranges import Range, is_inside
 
 PENALTIES = ("paper", "length")

@@ -10,7 +10,7 @@ import npx
 from models.module import evaluation_mode
 from models.search.protocol import Hypothesis, SearchModel, check_integer, excluded_ids, prepare_search
 from models.search.stepwise import decode_stepwise
-from npx import host
+from npx import host  # NumPy, for arrays that stay on the CPU
 
 
 def sample(

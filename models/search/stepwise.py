@@ -6,7 +6,7 @@ from typing import Any
 import npx
 from models.module import evaluation_mode
 from models.search.protocol import Hypothesis, SearchModel
-from npx import host
+from npx import host  # NumPy, for arrays that stay on the CPU
 
 # (logits (R, V), the row numbers (R,), output position from 1) -> tokens (R,) and their log-probabilities (R,)
 ChooseTokens = Callable[[npx.Array, Any, int], tuple[Any, Any]]
