@@ -17,7 +17,7 @@ from autograd import Tensor, no_grad, saved_arrays
 from models import FlatParameters, Module
 from train.errors import UserError
 from train.learn.anomaly import NO_OPERATION, first_anomaly, ignore_nonfinite_warnings
-from train.learn.graphs import Graphs
+from train.learn.graphs import GraphedLoss
 from train.learn.initial import freeze
 from train.learn.moving_average import MovingAverage
 from train.learn.optimizer import Adam, LossScale, clip_factor
@@ -73,7 +73,7 @@ class Update:
         self.average = MovingAverage(self.flat, self.gradients, settings.ema_decay) if settings.ema_decay else None
         self.scale = LossScale(dynamic=precision.needs_loss_scaling)
         has_graphs = settings.cuda_graphs and npx.device() == "cuda"
-        self.graphs = Graphs(model, settings, report.write_line) if has_graphs else None
+        self.graphs = GraphedLoss(model, settings, report.write_line) if has_graphs else None
         self.dropout_calls: int | None = None  # the number of random keys that each micro-batch uses
         self.losses: list[float] = []  # losses of all micro-batches of the last gradient, on all ranks
 
