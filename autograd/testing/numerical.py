@@ -25,7 +25,7 @@ RTOL = {"float32": 2e-2, "float64": 1e-6}  # tolerance, relative to the larger o
 FLOOR = {"float32": 1e-4, "float64": 1e-9}  # derivatives below this fraction of the outputs count as 0
 EPS = {"float32": 1.2e-7, "float64": 2.2e-16}
 WIDE = 1e-3  # a bound above this fraction of the derivative is too wide to confirm it
-MAX_STEP_SIZES = 7  # maximum number of step sizes to try
+MAX_STEP_SIZES = 7
 REFINEMENT = 16.0  # ratio of consecutive step sizes
 
 Outputs = Callable[[float], Array]  # y(t), flat and float64; NaN where the function is undefined

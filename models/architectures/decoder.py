@@ -19,7 +19,7 @@ class LanguageModel(SequenceModel):
     """Causal self-attention and feed-forward layers (Radford et al., 2018). `model(ids)`: (B, T) -> (B, T, V)."""
 
     data_kind = "text"
-    causal_kinds: tuple[str, ...] = ("text",)  # the kinds (keys of `attentions`) that are causal
+    causal_kinds: tuple[str, ...] = ("text",)
 
     def build(self, c: TransformerConfig) -> None:
         self.text_positions = self.make_positions()

@@ -78,7 +78,7 @@ class Encoder(SequenceModel):
     """
 
     data_kind = "labels"
-    causal_kinds: tuple[str, ...] = ()  # no attention is causal
+    causal_kinds: tuple[str, ...] = ()
 
     def build(self, c: TransformerConfig) -> None:
         if c.src_vocab_size is not None:  # the text and the labels have different vocabularies
