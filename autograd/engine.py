@@ -299,7 +299,7 @@ def backward(tensor: Tensor, g: Any = None, on_leaf_done: Callable[[Tensor], obj
 
 
 def _accumulation_targets(parents: tuple[Node | Tensor | None, ...], sums: dict[Node, GradientSum]) -> GradientTargets:
-    """Return the arrays that a vjp may add to: contiguous sums that the engine owns, each at most once."""
+    """Return the arrays to which a vjp may add: contiguous sums that the engine owns. No array occurs twice."""
     targets: list[Array | None] = []
     for parent in parents:
         if isinstance(parent, Node):

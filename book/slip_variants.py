@@ -98,7 +98,7 @@ def binary(node: ast.BinOp) -> Variants:
 
 
 def brackets(node: ast.BinOp) -> Variants:
-    """Yield slips in the order of two operations, or of a call and an operation."""
+    """Yield slips in which two operations, or a call and an operation, change their order."""
     left, right, op = node.left, node.right, node.op
     note = "the brackets are in the wrong place"
     if isinstance(left, ast.BinOp):

@@ -77,7 +77,7 @@ def lock_folder(folder: Path, program: str) -> Iterator[FolderLock]:
         _held[key] = holder, descriptor
         try:
             text = {"program": program, "pid": os.getpid(), "host": socket.gethostname(), "since": time.strftime("%c")}
-            with suppress(OSError):  # the lock works even if a full disk rejects the text
+            with suppress(OSError):  # if the disk is full, the lock works without the text
                 os.ftruncate(descriptor, 0)
                 os.write(descriptor, json.dumps(text).encode())
             lock_of_folder = FolderLock(folder, folder_descriptor, descriptor)

@@ -236,7 +236,7 @@ class SequenceModel(Module):
         return total
 
     def _chunk_divergence(self, hidden: Tensor, other_hidden: Tensor, is_target: npx.Array) -> Tensor:
-        """Return the divergence sum_k (p_k - q_k) (log p_k - log q_k), summed over the targets among the rows (R, D).
+        """Return the sum, over the rows (R, D) that are targets, of sum_k (p_k - q_k) (log p_k - log q_k).
 
         Logits can stand for log p and log q, because sum_k (p_k - q_k) = 0 cancels their normalizers.
         """

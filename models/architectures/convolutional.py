@@ -24,7 +24,7 @@ SQRT_HALF = 0.5**0.5  # a sum of two terms, multiplied by this, has the variance
 
 
 class GatedConvolution(Layer):
-    """An encoder layer of ConvS2S: a convolution with gates, in a residual connection.
+    """An encoder layer of ConvS2S: a gated convolution with a residual connection.
 
     The weights are initialized with variance 4 / (width D) to compensate for the gates, which are 1/2 on average.
     """

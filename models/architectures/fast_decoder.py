@@ -58,7 +58,7 @@ class PrefixCaches(DecodingState):
         self.is_visible = host.zeros((n_rows, 1, 0), bool)
 
     def add_columns(self) -> npx.Array | None:
-        """Add a column for each row and return a bias that masks, for each row, the columns outside its prefix.
+        """Add a column for each row, and return a bias that masks the columns outside the prefix of each row.
 
         The bias has the shape (n, 1, rows_per_group, n_columns); it is None if every row sees all columns.
         """

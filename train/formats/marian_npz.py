@@ -1,6 +1,6 @@
 """Models in Marian's own format: parameters and settings in a .npz file, vocabularies in .yml or SentencePiece files.
 
-The parameters are renamed as in transformers' Marian and imported by marian.py. Marian itself computes its
+The parameters get the names of Marian models in `transformers`, and marian.py imports them. Marian itself computes its
 sinusoids with the rates of tensor2tensor and adds 1e-6 to the variance in its norms. Its vocabulary has no padding, so
 a token with a row of zeros is added. The decoder's first input, a vector of zeros, is then the embedding of padding.
 """

@@ -181,6 +181,6 @@ def computation_differences(config: TransformerConfig, source: TransformerConfig
         return {name: getattr(c, name) for name in COMPUTATION_KEYS} | derived
 
     ours, theirs = computation(config), computation(source)
-    # A value of None means that `positions`, which then differs too, does not use the key.
+    # None means that the key is not used with these `positions`; then `positions` is listed as a difference.
     differing = [name for name in ours if ours[name] != theirs[name] and None not in (ours[name], theirs[name])]
     return [(name, to_toml(ours[name]), to_toml(theirs[name])) for name in differing]

@@ -66,7 +66,7 @@ def reraise_lost_interrupts() -> Iterator[None]:
             return previous(unraisable)
         returned = threading.Event()
 
-        def interrupt() -> None:  # interrupts after `hook` has returned, because Python ignores errors in `hook` too
+        def interrupt() -> None:  # waits until `hook` has returned: Python would also ignore an error raised in it
             returned.wait()
             time.sleep(0.01)
             _thread.interrupt_main()

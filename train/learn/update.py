@@ -87,8 +87,8 @@ class Update:
 
         Args:
             batches: this rank's micro-batches.
-            step: the number of the update, which keys dropout.
-            share: the part of the update that consists of `batches`; None means the complete update. Loss, norm and
+            step: the number of the update, from which the dropout masks are derived.
+            share: which micro-batches of the update `batches` are; None means all of them. Loss, norm and
                 gradient are those of all ranks; with `train.shard`, the gradient is limited to this rank's shard.
 
         Raises:
@@ -137,7 +137,7 @@ class Update:
         return sum(loss for _, loss in indexed), norm
 
     def _dropout_keys(self, step: int, index: int, batch: Batch) -> AbstractContextManager[None]:
-        """Return a context in which micro-batch `index` gets the dropout masks that it has in a single process."""
+        """Return a context in which micro-batch `index` gets the same dropout masks as in a single process."""
         if self.world.size == 1:
             return nullcontext()
         if self.dropout_calls is None:

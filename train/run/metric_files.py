@@ -140,7 +140,7 @@ def tensorboard_copy(folder: Path, entries: Iterable[Entry]) -> Iterator[MetricC
 
 
 def is_kept(path: Path) -> bool:
-    """Return whether a copy of an earlier start exists, and can be continued."""
+    """Return whether `path` has metrics of an earlier start to which more can be appended."""
     return path.is_file() or (path.is_dir() and importlib.util.find_spec("tensorboard") is not None)
 
 

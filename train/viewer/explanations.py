@@ -30,7 +30,7 @@ def explain(kind: str, norm: str = "", **values: Any) -> dict[str, Any]:
     }
 
 
-# Maps a norm to two groups of formulas: the forward pass, norm(s), and the backward pass.
+# Maps a norm to two groups of formulas, one for the forward pass, norm(s), and one for the backward pass.
 NORMS: dict[str, tuple[tuple[str, ...], tuple[str, ...]]] = {
     "layer_norm": (
         ("norm(s) = γ ⊙ ŝ + β,  ŝ = (s − μ) / √(σ² + ε)", "μ, σ: mean and deviation of the row s;  γ: gain;  β: bias"),

@@ -42,7 +42,7 @@ class TorchOperation(ForeignOperation):
     """See `from_torch`."""
 
     adapter = "from_torch"
-    materializes_zeros = False  # PyTorch creates the zeros unless a function disables that
+    materializes_zeros = False  # PyTorch creates the zeros, unless a function disables this
 
     def __init__(self, torch: Any, function: Callable[..., Any], device: str) -> None:
         super().__init__(function)
