@@ -88,8 +88,8 @@ class _BestHypotheses:
             )
             for name, x in new.items()
         }
-        rank = -merged["score"] if finished else merged["score"] == -host.inf
-        order = host.argsort(rank, axis=1, kind="stable")[:, :n_best]  # stable: earlier hypotheses win ties
+        sort_key = -merged["score"] if finished else merged["score"] == -host.inf
+        order = host.argsort(sort_key, axis=1, kind="stable")[:, :n_best]  # stable: earlier hypotheses win ties
         for name, x in merged.items():
             getattr(self, name)[sentences] = host.take_along_axis(x, order, axis=1)
 
@@ -230,9 +230,9 @@ def beam_search(
             if done.all():
                 break
 
-            kept = _compacted_places(done)
-            active = active[kept]
-            row, tokens, node, log_p = _next_rows(candidates, live, new_node, kept, beam if keeps_beam else None)
+            remaining = _compacted_places(done)
+            active = active[remaining]
+            row, tokens, node, log_p = _next_rows(candidates, live, new_node, remaining, beam if keeps_beam else None)
             if len(row) != len(logits) or (row != host.arange(len(row))).any():
                 state.select(row)
     return _read_hypotheses(best, tree)
@@ -264,7 +264,7 @@ def _best_reachable_score(log_p: Array, length: int, limit: Array, alpha: float,
 
 
 def _next_rows(
-    candidates: _Candidates, live: Array, new_node: Array, kept: Array, width: int | None
+    candidates: _Candidates, live: Array, new_node: Array, remaining: Array, width: int | None
 ) -> tuple[Array, Array, Array, Array]:
     """Return, for each row (R,) of the next step, the row that it continues, its token, node and log-probability.
 
@@ -272,7 +272,7 @@ def _next_rows(
     live candidate with log-probability -inf.
 
     Args:
-        kept: indices of the sentences whose search continues.
+        remaining: indices of the sentences whose search continues.
         width: number of rows per sentence, in which the live candidates come first. Default: one row per candidate.
     """
     arrays = [live, candidates.log_probability, candidates.row, candidates.token, new_node]
@@ -280,9 +280,9 @@ def _next_rows(
         columns = host.argsort(~live, axis=1, kind="stable")[:, :width]
         arrays = [host.take_along_axis(x, columns, axis=1) for x in arrays]
     live, log_p, *others = arrays
-    source = host.where(live, host.arange(live.shape[1]), live.argmax(axis=1)[:, None])[kept]  # (n, width)
-    row, token, node = (host.take_along_axis(x[kept], source, axis=1).ravel() for x in others)
-    return row, token, node, host.where(live, log_p, -host.inf)[kept].ravel()
+    source = host.where(live, host.arange(live.shape[1]), live.argmax(axis=1)[:, None])[remaining]  # (n, width)
+    row, token, node = (host.take_along_axis(x[remaining], source, axis=1).ravel() for x in others)
+    return row, token, node, host.where(live, log_p, -host.inf)[remaining].ravel()
 
 
 def _compacted_places(done: Array) -> Array:
