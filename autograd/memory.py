@@ -31,10 +31,12 @@ class MemoryProfiler(Observer):
 
     Args:
         traced: whether to use tracemalloc to include temporary arrays of kernels, such as a masked gradient. Each
-            sample then resets the peak of tracemalloc. Default False. Raises ValueError if tracemalloc is not tracing.
+            sample then resets the peak of tracemalloc. Default False.
 
     An output, saved array or gradient counts from its creation until a weak reference reports that it has been freed.
     The data and gradients of leaves that existed before the step are not counted.
+
+    Raises ValueError if `traced` is given but tracemalloc is not tracing.
     """
 
     def __init__(self, traced: bool = False) -> None:

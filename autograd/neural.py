@@ -101,12 +101,12 @@ def composed_dropout_residual_norm(
 # Projections
 
 
-ACTIVATIONS = ("", "relu")  # activations that `linear` can apply
+ACTIVATIONS = (None, "relu")  # activations that `linear` can apply
 
 
 @differentiable
 def linear(
-    x: Array, w: Array, b: Array | None = None, activation: str = "", *, recompute_x: Recompute | None = None
+    x: Array, w: Array, b: Array | None = None, activation: str | None = None, *, recompute_x: Recompute | None = None
 ) -> Result:
     """Return x w + b, or max(0, x w + b) if `activation` is "relu". x (..., I); w (I, O); b (O,) or None.
 
@@ -142,7 +142,7 @@ def linear(
 
 @composition
 def composed_linear(
-    x: Tensor, w: Tensor, b: Tensor | None = None, activation: str = "", *, recompute_x: Any = None
+    x: Tensor, w: Tensor, b: Tensor | None = None, activation: str | None = None, *, recompute_x: Any = None
 ) -> Tensor:
     """Compute `linear` with elementary operations, which save x; `recompute_x` is ignored."""
     y = x @ w if b is None else x @ w + b

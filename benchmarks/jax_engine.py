@@ -50,12 +50,12 @@ class Functions:
         return jnp.where(is_kept, x / (1 - rate), 0)
 
 
-def new_weights(c: TransformerConfig) -> dict[str, Any]:
+def new_weights(config: TransformerConfig) -> dict[str, Any]:
     """Return random weights for timing."""
     random = np.random.default_rng(0)
     return {
         name: jnp.asarray(random.normal(size=p.shape) * 0.02 + name.endswith("gamma"), jnp.float32)
-        for name, p in c.outline().named_parameters()
+        for name, p in config.outline().named_parameters()
     }
 
 

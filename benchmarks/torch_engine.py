@@ -41,9 +41,9 @@ class Functions:
         return F.scaled_dot_product_attention(q, k, v, attn_mask=mask, is_causal=causal).transpose(1, 2)
 
 
-def new_weights(c: TransformerConfig, device: str) -> dict[str, Any]:
+def new_weights(config: TransformerConfig, device: str) -> dict[str, Any]:
     """Return random weights for timing, as leaves that require gradients."""
-    shapes = {name: p.shape for name, p in c.outline().named_parameters()}
+    shapes = {name: p.shape for name, p in config.outline().named_parameters()}
     return {
         name: torch.randn(shape, device=device).mul_(0.02).add_(name.endswith("gamma")).requires_grad_()
         for name, shape in shapes.items()

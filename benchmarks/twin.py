@@ -49,12 +49,12 @@ class Functions(Protocol):
         """Stack arrays on a new last axis."""
 
 
-def sinusoids(c: TransformerConfig, length: int) -> np.ndarray:
+def sinusoids(config: TransformerConfig, length: int) -> np.ndarray:
     """Return sines and cosines of pos * 10000^(-i/n) (length, D), in float64, for an even D."""
-    halves = c.positions == "sinusoidal_halves"
-    rates = c.position_rates or ("tensor2tensor" if halves else "paper")
-    n = c.d_model / 2 - (rates == "tensor2tensor")
-    angles = np.arange(length)[:, None] * 10000.0 ** (-np.arange(c.d_model // 2) / n)
+    halves = config.positions == "sinusoidal_halves"
+    rates = config.position_rates or ("tensor2tensor" if halves else "paper")
+    n = config.d_model / 2 - (rates == "tensor2tensor")
+    angles = np.arange(length)[:, None] * 10000.0 ** (-np.arange(config.d_model // 2) / n)
     waves = [np.sin(angles), np.cos(angles)]
     if halves:
         return np.concatenate(waves, axis=1)
@@ -62,63 +62,69 @@ def sinusoids(c: TransformerConfig, length: int) -> np.ndarray:
 
 
 def encoder_decoder(
-    f: Functions, w: Weights, c: TransformerConfig, src_ids: Any, tgt_ids: Any, rate: float = 0.0, padded: bool = True
+    f: Functions,
+    w: Weights,
+    config: TransformerConfig,
+    src_ids: Any,
+    tgt_ids: Any,
+    rate: float = 0.0,
+    padded: bool = True,
 ) -> Any:
     """Return logits (B, T, V) of source ids (B, S) and decoder input ids (B, T), with dropout `rate`.
 
     Args:
         padded: whether `src_ids` has padding. Without it no mask is passed, which PyTorch's fastest attention requires.
     """
-    mask = src_ids != c.pad_id if padded else None
+    mask = src_ids != config.pad_id if padded else None
 
     def residual(x: Any, sublayer: Callable[[Any], Any], name: str) -> Any:
         gamma, beta = (w[f"{name}_residual.norm.{part}"] for part in ("gamma", "beta"))
-        if c.norm_placement == "post":
-            return f.layer_norm(x + f.dropout(sublayer(x), rate), gamma, beta, c.layer_norm_eps)
-        return x + f.dropout(sublayer(f.layer_norm(x, gamma, beta, c.layer_norm_eps)), rate)
+        if config.norm_placement == "post":
+            return f.layer_norm(x + f.dropout(sublayer(x), rate), gamma, beta, config.layer_norm_eps)
+        return x + f.dropout(sublayer(f.layer_norm(x, gamma, beta, config.layer_norm_eps)), rate)
 
     def embed(ids: Any, side: str) -> Any:
         table = w["embedding.weight"]
         length = ids.shape[1]
-        x = f.embedding(ids, table) * c.d_model**0.5
-        if side == "source" and c.target_space:
+        x = f.embedding(ids, table) * config.d_model**0.5
+        if side == "source" and config.target_space:
             x = x + w["target_space.weight"]
-        if side == "target" and c.decoder_start == "zeros":
-            x = x * (ids != c.bos_id)[..., None]
-        if c.positions == "learned":
+        if side == "target" and config.decoder_start == "zeros":
+            x = x * (ids != config.bos_id)[..., None]
+        if config.positions == "learned":
             return f.dropout(x + w[f"{side}_positions.weight"][:length], rate)
-        return f.dropout(x + f.constant(f"positions {length}", lambda: sinusoids(c, length), table), rate)
+        return f.dropout(x + f.constant(f"positions {length}", lambda: sinusoids(config, length), table), rate)
 
     def final_norm(x: Any, name: str) -> Any:
-        if c.norm_placement == "post":
+        if config.norm_placement == "post":
             return x
-        return f.layer_norm(x, w[f"{name}.gamma"], w[f"{name}.beta"], c.layer_norm_eps)
+        return f.layer_norm(x, w[f"{name}.gamma"], w[f"{name}.beta"], config.layer_norm_eps)
 
     x = embed(src_ids, "source")
-    for i in range(c.n_layers):
+    for i in range(config.n_layers):
         name = f"encoder.{i}.attention"
-        x = residual(x, lambda y, n=name: self_attention(f, w, c, n, y, mask=mask), name)
+        x = residual(x, lambda y, n=name: self_attention(f, w, config, n, y, mask=mask), name)
         name = f"encoder.{i}.feed_forward"
         x = residual(x, lambda y, n=name: feed_forward(f, w, n, y, f.relu), name)
     memory = final_norm(x, "encoder_norm")
 
     x = embed(tgt_ids, "target")
-    for i in range(c.n_layers):
+    for i in range(config.n_layers):
         name = f"decoder.{i}.attention"
-        x = residual(x, lambda y, n=name: self_attention(f, w, c, n, y, causal=True), name)
+        x = residual(x, lambda y, n=name: self_attention(f, w, config, n, y, causal=True), name)
         name = f"decoder.{i}.cross_attention"
-        x = residual(x, lambda y, n=name: cross_attention(f, w, c, n, y, memory, mask), name)
+        x = residual(x, lambda y, n=name: cross_attention(f, w, config, n, y, memory, mask), name)
         name = f"decoder.{i}.feed_forward"
         x = residual(x, lambda y, n=name: feed_forward(f, w, n, y, f.relu), name)
     return final_norm(x, "decoder_norm") @ w["embedding.weight"].T
 
 
-def decoder(f: Functions, w: Weights, c: TransformerConfig, ids: Any) -> Any:
+def decoder(f: Functions, w: Weights, config: TransformerConfig, ids: Any) -> Any:
     """Return logits (B, T, V) of a language model's input ids (B, T): pre-norm, GELU, rotary positions, no dropout."""
     length = ids.shape[1]
 
     def angles() -> np.ndarray:  # (T, 1, d/2)
-        return np.arange(length)[:, None, None] * 10000.0 ** (-np.arange(0, c.key_size, 2) / c.key_size)
+        return np.arange(length)[:, None, None] * 10000.0 ** (-np.arange(0, config.key_size, 2) / config.key_size)
 
     cos = f.constant(f"cos {length}", lambda: np.cos(angles()), w["embedding.weight"])
     sin = f.constant(f"sin {length}", lambda: np.sin(angles()), w["embedding.weight"])
@@ -128,12 +134,12 @@ def decoder(f: Functions, w: Weights, c: TransformerConfig, ids: Any) -> Any:
         return f.stack([even * cos - odd * sin, even * sin + odd * cos]).reshape(x.shape)
 
     def norm(x: Any, name: str) -> Any:
-        return f.layer_norm(x, w[f"{name}.gamma"], w[f"{name}.beta"], c.layer_norm_eps)
+        return f.layer_norm(x, w[f"{name}.gamma"], w[f"{name}.beta"], config.layer_norm_eps)
 
-    x = f.embedding(ids, w["embedding.weight"]) * c.d_model**0.5
-    for i in range(c.n_layers):
+    x = f.embedding(ids, w["embedding.weight"]) * config.d_model**0.5
+    for i in range(config.n_layers):
         name = f"layers.{i}.attention"
-        x = x + self_attention(f, w, c, name, norm(x, f"{name}_residual.norm"), causal=True, rotate=rotate)
+        x = x + self_attention(f, w, config, name, norm(x, f"{name}_residual.norm"), causal=True, rotate=rotate)
         name = f"layers.{i}.feed_forward"
         x = x + feed_forward(f, w, name, norm(x, f"{name}_residual.norm"), f.gelu)
     return norm(x, "norm") @ w["embedding.weight"].T
@@ -142,7 +148,7 @@ def decoder(f: Functions, w: Weights, c: TransformerConfig, ids: Any) -> Any:
 def self_attention(
     f: Functions,
     w: Weights,
-    c: TransformerConfig,
+    config: TransformerConfig,
     name: str,
     x: Any,
     rotate: Callable[[Any], Any] = lambda x: x,
@@ -155,14 +161,16 @@ def self_attention(
         options: mask or causal.
     """
     merged = project(f, w, f"{name}.query_key_value", x)
-    q, k, v = heads(c, merged, c.key_size, c.key_size, c.value_size)
+    q, k, v = heads(config, merged, config.key_size, config.key_size, config.value_size)
     return project(f, w, f"{name}.output", f.attention(rotate(q), rotate(k), v, **options).reshape(*x.shape[:2], -1))
 
 
-def cross_attention(f: Functions, w: Weights, c: TransformerConfig, name: str, x: Any, memory: Any, mask: Any) -> Any:
+def cross_attention(
+    f: Functions, w: Weights, config: TransformerConfig, name: str, x: Any, memory: Any, mask: Any
+) -> Any:
     """Return attention of x (B, T, D) to the memory (B, S, D)."""
-    (q,) = heads(c, project(f, w, f"{name}.query", x), c.key_size)
-    k, v = heads(c, project(f, w, f"{name}.key_value", memory), c.key_size, c.value_size)
+    (q,) = heads(config, project(f, w, f"{name}.query", x), config.key_size)
+    k, v = heads(config, project(f, w, f"{name}.key_value", memory), config.key_size, config.value_size)
     return project(f, w, f"{name}.output", f.attention(q, k, v, mask=mask).reshape(*x.shape[:2], -1))
 
 
@@ -176,11 +184,11 @@ def project(f: Functions, w: Weights, name: str, x: Any) -> Any:
     return f.linear(x, w[f"{name}.weight"], w.get(f"{name}.bias"))
 
 
-def heads(c: TransformerConfig, merged: Any, *sizes: int) -> list[Any]:
+def heads(config: TransformerConfig, merged: Any, *sizes: int) -> list[Any]:
     """Split merged projections (B, T, H * sum(sizes)) into arrays (B, T, H, size)."""
     parts, start = [], 0
     for size in sizes:
-        stop = start + c.n_heads * size
-        parts.append(merged[..., start:stop].reshape(*merged.shape[:2], c.n_heads, size))
+        stop = start + config.n_heads * size
+        parts.append(merged[..., start:stop].reshape(*merged.shape[:2], config.n_heads, size))
         start = stop
     return parts

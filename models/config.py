@@ -158,8 +158,8 @@ class TransformerConfig:
     )
     target_space: bool = key(
         False,
-        "Add a learned vector to every source embedding, as in tensor2tensor (none in the paper). A language model has"
-        " no source and ignores this key.",
+        "Add a learned vector, tensor2tensor's target space embedding, to every source embedding (none in the paper). A"
+        " language model has no source and ignores this key.",
     )
     decoder_start: str = key(
         "bos",

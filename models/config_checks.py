@@ -1,4 +1,7 @@
-"""Checks of a model's configuration: the range of each field, and the consistency of fields with each other."""
+"""Checks of a model's configuration: the range of each field, and the consistency of fields with each other.
+
+In all functions, `config` is a TransformerConfig. It has no type, because models/config.py imports this module.
+"""
 
 from typing import Any
 
@@ -9,117 +12,118 @@ from npx.ranges import Range
 VOCABULARY = Range(int, "[1, 16777216]")
 
 
-def check_config(c: Any) -> None:
-    """Raise ValueError, naming the field, for the TransformerConfig of a model that cannot be built."""
-    if not VOCABULARY.fits(c.vocab_size):
-        raise ValueError(f"vocab_size: expected {VOCABULARY.describe()}; got {c.vocab_size!r}")
-    check_special_ids(c)
-    check(c)
-    if c.src_vocab_size is not None:
-        check_source_vocabulary(c)
-    check_unknown_id(c)
-    check_widths(c)
-    if c.positions == "t5":
-        check_buckets(c)
-    check_architecture(c)
-    check_window(c)
+def check_config(config: Any) -> None:
+    """Raise ValueError, naming the field, for a model that cannot be built."""
+    if not VOCABULARY.fits(config.vocab_size):
+        raise ValueError(f"vocab_size: expected {VOCABULARY.describe()}; got {config.vocab_size!r}")
+    check_special_ids(config)
+    check(config)
+    if config.src_vocab_size is not None:
+        check_source_vocabulary(config)
+    check_unknown_id(config)
+    check_widths(config)
+    if config.positions == "t5":
+        check_buckets(config)
+    check_architecture(config)
+    check_window(config)
 
 
-def special_ids(c: Any) -> dict[str, Any]:
+def special_ids(config: Any) -> dict[str, Any]:
     """Return {field: id} for the special tokens that every model has."""
-    return {name: getattr(c, name) for name in ("pad_id", "bos_id", "eos_id")}
+    return {name: getattr(config, name) for name in ("pad_id", "bos_id", "eos_id")}
 
 
-def check_special_ids(c: Any) -> None:
+def check_special_ids(config: Any) -> None:
     """Raise ValueError for special ids that are outside the vocabulary or the outputs, or equal to each other."""
-    vocab_size, n_outputs = c.vocab_size, c.n_outputs
-    special = special_ids(c)
+    vocab_size, n_outputs = config.vocab_size, config.n_outputs
+    special = special_ids(config)
     for name, value in special.items():
         if not (type(value) is int and 0 <= value < vocab_size):
             raise ValueError(f"{name}: expected a whole number below vocab_size = {vocab_size}; got {value!r}")
     names = ", ".join(special)
     ids = special.values()
     # Search needs different ids. With decoder_start "pad", it does not use bos_id.
-    used = {name: i for name, i in special.items() if (name, c.decoder_start) != ("bos_id", "pad")}
+    used = {name: i for name, i in special.items() if (name, config.decoder_start) != ("bos_id", "pad")}
     if len({*used.values()}) < len(used):
         raise ValueError(f"{names}: expected different ids; got {', '.join(map(str, ids))}")
     if n_outputs is not None and not (type(n_outputs) is int and max(ids) < n_outputs <= vocab_size):
         lowest = f"{max(ids) + 1} (above {names})"
         raise ValueError(f"n_outputs: expected a whole number from {lowest} to {vocab_size}; got {n_outputs!r}")
-    for i in c.suppressed_ids:
-        if not (type(i) is int and 0 <= i < vocab_size and i != c.eos_id):
+    for i in config.suppressed_ids:
+        if not (type(i) is int and 0 <= i < vocab_size and i != config.eos_id):
             raise ValueError(
                 f"suppressed_ids: expected ids below vocab_size = {vocab_size} other than eos_id; got {i!r}"
             )
 
 
-def check_unknown_id(c: Any) -> None:
+def check_unknown_id(config: Any) -> None:
     """Raise ValueError if word dropout has no id for dropped words."""
-    unk_id = c.unk_id
-    special = special_ids(c)
-    if c.word_dropout and not (type(unk_id) is int and 0 <= unk_id < c.vocab_size and unk_id not in special.values()):
+    unk_id, vocab_size = config.unk_id, config.vocab_size
+    special = special_ids(config)
+    is_valid = type(unk_id) is int and 0 <= unk_id < vocab_size and unk_id not in special.values()
+    if config.word_dropout and not is_valid:
         raise ValueError(
-            f"unk_id: expected an id below vocab_size = {c.vocab_size} other than {', '.join(special)}; got {unk_id!r}"
+            f"unk_id: expected an id below vocab_size = {vocab_size} other than {', '.join(special)}; got {unk_id!r}"
         )
 
 
-def check_widths(c: Any) -> None:
+def check_widths(config: Any) -> None:
     """Raise ValueError for sizes that are not divisible as the heads, positions or architecture require."""
-    if c.d_model % c.n_heads and None in (c.d_k, c.d_v):
-        step = c.n_kv_heads or 1
-        divisors = [n for n in range(step, 2 * c.n_heads, step) if c.d_model % n == 0]
-        n_heads = f"n_heads = {min(divisors, key=lambda n: abs(n - c.n_heads))}, " if divisors else ""
+    d_model, key_size, n_heads, n_kv_heads = config.d_model, config.key_size, config.n_heads, config.n_kv_heads
+    if d_model % n_heads and None in (config.d_k, config.d_v):
+        step = n_kv_heads or 1
+        divisors = [n for n in range(step, 2 * n_heads, step) if d_model % n == 0]
+        attempt = f"n_heads = {min(divisors, key=lambda n: abs(n - n_heads))}, " if divisors else ""
         raise ValueError(
-            f"d_model: expected a multiple of n_heads = {c.n_heads}; got {c.d_model}; try {n_heads}"
-            f"d_model = {c.d_model // c.n_heads * c.n_heads or c.n_heads}, or setting d_k and d_v"
+            f"d_model: expected a multiple of n_heads = {n_heads}; got {d_model}; try {attempt}"
+            f"d_model = {d_model // n_heads * n_heads or n_heads}, or setting d_k and d_v"
         )
-    if c.architecture in ("rnn", "bytenet") and c.d_model % 2:
+    if config.architecture in ("rnn", "bytenet") and d_model % 2:
         raise ValueError(
-            f"d_model: expected an even number for {c.architecture}, some of whose layers have half the width; "
-            f"got {c.d_model}; try {c.d_model + 1}"
+            f"d_model: expected an even number for {config.architecture}, some of whose layers have half the width; "
+            f"got {d_model}; try {d_model + 1}"
         )
-    if POSITIONS[c.positions].rotary_base and c.key_size % 2:
+    if POSITIONS[config.positions].rotary_base and key_size % 2:
         raise ValueError(
-            f"d_k: expected an even number with {c.positions} positions; got {c.key_size}; try {c.key_size + 1}"
+            f"d_k: expected an even number with {config.positions} positions; got {key_size}; try {key_size + 1}"
         )
-    if c.n_kv_heads and c.n_heads % c.n_kv_heads:
-        divisors = [n for n in range(1, c.n_kv_heads) if c.n_heads % n == 0]
-        raise ValueError(
-            f"n_kv_heads: expected a divisor of n_heads = {c.n_heads}; got {c.n_kv_heads}; try {divisors[-1]}"
-        )
+    if n_kv_heads and n_heads % n_kv_heads:
+        divisors = [n for n in range(1, n_kv_heads) if n_heads % n == 0]
+        raise ValueError(f"n_kv_heads: expected a divisor of n_heads = {n_heads}; got {n_kv_heads}; try {divisors[-1]}")
 
 
-def check_window(c: Any) -> None:
+def check_window(config: Any) -> None:
     """Raise ValueError for a window together with options that windowed attention does not support."""
-    relative = c.positions if c.positions in ("alibi", "shaw", "t5") else ""
-    others = {"n_kv_heads": c.n_kv_heads, "qk_norm": c.qk_norm, f"positions = {relative}": relative}
-    if c.attention_window is not None and (given := [name for name, value in others.items() if value]):
+    relative = config.positions if config.positions in ("alibi", "shaw", "t5") else ""
+    others = {"n_kv_heads": config.n_kv_heads, "qk_norm": config.qk_norm, f"positions = {relative}": relative}
+    if config.attention_window is not None and (given := [name for name, value in others.items() if value]):
         raise ValueError(
-            f"attention_window = {c.attention_window} cannot be combined with {given[0]}; try removing one of the two"
+            f"attention_window = {config.attention_window} cannot be combined with {given[0]}; "
+            "try removing one of the two"
         )
 
 
-def check_architecture(c: Any) -> None:
+def check_architecture(config: Any) -> None:
     """Raise ValueError for a key that the architecture would ignore."""
-    for f in keys_of(type(c)):
+    for f in keys_of(type(config)):
         names = f.metadata["architectures"]
-        value = getattr(c, f.name)
-        if names and c.architecture not in names and value != f.default:
+        value = getattr(config, f.name)
+        if names and config.architecture not in names and value != f.default:
             raise ValueError(
                 f"{f.name}: expected the default unless architecture = {' or '.join(names)}; got {value!r} with "
-                f"{c.architecture}; try without {f.name}"
+                f"{config.architecture}; try without {f.name}"
             )
     absolute = ("sinusoidal", "sinusoidal_halves", "learned")
-    if c.architecture == "convs2s" and c.positions not in absolute:
+    if config.architecture == "convs2s" and config.positions not in absolute:
         raise ValueError(
-            f"positions: expected {' or '.join(absolute)} with architecture = convs2s; got {c.positions}; "
+            f"positions: expected {' or '.join(absolute)} with architecture = convs2s; got {config.positions}; "
             "try sinusoidal"
         )
 
 
-def check_buckets(c: Any) -> None:
+def check_buckets(config: Any) -> None:
     """Raise ValueError unless position_buckets is even and position_distance is greater than half of it."""
-    n, distance = c.position_buckets, c.longest_distance
+    n, distance = config.position_buckets, config.longest_distance
     if n % 2:
         raise ValueError(f"position_buckets: expected an even number; got {n}; try {n + 1}")
     if distance <= n // 2:
@@ -128,13 +132,14 @@ def check_buckets(c: Any) -> None:
         )
 
 
-def check_source_vocabulary(c: Any) -> None:
+def check_source_vocabulary(config: Any) -> None:
     """Raise ValueError if a separate source vocabulary is too small or cannot be combined with the value of `tying`."""
-    if not VOCABULARY.fits(c.src_vocab_size) or c.src_vocab_size <= max(special_ids(c).values()):
+    size = config.src_vocab_size
+    if not VOCABULARY.fits(size) or size <= max(special_ids(config).values()):
         raise ValueError(
-            f"src_vocab_size: expected {VOCABULARY.describe()}, greater than all special ids; got {c.src_vocab_size!r}"
+            f"src_vocab_size: expected {VOCABULARY.describe()}, greater than all special ids; got {size!r}"
         )
-    if c.tying == "all":
+    if config.tying == "all":
         raise ValueError(
             "tying: expected output or none with separate vocabularies, whose embeddings cannot be one matrix; "
             'got "all"; try "output", or a shared vocabulary'

@@ -66,7 +66,7 @@ def keys_of(cls: type) -> Iterator[Field[Any]]:
     return (f for f in fields(cls) if "help" in f.metadata)
 
 
-def check(config: Any) -> None:
+def check(config: object) -> None:
     """Raise ValueError for the first key of a dataclass with an invalid value. Float keys accept integers."""
     for f in keys_of(type(config)):
         value = getattr(config, f.name)

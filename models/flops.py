@@ -9,7 +9,7 @@ from collections.abc import Callable, Iterable
 from typing import Any
 
 from models.layers.experts import Experts
-from models.layers.positions import ScoreBias
+from models.layers.score_bias import ScoreBias
 from models.module import Module
 
 FLOPS_PER_MULTIPLICATION = 6.0  # a multiplication and an addition: once in the forward pass, twice in the backward pass

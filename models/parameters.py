@@ -22,8 +22,7 @@ class FlatParameters:
     """All trainable parameters of a module, as views into one array `data`.
 
     Args:
-        module: the module. Parameters with `requires_grad = False` are left out. Raises ValueError if a trainable
-            parameter is already in a FlatParameters (share that one), or if these parameters have different dtypes.
+        module: the module. Parameters with `requires_grad = False` are left out.
         compute_dtype: for mixed precision, a narrower dtype for computations. Default None: the parameters' dtype.
 
     Attributes:
@@ -33,6 +32,9 @@ class FlatParameters:
             it. Otherwise None. `data` and `grad` stay in full precision, so rounding does not lose small updates.
         spans: the slice of the flat arrays for each parameter, by name.
         size, n_local: the number of weights, and how many of them this process updates (`shard_to`).
+
+    Raises ValueError if a trainable parameter is already in a FlatParameters (share that one), or if the trainable
+    parameters have different dtypes.
     """
 
     def __init__(self, module: Module, compute_dtype: Any = None) -> None:

@@ -31,12 +31,12 @@ class GatedConvolution(Layer):
 
     causal = False
 
-    def __init__(self, c: TransformerConfig) -> None:
-        d, width = c.d_model, c.kernel_width
+    def __init__(self, config: TransformerConfig) -> None:
+        d, width = config.d_model, config.kernel_width
         # Xavier's variance is gain^2 * 2 / (n_in + n_out); n_in = width D and n_out = 2 D.
         gain = (4 / (width * d) * (width * d + 2 * d) / 2) ** 0.5
         self.convolution = Convolution(d, 2 * d, width, causal=self.causal, gain=gain)
-        self.dropout = Dropout(c.dropout)
+        self.dropout = Dropout(config.dropout)
 
     def convolve(
         self,
@@ -63,9 +63,9 @@ class AttendingConvolution(GatedConvolution):
 
     causal = True
 
-    def __init__(self, c: TransformerConfig) -> None:
-        super().__init__(c)
-        self.cross_attention = make_attention(CrossAttention, c, "decoder")
+    def __init__(self, config: TransformerConfig) -> None:
+        super().__init__(config)
+        self.cross_attention = make_attention(CrossAttention, config, "decoder")
 
     def forward(  # type: ignore[override]
         self,
@@ -107,11 +107,11 @@ class ConvS2S(EncoderDecoder):
     normalization.
     """
 
-    def make_encoder(self, c: TransformerConfig) -> list[GatedConvolution]:
-        return [GatedConvolution(c) for _ in range(c.n_layers)]
+    def make_encoder(self, config: TransformerConfig) -> list[GatedConvolution]:
+        return [GatedConvolution(config) for _ in range(config.n_layers)]
 
-    def make_decoder(self, c: TransformerConfig) -> list[AttendingConvolution]:
-        return [AttendingConvolution(c) for _ in range(c.n_layers)]
+    def make_decoder(self, config: TransformerConfig) -> list[AttendingConvolution]:
+        return [AttendingConvolution(config) for _ in range(config.n_layers)]
 
     def apply_encoder_layers(self, x: Tensor, spec: npx.AttentionSpec) -> Tensor:
         return (x + super().apply_encoder_layers(x, spec)) * SQRT_HALF
@@ -133,14 +133,14 @@ N_DILATIONS = 5  # dilations 1, 2, 4, 8, 16, then 1 again
 class ResidualConvolution(Layer):
     """Layer i of ByteNet: a dilated convolution of D / 2 features between two projections, in a residual connection."""
 
-    def __init__(self, c: TransformerConfig, i: int, causal: bool) -> None:
-        d, half = c.d_model, c.d_model // 2
-        norm = NORMS[c.norm_type]
+    def __init__(self, config: TransformerConfig, i: int, causal: bool) -> None:
+        d, half = config.d_model, config.d_model // 2
+        norm = NORMS[config.norm_type]
         dilation = 2 ** (i % N_DILATIONS)
-        self.norms = [norm(d, c.layer_norm_eps), norm(half, c.layer_norm_eps), norm(half, c.layer_norm_eps)]
+        self.norms = [norm(width, config.layer_norm_eps) for width in (d, half, half)]
         self.lower, self.upper = Linear(d, half), Linear(half, d)
-        self.convolution = Convolution(half, half, c.kernel_width, dilation, causal)
-        self.dropout = Dropout(c.dropout)
+        self.convolution = Convolution(half, half, config.kernel_width, dilation, causal)
+        self.dropout = Dropout(config.dropout)
 
     def forward(self, x: Tensor, spec: npx.AttentionSpec, cache: RowArray | None = None) -> Tensor:
         """Return x + W_2 relu(norm(convolution(relu(norm(W_1 relu(norm(x))))))) for x (B, S, D), or packed x (R, D).
@@ -186,14 +186,14 @@ class ByteNet(EncoderDecoder):
 
     expansion = 1.2  # the paper's value for English to German
 
-    def make_encoder(self, c: TransformerConfig) -> list[ResidualConvolution]:
-        return [ResidualConvolution(c, i, causal=False) for i in range(c.n_layers)]
+    def make_encoder(self, config: TransformerConfig) -> list[ResidualConvolution]:
+        return [ResidualConvolution(config, i, causal=False) for i in range(config.n_layers)]
 
-    def make_decoder(self, c: TransformerConfig) -> list[ResidualConvolution]:
-        return [ResidualConvolution(c, i, causal=True) for i in range(c.n_layers)]
+    def make_decoder(self, config: TransformerConfig) -> list[ResidualConvolution]:
+        return [ResidualConvolution(config, i, causal=True) for i in range(config.n_layers)]
 
-    def make_final_norm(self, c: TransformerConfig) -> Norm:
-        norm: Norm = NORMS[c.norm_type](c.d_model, c.layer_norm_eps)
+    def make_final_norm(self, config: TransformerConfig) -> Norm:
+        norm: Norm = NORMS[config.norm_type](config.d_model, config.layer_norm_eps)
         return norm
 
     def make_positions(self) -> Positions:

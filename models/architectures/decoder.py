@@ -21,10 +21,10 @@ class LanguageModel(SequenceModel):
     data_kind = "text"
     causal_kinds: tuple[str, ...] = ("text",)
 
-    def build(self, c: TransformerConfig) -> None:
+    def build(self, config: TransformerConfig) -> None:
         self.text_positions = self.make_positions()
-        self.layers = make_layers(lambda: EncoderLayer(c, causal=True), c)
-        self.norm = make_final_norm(c)
+        self.layers = make_layers(lambda: EncoderLayer(config, causal=True), config)
+        self.norm = make_final_norm(config)
 
     def forward(self, ids: Any) -> Tensor:
         """Return logits (B, T, V) of the token after each of the ids (B, T)."""

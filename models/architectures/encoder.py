@@ -34,9 +34,9 @@ class Pooler(Module):
 class OutputTransform(Module):
     """Norm(activation(x W + b)), which BERT applies to a token before the output projection. (..., D) -> (..., D)."""
 
-    def __init__(self, c: TransformerConfig) -> None:
-        self.inner: Module = ACTIVATIONS[c.activation](c.d_model, c.d_model)
-        self.norm = NORMS[c.norm_type](c.d_model, c.layer_norm_eps)
+    def __init__(self, config: TransformerConfig) -> None:
+        self.inner: Module = ACTIVATIONS[config.activation](config.d_model, config.d_model)
+        self.norm = NORMS[config.norm_type](config.d_model, config.layer_norm_eps)
 
     def forward(self, x: Tensor) -> Tensor:
         return self.norm(self.inner(x))
@@ -80,18 +80,19 @@ class Encoder(SequenceModel):
     data_kind = "labels"
     causal_kinds: tuple[str, ...] = ()
 
-    def build(self, c: TransformerConfig) -> None:
-        if c.src_vocab_size is not None:  # the text and the labels have different vocabularies
+    def build(self, config: TransformerConfig) -> None:
+        if config.src_vocab_size is not None:  # the text and the labels have different vocabularies
             self.projection = self.embedding.weight
-            self.embedding = self.make_embedding(c.src_vocab_size)
+            self.embedding = self.make_embedding(config.src_vocab_size)
         self.text_positions: Positions = self.make_positions()
-        self.token_types = TokenTypes(c.token_types, c.d_model) if c.token_types else None
-        self.embedding_norm = NORMS[c.norm_type](c.d_model, c.layer_norm_eps) if c.embedding_norm else None
-        self.layers = make_layers(lambda: EncoderLayer(c), c)
-        self.norm = make_final_norm(c)
-        self.pooler = Pooler(c.d_model) if c.pooler else None
-        predicts_tokens = c.output_transform and c.src_vocab_size is None
-        self.output_transform = OutputTransform(c) if predicts_tokens else None
+        self.token_types = TokenTypes(config.token_types, config.d_model) if config.token_types else None
+        norm = NORMS[config.norm_type]
+        self.embedding_norm = norm(config.d_model, config.layer_norm_eps) if config.embedding_norm else None
+        self.layers = make_layers(lambda: EncoderLayer(config), config)
+        self.norm = make_final_norm(config)
+        self.pooler = Pooler(config.d_model) if config.pooler else None
+        predicts_tokens = config.output_transform and config.src_vocab_size is None
+        self.output_transform = OutputTransform(config) if predicts_tokens else None
 
     def vocabulary_parameters(self) -> list[str]:
         return [name for name in super().vocabulary_parameters() if name not in self.label_parameters()]

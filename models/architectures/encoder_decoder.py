@@ -33,11 +33,11 @@ class Inspection(NamedTuple):
     hidden: list[Tensor]
 
 
-class TargetSpace(Module):
+class TargetSpaceEmbedding(Module):
     """Adds a learned vector to source embeddings, (..., D) -> (..., D), as tensor2tensor does.
 
-    In tensor2tensor the vector is a row of a table (32, D), selected by the kind of target. A model with one kind of
-    target needs only one row.
+    tensor2tensor trains one model for several kinds of targets, its target spaces, such as German or French text. The
+    vector is the row of a table (32, D) for the kind of the target. Our models have one kind of target, so one row.
     """
 
     def __init__(self, d_model: int) -> None:
@@ -50,8 +50,8 @@ class TargetSpace(Module):
 class EncoderDecoder(SequenceModel):
     """Base class of encoder-decoders, with the arguments, inputs and result of `Transformer`.
 
-    Subclasses define `make_encoder(c)` and `make_decoder(c)`, which create the layers. These layers take the arguments
-    of `EncoderLayer` and `DecoderLayer` (layers.py); a decoder layer also has the methods `new_cache` and
+    Subclasses define `make_encoder(config)` and `make_decoder(config)`, which create the layers. These layers take the
+    arguments of `EncoderLayer` and `DecoderLayer` (layers.py); a decoder layer also has the methods `new_cache` and
     `new_source_cache`. A subclass whose layers are connected or called in another way overrides `apply_encoder_layers`
     or `apply_decoder_layers`.
     """
@@ -62,17 +62,18 @@ class EncoderDecoder(SequenceModel):
     make_encoder: Callable[[TransformerConfig], list[Any]]
     make_decoder: Callable[[TransformerConfig], list[Any]]
 
-    def build(self, c: TransformerConfig) -> None:
-        self.source_embedding = None if c.shares_source else self.make_embedding(c.src_vocab_size or c.vocab_size)
+    def build(self, config: TransformerConfig) -> None:
+        n_source = config.src_vocab_size or config.vocab_size
+        self.source_embedding = None if config.shares_source else self.make_embedding(n_source)
         self.source_positions = self.make_positions()
         self.target_positions = self.make_positions()
-        self.encoder = self.make_encoder(c)
-        self.decoder = self.make_decoder(c)
-        self.encoder_norm = self.make_final_norm(c)
-        self.decoder_norm = self.make_final_norm(c)
-        self.target_space = TargetSpace(c.d_model) if c.target_space else None
+        self.encoder = self.make_encoder(config)
+        self.decoder = self.make_decoder(config)
+        self.encoder_norm = self.make_final_norm(config)
+        self.decoder_norm = self.make_final_norm(config)
+        self.target_space = TargetSpaceEmbedding(config.d_model) if config.target_space else None
 
-    def make_final_norm(self, c: TransformerConfig) -> Norm | None:
+    def make_final_norm(self, config: TransformerConfig) -> Norm | None:
         """Build the norm after the last layer of a stack, or return None (the default) if there is no such norm."""
         return None
 
@@ -337,14 +338,14 @@ class Transformer(EncoderDecoder):
     with BOS. Anything else raises ValueError.
     """
 
-    def make_encoder(self, c: TransformerConfig) -> list[EncoderLayer]:
-        return make_layers(lambda: EncoderLayer(c), c)
+    def make_encoder(self, config: TransformerConfig) -> list[EncoderLayer]:
+        return make_layers(lambda: EncoderLayer(config), config)
 
-    def make_decoder(self, c: TransformerConfig) -> list[DecoderLayer]:
-        return make_layers(lambda: DecoderLayer(c), c)
+    def make_decoder(self, config: TransformerConfig) -> list[DecoderLayer]:
+        return make_layers(lambda: DecoderLayer(config), config)
 
-    def make_final_norm(self, c: TransformerConfig) -> Norm | None:
-        return make_final_norm(c)
+    def make_final_norm(self, config: TransformerConfig) -> Norm | None:
+        return make_final_norm(config)
 
     def new_caches(self, memory: Tensor) -> list[Any]:
         """Return one cache for all layers if `decode_step` (fast_decoder.py) supports them, otherwise one per layer."""

@@ -32,12 +32,12 @@ class EncoderLayer(Layer):
         causal: whether the layer is used with a causal mask. The relative positions of T5 depend on it.
     """
 
-    def __init__(self, c: TransformerConfig, causal: bool = False) -> None:
-        stack = "encoder" if c.architecture == "encoder_decoder" else "single"
-        self.attention = make_self_attention(c, stack, causal)
-        self.attention_residual = make_residual(c, stack)
-        self.feed_forward = make_feed_forward(c, stack)
-        self.feed_forward_residual = make_residual(c, stack)
+    def __init__(self, config: TransformerConfig, causal: bool = False) -> None:
+        stack = "encoder" if config.architecture == "encoder_decoder" else "single"
+        self.attention = make_self_attention(config, stack, causal)
+        self.attention_residual = make_residual(config, stack)
+        self.feed_forward = make_feed_forward(config, stack)
+        self.feed_forward_residual = make_residual(config, stack)
 
     def forward(self, x: Tensor, spec: npx.AttentionSpec, cache: KeyValueCache | None = None) -> Tensor:
         """Apply the layer to x (B, S, D), or packed x (R, D). The result has the shape of x.
@@ -53,14 +53,14 @@ class EncoderLayer(Layer):
 class DecoderLayer(Layer):
     """Causal self-attention, cross-attention and a feed-forward network, each in a residual connection."""
 
-    def __init__(self, c: TransformerConfig) -> None:
+    def __init__(self, config: TransformerConfig) -> None:
         stack = "decoder"
-        self.attention = make_self_attention(c, stack, causal=True)
-        self.attention_residual = make_residual(c, stack)
-        self.cross_attention = make_attention(CrossAttention, c, stack)
-        self.cross_attention_residual = make_residual(c, stack)
-        self.feed_forward = make_feed_forward(c, stack)
-        self.feed_forward_residual = make_residual(c, stack)
+        self.attention = make_self_attention(config, stack, causal=True)
+        self.attention_residual = make_residual(config, stack)
+        self.cross_attention = make_attention(CrossAttention, config, stack)
+        self.cross_attention_residual = make_residual(config, stack)
+        self.feed_forward = make_feed_forward(config, stack)
+        self.feed_forward_residual = make_residual(config, stack)
 
     def forward(
         self,
@@ -100,71 +100,74 @@ def causal_spec(x: Tensor, packing: npx.Packing | None = None) -> npx.AttentionS
 # layer is: "encoder", "decoder" or "single" (`deep_norm_factors`).
 
 
-def norm_factors(c: TransformerConfig, stack: str) -> tuple[float, float]:
+def norm_factors(config: TransformerConfig, stack: str) -> tuple[float, float]:
     """Return DeepNorm's factors on residual connections and on initial weights, or (1, 1) for other norm placements."""
-    return deep_norm_factors(stack, c.n_layers) if c.norm_placement == "deepnorm" else (1.0, 1.0)
+    return deep_norm_factors(stack, config.n_layers) if config.norm_placement == "deepnorm" else (1.0, 1.0)
 
 
-def make_attention(cls: type[A], c: TransformerConfig, stack: str, **options: Any) -> A:
+def make_attention(cls: type[A], config: TransformerConfig, stack: str, **options: Any) -> A:
     """Build an attention layer.
 
     Args:
         options: the layer's `rotary_base`, `score_bias` and `window`, if any.
     """
     return cls(
-        c.d_model,
-        c.n_heads,
-        c.d_k,
-        c.d_v,
-        projection_bias=c.attention_bias,
-        dropout=c.attention_dropout,
-        gain=c.attention_gain,
-        n_kv_heads=c.n_kv_heads,
-        qk_norm=c.norm_type if c.qk_norm else None,
-        eps=c.layer_norm_eps,
-        value_gain=norm_factors(c, stack)[1],
+        config.d_model,
+        config.n_heads,
+        config.d_k,
+        config.d_v,
+        projection_bias=config.attention_bias,
+        dropout=config.attention_dropout,
+        gain=config.attention_gain,
+        n_kv_heads=config.n_kv_heads,
+        qk_norm=config.norm_type if config.qk_norm else None,
+        eps=config.layer_norm_eps,
+        value_gain=norm_factors(config, stack)[1],
         **options,
     )
 
 
-def make_self_attention(c: TransformerConfig, stack: str, causal: bool) -> SelfAttention:
+def make_self_attention(config: TransformerConfig, stack: str, causal: bool) -> SelfAttention:
     """Build a self-attention layer with its relative positions, if any."""
-    positions = POSITIONS[c.positions]
-    options = {"rotary_base": positions.rotary_base, "score_bias": positions.make_score_bias(c, causal)}
-    if c.attention_window is not None:
-        return make_attention(RestrictedSelfAttention, c, stack, window=c.attention_window, **options)
-    return make_attention(SelfAttention, c, stack, **options)
+    positions = POSITIONS[config.positions]
+    options = {"rotary_base": positions.rotary_base, "score_bias": positions.make_score_bias(config, causal)}
+    if config.attention_window is not None:
+        return make_attention(RestrictedSelfAttention, config, stack, window=config.attention_window, **options)
+    return make_attention(SelfAttention, config, stack, **options)
 
 
-def make_feed_forward(c: TransformerConfig, stack: str) -> Module:
+def make_feed_forward(config: TransformerConfig, stack: str) -> Module:
     """Build a feed-forward network or, if the configuration has experts, a mixture of several networks."""
 
     def make_expert() -> FeedForward:
-        with scale_gain(norm_factors(c, stack)[1]):
-            return FeedForward(c.d_model, c.d_ff, c.activation_dropout, c.activation)
+        with scale_gain(norm_factors(config, stack)[1]):
+            return FeedForward(config.d_model, config.d_ff, config.activation_dropout, config.activation)
 
-    return Experts(c.d_model, c.n_experts, c.experts_per_token, make_expert) if c.n_experts else make_expert()
+    if not config.n_experts:
+        return make_expert()
+    return Experts(config.d_model, config.n_experts, config.experts_per_token, make_expert)
 
 
-def make_residual(c: TransformerConfig, stack: str) -> Residual:
+def make_residual(config: TransformerConfig, stack: str) -> Residual:
     """Build the residual connection around a sub-layer."""
-    alpha, _ = norm_factors(c, stack)
-    return Residual(c.d_model, c.dropout, c.norm_placement, c.layer_norm_eps, c.norm_type, alpha)
+    alpha, _ = norm_factors(config, stack)
+    eps, norm_type = config.layer_norm_eps, config.norm_type
+    return Residual(config.d_model, config.dropout, config.norm_placement, eps, norm_type, alpha)
 
 
-def make_layers(make_layer: Callable[[], L], c: TransformerConfig) -> list[L]:
+def make_layers(make_layer: Callable[[], L], config: TransformerConfig) -> list[L]:
     """Build the layers of a stack, set their skip probabilities, and share relative positions among them if configured.
 
-    The sub-layers of layer l = 1 to N are skipped with probability l/N times `c.stochastic_depth` (Huang et al., 2016,
-    equation 4).
+    The sub-layers of layer l = 1 to N are skipped with probability l/N times `config.stochastic_depth` (Huang et al.,
+    2016, equation 4).
     """
-    layers = [make_layer() for _ in range(c.n_layers)]
+    layers = [make_layer() for _ in range(config.n_layers)]
     for depth, layer in enumerate(layers, 1):
         if layer.attention.score_bias and layer.attention.score_bias.is_shared:
             layer.attention.score_bias = layers[0].attention.score_bias
         for module in layer.modules():
             if isinstance(module, Residual):
-                module.drop_path.rate = c.stochastic_depth * depth / c.n_layers
+                module.drop_path.rate = config.stochastic_depth * depth / config.n_layers
     return layers
 
 
@@ -192,9 +195,13 @@ def record_weights(attentions: Mapping[str, Sequence[Attention]]) -> Iterator[di
             layer.hook = hook
 
 
-def make_final_norm(c: TransformerConfig) -> Norm | None:
+def make_final_norm(config: TransformerConfig) -> Norm | None:
     """Build the norm after the last layer.
 
     Pre-norm and sandwich norm need one, because their last sum is not normalized.
     """
-    return NORMS[c.norm_type](c.d_model, c.layer_norm_eps) if c.norm_placement in ("pre", "sandwich") else None
+    return (
+        NORMS[config.norm_type](config.d_model, config.layer_norm_eps)
+        if config.norm_placement in ("pre", "sandwich")
+        else None
+    )

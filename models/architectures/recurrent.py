@@ -29,10 +29,11 @@ from models.registry import CELLS, architecture
 class RecurrentEncoderLayer(Layer):
     """A recurrent encoder layer. The first one reads in both directions; the others have residual connections."""
 
-    def __init__(self, c: TransformerConfig, i: int) -> None:
-        cell: type[Recurrent] = CELLS[c.cell]
-        self.recurrent = cell(c.d_model, c.d_model) if i else Bidirectional(cell, c.d_model, c.d_model // 2)
-        self.dropout = Dropout(c.dropout)
+    def __init__(self, config: TransformerConfig, i: int) -> None:
+        cell: type[Recurrent] = CELLS[config.cell]
+        d = config.d_model
+        self.recurrent = cell(d, d) if i else Bidirectional(cell, d, d // 2)
+        self.dropout = Dropout(config.dropout)
         self.has_residual = i > 0
 
     def forward(self, x: Tensor, spec: npx.AttentionSpec) -> Tensor:
@@ -48,11 +49,11 @@ class RecurrentEncoderLayer(Layer):
 class RecurrentDecoderLayer(Layer):
     """A recurrent decoder layer. The first one also has cross-attention; the others read the resulting context."""
 
-    def __init__(self, c: TransformerConfig, i: int) -> None:
-        self.recurrent: Recurrent = CELLS[c.cell]((2 if i else 1) * c.d_model, c.d_model)
-        self.dropout = Dropout(c.dropout)
+    def __init__(self, config: TransformerConfig, i: int) -> None:
+        self.recurrent: Recurrent = CELLS[config.cell]((2 if i else 1) * config.d_model, config.d_model)
+        self.dropout = Dropout(config.dropout)
         if i == 0:
-            self.cross_attention = make_attention(CrossAttention, c, "decoder")
+            self.cross_attention = make_attention(CrossAttention, config, "decoder")
 
     def forward(
         self, x: Tensor, context: Tensor | None, packing: npx.Packing | None, cache: RowArray | None = None
@@ -77,11 +78,11 @@ class RecurrentDecoderLayer(Layer):
 class RecurrentModel(EncoderDecoder):
     """A recurrent encoder-decoder with attention. `model(src_ids, tgt_ids)` returns logits (B, T, V)."""
 
-    def make_encoder(self, c: TransformerConfig) -> list[RecurrentEncoderLayer]:
-        return [RecurrentEncoderLayer(c, i) for i in range(c.n_layers)]
+    def make_encoder(self, config: TransformerConfig) -> list[RecurrentEncoderLayer]:
+        return [RecurrentEncoderLayer(config, i) for i in range(config.n_layers)]
 
-    def make_decoder(self, c: TransformerConfig) -> list[RecurrentDecoderLayer]:
-        return [RecurrentDecoderLayer(c, i) for i in range(c.n_layers)]
+    def make_decoder(self, config: TransformerConfig) -> list[RecurrentDecoderLayer]:
+        return [RecurrentDecoderLayer(config, i) for i in range(config.n_layers)]
 
     def make_positions(self) -> Positions:
         """Return an encoding that adds nothing: the recurrence already depends on the order of the tokens."""

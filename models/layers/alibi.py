@@ -1,12 +1,16 @@
 """ALiBi: a penalty on scores that grows linearly with the distance (Press et al., "Train Short, Test Long", 2022)."""
 
 from math import floor, log2
-from typing import Any
+from typing import TYPE_CHECKING
 
 import npx
 from autograd import Tensor
-from models.layers.positions import ScoreBias, UnchangedEmbeddings, distances
+from models.layers.positions import UnchangedEmbeddings
+from models.layers.score_bias import ScoreBias, distances
 from models.registry import POSITIONS
+
+if TYPE_CHECKING:
+    from models.config import TransformerConfig
 
 
 def slopes(n_heads: int) -> list[float]:
@@ -42,5 +46,5 @@ class AlibiPositions(UnchangedEmbeddings):
     """Positions that add `AlibiBias` to the scores of every self-attention."""
 
     @classmethod
-    def make_score_bias(cls, c: Any, causal: bool) -> ScoreBias:
-        return AlibiBias(c.n_heads)
+    def make_score_bias(cls, config: "TransformerConfig", causal: bool) -> ScoreBias:
+        return AlibiBias(config.n_heads)

@@ -6,7 +6,7 @@ import npx
 from autograd import Tensor, neural, no_grad
 from models.cache import INITIAL_CAPACITY, KeyValueCache
 from models.layers.basic import Dropout, Linear
-from models.layers.positions import ScoreBias
+from models.layers.score_bias import ScoreBias
 from models.module import Module
 from models.registry import NORMS
 
@@ -128,8 +128,8 @@ class SelfAttention(Attention):
     """
 
     def make_projections(self, d_model: int, gain: float, value_gain: float, projection_bias: bool) -> None:
-        columns = [n_heads * size for n_heads, size in (self.query_shape, *self.key_value_shapes)]
-        self.query_key_value = Linear(d_model, *columns, bias=projection_bias, gain=(gain, gain, value_gain))
+        columns = tuple(n_heads * size for n_heads, size in (self.query_shape, *self.key_value_shapes))
+        self.query_key_value = Linear(d_model, columns, bias=projection_bias, gain=(gain, gain, value_gain))
 
     def forward(
         self, x: Tensor, spec: npx.AttentionSpec = npx.AttentionSpec(), cache: KeyValueCache | None = None
@@ -179,8 +179,8 @@ class CrossAttention(Attention):
 
     def make_projections(self, d_model: int, gain: float, value_gain: float, projection_bias: bool) -> None:
         self.query = Linear(d_model, self.n_heads * self.d_k, bias=projection_bias, gain=gain)
-        columns = [n_heads * size for n_heads, size in self.key_value_shapes]
-        self.key_value = Linear(d_model, *columns, bias=projection_bias, gain=(gain, value_gain))
+        columns = tuple(n_heads * size for n_heads, size in self.key_value_shapes)
+        self.key_value = Linear(d_model, columns, bias=projection_bias, gain=(gain, value_gain))
 
     def forward(
         self,

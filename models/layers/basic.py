@@ -10,31 +10,33 @@ class Linear(Module):
     """A linear map with a bias, optionally followed by ReLU.
 
     Args:
-        n_in: width of the input.
-        n_out: width of the output. With several widths, the layer has one matrix for each, and `weight` is their
+        d_in: width of the input.
+        d_out: width of the output. For a tuple of widths, the layer has one matrix for each, and `weight` is their
             concatenation; each matrix is initialized separately.
         bias: whether to add b, initially 0. Default True.
-        activation: "" (default) or "relu".
+        activation: "relu", or None (default) for no activation.
         gain: factor on the initial weights (Xavier uniform, unless a `with models.init.use_scheme(...)` block selects
-            another scheme); one number, or one for each part. Default 1.
+            another scheme); one number, or one for each matrix. Default 1.
     """
 
     def __init__(
         self,
-        n_in: int,
-        *n_out: int,
+        d_in: int,
+        d_out: int | tuple[int, ...],
+        *,
         bias: bool = True,
-        activation: str = "",
+        activation: str | None = None,
         gain: float | tuple[float, ...] = 1.0,
     ) -> None:
-        if not n_out or any(isinstance(n, bool) or n < 1 for n in (n_in, *n_out)):
-            raise ValueError(f"Linear: expected widths of at least 1; got {(n_in, *n_out)}; try bias=False by name")
-        self.weight = Parameter(uniform(n_in, *n_out, gain=gain))  # (n_in, n_out)
-        self.bias = Parameter(constant((sum(n_out),), 0)) if bias else None
+        widths = d_out if isinstance(d_out, tuple) else (d_out,)
+        if not widths or min(d_in, *widths) < 1:
+            raise ValueError(f"Linear: expected widths of at least 1; got {d_in} and {d_out}")
+        self.weight = Parameter(uniform(d_in, *widths, gain=gain))  # (d_in, sum(widths))
+        self.bias = Parameter(constant((sum(widths),), 0)) if bias else None
         self.activation = activation
 
     def forward(self, x: Tensor) -> Tensor:
-        """Return x W + b (..., sum(n_out)), or its ReLU, for x (..., n_in)."""
+        """Return x W + b (..., d_out), or its ReLU, for x (..., d_in). For a tuple `d_out`, the width is its sum."""
         return neural.linear(x, self.weight, self.bias, self.activation, recompute_x=x.recompute_fn)
 
 

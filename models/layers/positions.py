@@ -1,14 +1,18 @@
-"""Positional encodings: sinusoidal, learned and rotary, and the base class of biases on the scores."""
+"""Positional encodings: sinusoidal, learned and rotary."""
 
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import npx
 from autograd import Tensor, differentiable, neural
 from models.init import normal
 from models.layers.basic import Dropout, Embedding
+from models.layers.score_bias import ScoreBias
 from models.module import Module, Parameter
 from models.registry import POSITIONS
 from npx import host  # NumPy, for arrays that stay on the CPU
+
+if TYPE_CHECKING:
+    from models.config import TransformerConfig
 
 Start = int | npx.Packing  # the first position of x (B, T, D), or the packing of x (R, D)
 
@@ -32,12 +36,8 @@ class Positions(Module):
         self.d_model = d_model
 
     @classmethod
-    def make_score_bias(cls, c: Any, causal: bool) -> "ScoreBias | None":
-        """Return a module that computes a bias on self-attention scores; None if these positions need no bias.
-
-        Args:
-            c: a TransformerConfig.
-        """
+    def make_score_bias(cls, config: "TransformerConfig", causal: bool) -> ScoreBias | None:
+        """Return a module that computes a bias on self-attention scores; None if these positions need no bias."""
         return None
 
     def embed(self, embedding: Embedding, ids: npx.Array, start: Start, dropout: Dropout) -> Tensor:
@@ -149,25 +149,3 @@ class RotaryPositions(UnchangedEmbeddings):
     """Self-attention rotates queries and keys by their positions (Su et al., 2021)."""
 
     rotary_base = 10000.0
-
-
-class ScoreBias(Module):
-    """Base class of positional encodings that are added to the scores q k^T / sqrt(d_k) of self-attention.
-
-    Subclasses define `forward(q, n_keys, packing)`, which returns a bias that is broadcastable to the scores
-    (B, H, T, S), S = n_keys. The queries q are (B, T, H, d_k) or, with a packing, (R, H, d_k). The last query is at the
-    position of the last key.
-
-    Attributes:
-        is_shared: whether all layers of a stack use the bias of the first layer.
-        multiplications: number of multiplications for each query token, for the FLOP count.
-    """
-
-    is_shared = False
-    multiplications = 0
-
-
-def distances(q: Any, n_keys: int, packing: npx.Packing | None) -> npx.Array:
-    """Return the positions of keys relative to queries, s - t, integers (T, S). Arguments: see `ScoreBias`."""
-    n_queries = packing.max_length if packing else q.shape[1]
-    return npx.arange(n_keys) - npx.arange(n_keys - n_queries, n_keys)[:, None]

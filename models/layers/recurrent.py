@@ -137,7 +137,7 @@ class Recurrent(Module):
             raise ValueError(
                 f"{type(self).__name__}: expected widths of at least 1; got {d_in} and {d_hidden}; try 512"
             )
-        self.input = Linear(d_in, *[d_hidden] * self.n_gates)
+        self.input = Linear(d_in, (d_hidden,) * self.n_gates)
         self.weight = Parameter(uniform(d_hidden, *[d_hidden] * self.n_gates))  # (H, n_gates H)
         self.d_hidden = d_hidden
         self.reverse = reverse

@@ -150,8 +150,10 @@ class RestrictedSelfAttention(SelfAttention):
         """Return the attention of x (B, T, D), or packed x (R, D), to itself within the window, in the shape of x.
 
         Args:
-            spec: mask and packing. Raises ValueError for a spec with a bias.
+            spec: mask and packing.
             cache: the keys and values of earlier positions; the keys and values of x are appended.
+
+        Raises ValueError for a spec with a bias.
         """
         require_no_bias(spec)
         qkv = self.query_key_value(x)

@@ -1,13 +1,17 @@
 """Relative positions of Shaw et al. ("Self-Attention with Relative Position Representations", 2018), on the keys."""
 
-from typing import Any
+from typing import TYPE_CHECKING
 
 import npx
 from autograd import Tensor, differentiable
 from models.init import uniform
-from models.layers.positions import ScoreBias, UnchangedEmbeddings, distances
+from models.layers.positions import UnchangedEmbeddings
+from models.layers.score_bias import ScoreBias, distances
 from models.module import Parameter
 from models.registry import POSITIONS
+
+if TYPE_CHECKING:
+    from models.config import TransformerConfig
 
 
 @differentiable
@@ -67,5 +71,5 @@ class ShawPositions(UnchangedEmbeddings):
     """Positions that add `RelativeKeys` to the scores of every self-attention."""
 
     @classmethod
-    def make_score_bias(cls, c: Any, causal: bool) -> ScoreBias:
-        return RelativeKeys(c.n_heads, c.key_size, c.longest_distance)
+    def make_score_bias(cls, config: "TransformerConfig", causal: bool) -> ScoreBias:
+        return RelativeKeys(config.n_heads, config.key_size, config.longest_distance)

@@ -28,7 +28,7 @@ class SwiGLU(Module):
     """The SiLU of one linear map, multiplied by another linear map; one matrix holds the weights of both."""
 
     def __init__(self, d_model: int, d_ff: int) -> None:
-        self.gate_value = Linear(d_model, d_ff, d_ff)
+        self.gate_value = Linear(d_model, (d_ff, d_ff))
 
     def forward(self, x: Tensor) -> Tensor:
         """Return silu(x W + b) * (x V + c) (..., F) for x (..., D)."""

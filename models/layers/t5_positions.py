@@ -1,14 +1,18 @@
 """T5's relative positions: a learned bias for each head and bucket of distances (Raffel et al., 2020, section 2.1)."""
 
 from math import log
-from typing import Any
+from typing import TYPE_CHECKING
 
 import npx
 from autograd import Tensor, neural
 from models.init import normal
-from models.layers.positions import ScoreBias, UnchangedEmbeddings, distances
+from models.layers.positions import UnchangedEmbeddings
+from models.layers.score_bias import ScoreBias, distances
 from models.module import Parameter
 from models.registry import POSITIONS
+
+if TYPE_CHECKING:
+    from models.config import TransformerConfig
 
 
 def bucket(distance: npx.Array, n_buckets: int, max_distance: int, causal: bool) -> npx.Array:
@@ -59,5 +63,5 @@ class BucketPositions(UnchangedEmbeddings):
     """Positions that add `BucketBias` to the scores of every self-attention."""
 
     @classmethod
-    def make_score_bias(cls, c: Any, causal: bool) -> ScoreBias:
-        return BucketBias(c.n_heads, c.position_buckets, c.longest_distance, causal)
+    def make_score_bias(cls, config: "TransformerConfig", causal: bool) -> ScoreBias:
+        return BucketBias(config.n_heads, config.position_buckets, config.longest_distance, causal)

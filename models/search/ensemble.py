@@ -14,8 +14,9 @@ class Ensemble:
     p(y) = (1 / M) sum_m p_m(y), computed from log-probabilities.
 
     Args:
-        members: one or more encoder-decoder models with the same vocabulary, of any sizes; anything else raises
-            ValueError.
+        members: one or more encoder-decoder models with the same vocabulary, of any sizes.
+
+    Raises ValueError without a model, or for models with different vocabularies.
     """
 
     def __init__(self, members: Sequence[Any]) -> None:

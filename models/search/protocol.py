@@ -14,6 +14,7 @@ from typing import Any, Protocol
 import npx
 from autograd.contract import check_ids
 from models.cache import DecodingState
+from models.config import TransformerConfig
 from npx import host  # NumPy, for arrays that stay on the CPU
 from npx.ranges import Range, is_inside
 
@@ -25,7 +26,7 @@ RULES = ("plain", "tensor2tensor", "transformers", "fairseq")
 class SearchModel(Protocol):
     """The interface that a model offers to search. The R rows of a state are hypotheses; at first, one per source."""
 
-    config: Any  # with pad_id, bos_id, eos_id, and suppressed_ids, if any
+    config: TransformerConfig
 
     @property
     def training(self) -> bool: ...
@@ -101,12 +102,14 @@ def check_integer(name: str, value: Any, minimum: int) -> None:
         raise ValueError(f"{name}: expected a whole number >= {minimum}; got {value!r}")
 
 
-def excluded_ids(config: Any) -> tuple[int, ...]:
+def excluded_ids(config: TransformerConfig) -> tuple[int, ...]:
     """Return the ids that a search never chooses, each once."""
-    return tuple(dict.fromkeys((config.pad_id, config.bos_id, *getattr(config, "suppressed_ids", ()))))
+    return tuple(dict.fromkeys((config.pad_id, config.bos_id, *config.suppressed_ids)))
 
 
-def top_continuations(logits: npx.Array, k: int, config: Any, position: int) -> tuple[npx.Array, npx.Array]:
+def top_continuations(
+    logits: npx.Array, k: int, config: TransformerConfig, position: int
+) -> tuple[npx.Array, npx.Array]:
     """Return the log-probabilities (R, k) and ids (R, k) of the k most probable next tokens of every row, on the host.
 
     PAD, BOS and `config.suppressed_ids` keep their probability but are never chosen. Raises FloatingPointError for NaN

@@ -14,7 +14,7 @@ Gradients = tuple[Array, Array, Array | None]
 
 
 @kernel
-def linear(x: Array, w: Array, b: Array | None = None, activation: str = "") -> Output:
+def linear(x: Array, w: Array, b: Array | None = None, activation: str | None = None) -> Output:
     """Return y = x w + b, or max(0, x w + b) if `activation` is "relu".
 
     x (R, I); w (I, O); b (O,) or None; y (R, O). Saved: x, w, y if there is a ReLU, and whether there is a bias.
@@ -45,7 +45,7 @@ def linear_grad(
 
 
 @linear.fast("numpy", "float32", "float64")
-def linear_numpy(x: Array, w: Array, b: Array | None = None, activation: str = "") -> Output:
+def linear_numpy(x: Array, w: Array, b: Array | None = None, activation: str | None = None) -> Output:
     """Apply bias and ReLU in place to each panel of the result, right after its matmul."""
     if b is None and not activation:
         return matmul(x, w), (x, w, None, False)
@@ -83,7 +83,7 @@ SLICE_ROWS = 128  # rows that one block sums in `relu_grad`
 
 
 @linear.fast("cupy", "float32", "float16", "bfloat16")
-def linear_cuda(x: Array, w: Array, b: Array | None = None, activation: str = "") -> Output:
+def linear_cuda(x: Array, w: Array, b: Array | None = None, activation: str | None = None) -> Output:
     """Apply bias and ReLU in the epilogue of cuBLASLt, or in place in one pass after the matmul."""
     has_epilogue = b is not None or bool(activation)
     if has_epilogue and array_module(x) is not np and blas.fuses_epilogues() and x.size and w.size:

@@ -76,7 +76,7 @@ def dropout_residual_norm(d):
 def linear(d):
     n_in, n_out = d.size(), d.size()
     bias = (d.values(n_out),) if d.any(st.booleans()) else ()
-    activation = d.any(st.sampled_from(["", "relu"]))
+    activation = d.any(st.sampled_from([None, "relu"]))
     return (d.values(*d.leading(), n_in), d.values(n_in, n_out), *bias), {"activation": activation}
 
 
@@ -214,6 +214,12 @@ def test_large_logits_give_a_finite_loss(label_smoothing, smoothing_classes):
     loss = neural.cross_entropy(logits, np.array([0]), npx.LabelSmoothing(label_smoothing, smoothing_classes, 3))
     loss.backward()
     assert np.isfinite(loss.data) and np.isfinite(logits.grad).all()
+
+
+@pytest.mark.parametrize("activation", ["", "gelu"])
+def test_a_linear_layer_rejects_activations_that_are_not_fused(activation):
+    with pytest.raises(ValueError, match=r"linear: expected an activation in \(None, 'relu'\); got "):
+        neural.linear(Tensor(np.ones((2, 3))), Tensor(np.ones((3, 4))), None, activation)
 
 
 @pytest.mark.parametrize("shape", [(1,), (2, 1), (3,), ()])

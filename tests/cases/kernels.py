@@ -261,7 +261,7 @@ def linear(d):
         ((5, 3, 1), (130, 7, 31), (3, 8, 264), (0, 3, 4), (2, 5, 513)),
         lambda large: (large.tokens, large.d_model, large.d_ff),
     )
-    activation = d.option("relu", "")
+    activation = d.option("relu", None)
     bias = d.option(True, False)
     return Call((d.values(n, i), d.values(i, o), d.values(o) if bias else None, activation))
 

@@ -6,7 +6,7 @@ import models
 import npx
 from autograd import operations as ops
 from autograd.testing import strategies as s
-from models.architectures.encoder_decoder import TargetSpace
+from models.architectures.encoder_decoder import TargetSpaceEmbedding
 from models.layers.norm import PLACEMENTS
 from tests.cases.base import Call, case, edges, leading, sample, size
 from tests.cases.neural import attention_sizes, attention_spec, norm_edges, norm_inputs, spec_edges
@@ -38,8 +38,8 @@ def rates(draw):
 @case
 def layer_Linear(draw):
     n_in = draw(size())
-    options = {"bias": draw(st.booleans()), "activation": draw(st.sampled_from(["", "relu"]))}
-    layer = draw_layer(draw, models.Linear, n_in, *draw(st.lists(size(2), min_size=1, max_size=3)), **options)
+    options = {"bias": draw(st.booleans()), "activation": draw(st.sampled_from([None, "relu"]))}
+    layer = draw_layer(draw, models.Linear, n_in, tuple(draw(st.lists(size(2), min_size=1, max_size=3))), **options)
     return Call((draw(s.arrays((*leading(draw), n_in), ("normal", "large"))),), layer=layer)
 
 
@@ -99,9 +99,9 @@ def layer_SinusoidsInHalves(draw):
 
 
 @case
-def layer_TargetSpace(draw):
+def layer_TargetSpaceEmbedding(draw):
     d = draw(size(4))
-    return Call((sequence(draw, d),), layer=draw_layer(draw, TargetSpace, d))
+    return Call((sequence(draw, d),), layer=draw_layer(draw, TargetSpaceEmbedding, d))
 
 
 @case
@@ -183,9 +183,9 @@ def add_constant_edges():
 @edges("layer Linear")
 def linear_edges():
     for bias in (True, False):
-        for activation in ("", "relu"):
+        for activation in (None, "relu"):
             yield Call((sample(2, 2, 3),), layer=make_layer(models.Linear, 3, 2, bias=bias, activation=activation))
-    yield Call((sample(3),), layer=make_layer(models.Linear, 3, 1, 2, 1))
+    yield Call((sample(3),), layer=make_layer(models.Linear, 3, (1, 2, 1)))
 
 
 @edges("layer Embedding")
@@ -252,10 +252,10 @@ for position_class in (models.Sinusoids, models.SinusoidsInHalves, models.Learne
     edges(f"layer {position_class.__name__}")(position_edges(position_class))
 
 
-@edges("layer TargetSpace")
+@edges("layer TargetSpaceEmbedding")
 def target_space_edges():
-    yield Call((sample(2, 3, 4),), layer=make_layer(TargetSpace, 4))
-    yield Call((sample(1, 0, 2),), layer=make_layer(TargetSpace, 2))
+    yield Call((sample(2, 3, 4),), layer=make_layer(TargetSpaceEmbedding, 4))
+    yield Call((sample(1, 0, 2),), layer=make_layer(TargetSpaceEmbedding, 2))
 
 
 @edges("layer SelfAttention", derive=False)

@@ -75,7 +75,7 @@ def operation_linear(draw):
     n_in, n_out = draw(size()), draw(size())
     x, w = draw(s.arrays((*leading(draw), n_in))), draw(s.arrays((n_in, n_out)))
     b = draw(st.none() | s.arrays((n_out,)))
-    return Call((x, w, b), {"activation": draw(st.sampled_from(["", "relu"]))}, saved=copy_bytes(x))
+    return Call((x, w, b), {"activation": draw(st.sampled_from([None, "relu"]))}, saved=copy_bytes(x))
 
 
 @case
@@ -245,7 +245,7 @@ def dropout_residual_norm_edges():
 
 @edges("operation linear")
 def linear_edges():
-    for activation in ("", "relu"):
+    for activation in (None, "relu"):
         for bias in (True, False):
             for shape, n_out in (((2, 2, 3), 2), ((3,), 4), ((2, 2), 2), ((2, 1), 1), ((0, 3), 2)):
                 b = sample(n_out, seed=2) if bias else None

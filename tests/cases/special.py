@@ -109,8 +109,8 @@ def dropout_residual_norm(d):
 def linear(d):
     zeros = constant(d, 0, 7, 3)
     if is_long(d):
-        yield Call((d.values(3, 1030), d.values(1030, 2), None, ""))
-    for activation in ("relu", ""):
+        yield Call((d.values(3, 1030), d.values(1030, 2), None, None))
+    for activation in ("relu", None):
         yield Call((zeros, d.values(3, 4), constant(d, 0, 4), activation))  # at the ReLU's kink
         yield Call(
             (d.values(1, 3), d.values(3, 4), d.values(4, shift=-9), activation)

@@ -26,7 +26,7 @@ class MarkovModel:
     """
 
     def __init__(self, vocab_size: int, seed: int = 0, coarse: bool = False, end_bias: float = 0.0):
-        self.config = SimpleNamespace(pad_id=PAD, bos_id=BOS, eos_id=EOS, vocab_size=vocab_size)
+        self.config = SimpleNamespace(pad_id=PAD, bos_id=BOS, eos_id=EOS, suppressed_ids=(), vocab_size=vocab_size)
         rng = np.random.default_rng(seed)
         self.table = rng.normal(size=(7, vocab_size, vocab_size, vocab_size)) * 1.5
         self.by_source = rng.normal(size=(11, vocab_size))

@@ -54,7 +54,7 @@ def test_bias_and_relu_are_fused(dtype):
     rng = np.random.default_rng(1)
     n, i, o = 5, 16, 24
     numbers = [rng.normal(size=shape).astype(dtype_named(dtype)) for shape in ((n, i), (i, o), (o,))]
-    for bias, activation, epilogue in ((True, "relu", 6), (True, "", 4), (False, "relu", 2), (False, "", 0)):
+    for bias, activation, epilogue in ((True, "relu", 6), (True, None, 4), (False, "relu", 2), (False, None, 0)):
         with device(cuda=True), recorded() as calls:
             x, w, b = map(npx.asarray, numbers)
             y, saved = npx.linear(x, w, b if bias else None, activation)

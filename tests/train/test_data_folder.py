@@ -170,10 +170,22 @@ def test_another_run_encodes_the_folder_with_its_own_tokenizer(data_folder, text
     before = (data_folder / "prepared" / "train" / "meta.json").read_bytes()
     assert train(data_folder, tmp_path / "fine", "--init", str(tmp_path / "first"), *change) == 0
     assert (data_folder / "prepared" / "train" / "meta.json").read_bytes() == before
-    note = f"{data_folder}: the tokenizer of --init {tmp_path / 'first'} is used instead of the one in this folder\n"
-    assert note in capfd.readouterr().err
     runs = RunFolder(tmp_path / "fine"), RunFolder(tmp_path / "first")
+    note = f"{data_folder}: {runs[1].tokenizer_file} is used instead of the tokenizer in this folder\n"
+    assert note in capfd.readouterr().err
     assert len({run.tokenizer_file.read_bytes() for run in runs}) == 1
+
+
+def test_a_configuration_for_another_folder_does_not_keep_its_arrays_with_init(data_folder, text, tmp_path, capfd):
+    assert train(data_folder, tmp_path / "first") == 0
+    assert prepare(text, tmp_path / "other", "--vocab-size=265") == 0
+    capfd.readouterr()
+    assert main(["info", "tiny", "--config", f"--data={data_folder}", *SMALL]) == 0
+    (tmp_path / "my.toml").write_text(capfd.readouterr().out)
+    command = ["train", str(tmp_path / "my.toml"), f"--init={tmp_path / 'first'}", f"--data={tmp_path / 'other'}"]
+    assert main([*command, f"--out={tmp_path / 'fine'}", *SHORT]) == 0
+    assert f"{data_folder}/tokenizer.json is used instead of the tokenizer in this folder\n" in capfd.readouterr().err
+    assert RunFolder(tmp_path / "fine").load_config().data.prepared == ""
 
 
 def test_another_run_with_the_tokenizer_of_the_folder_uses_its_arrays(data_folder, tmp_path, capfd):
@@ -533,7 +545,7 @@ def test_hold_out_takes_distinct_sources_out_of_the_training_text(tmp_path, capf
         valid, train_lines = ((out / f"{part}.src").read_text().splitlines() for part in ("valid", "train"))
         assert len(valid) == len(set(valid)) == 10 and not set(valid) & set(train_lines)
         assert len(set(train_lines)) == 40 and len(train_lines) == sum(source not in valid for source in sources)
-        assert f"120 kept ({120 - len(train_lines)} of them held out)" in printed
+        assert f"120 kept ({120 - len(train_lines)} of them held out, with 10 different sources)" in printed
         assert "valid: 0 of 10 sources also occur in the training text\n" in printed
         outputs.append(set(valid))
         assert main([*command, "--hold-out", "10"]) == 0  # up to date

@@ -33,7 +33,7 @@ from train.text.batches import Batches
 from train.text.corpus import Corpus
 from train.viewer import heads, picture
 from train.viewer.beams import wrap
-from train.viewer.curves import draw_curves, series
+from train.viewer.curves import draw_curves, runs_by_name, series
 from train.viewer.heads import draw_figures, mosaic
 from train.viewer.inspection import (
     Head,
@@ -97,6 +97,9 @@ def test_curves_of_two_runs_tell_them_apart(tmp_path, uninterrupted):
     other.mkdir()
     (other / "metrics.jsonl").write_bytes(RunFolder(uninterrupted).metrics_file.read_bytes())
     _, alt = drawn(tmp_path, uninterrupted, "curves", "--also", str(other))
+    same_name = runs_by_name([uninterrupted, tmp_path / "other" / uninterrupted.name, uninterrupted])
+    assert len(same_name) == 2 and all(name.endswith(f"/{uninterrupted.name}") for name in same_name)
+    assert not any(name.startswith("/") for name in same_name)
     last = RunFolder(uninterrupted).metrics()[-1]
     assert "other, validation perplexity, valid: first" in alt and f"at update {last['step']}" in alt
 

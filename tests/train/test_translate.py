@@ -38,7 +38,7 @@ class EchoModel:
     """A fake model that copies its source with probability close to 1."""
 
     def __init__(self):
-        self.config = SimpleNamespace(pad_id=PAD, bos_id=BOS, eos_id=EOS)
+        self.config = SimpleNamespace(pad_id=PAD, bos_id=BOS, eos_id=EOS, suppressed_ids=())
         self.training, self.max_length = False, None
         self.shapes = []
 

@@ -198,7 +198,7 @@ class CausalAttention(Module):
     """Causal attention [attention]."""
 
     def __init__(self, n):
-        self.qkv, self.n = Linear(n, n, n, n), n
+        self.qkv, self.n = Linear(n, (n, n, n)), n
 
     def forward(self, x):
         z, n = self.qkv(x), self.n

@@ -90,6 +90,8 @@ def data(
                 f"{'is' if len(missing) == 1 else 'are'} missing; try {' '.join(f'{option} F' for option in missing)}"
             )
         valid = (Pair("", valid_src, valid_tgt),) if valid_src else ()
+        for file in {train_src, valid_src} & {train_tgt, valid_tgt} - {""}:
+            warn(f"warning: {file} is both a source and a target; try the file of each language")
         if mirror:
             raise UserError(f"data own: --mirror {mirror} has no effect, because nothing is downloaded; omit --mirror")
         if hold_out and valid_src:
@@ -112,6 +114,8 @@ def data(
     pairs = manifest["pairs"]
     clean = manifest["texts"]["train"]["counts"]["kept"]
     held_out = f" ({pairs['held_out']:,} of them held out)" if pairs["held_out"] else ""
+    if hold_out and hold_out < pairs["held_out"]:  # valid has only one pair for each source
+        held_out = f" ({pairs['held_out']:,} of them held out, with {hold_out:,} different sources)"
     print(f"{plural(pairs['read'], 'pair')} read, {clean:,} kept{held_out}; removed: {describe_removed(pairs)}")
     for part, array in manifest["arrays"].items():
         src, tgt = (array["tokens"][side] + array["kept"] for side in ("src", "tgt"))  # including EOS tokens

@@ -9,6 +9,12 @@ import typer
 from train.cli.app import Device, RunPath, app, check_output, use_device
 from train.cli.options import number_option, search_option, text_option, warn
 from train.errors import UserError, check_choice, nearest
+from train.run.config import RunConfig
+from train.run.folder import RunFolder, not_a_run_error
+from train.tasks import TASKS, Task
+from train.tasks.protocols import TextTokenizer
+from train.tasks.task import describe_model
+from train.text.corpus import Corpus
 
 PICTURES = ("heads", "beam", "curves", "memory", "roles", "confusion")
 PICTURE_SYNONYMS = {  # other names for the pictures
@@ -168,7 +174,6 @@ def draw_beam_of(run: Path, out: Path, sentence: str, overrides: dict[str, Any])
 def draw_curves_of(runs: list[Path], out: Path) -> None:
     """Draw the metrics of runs over the steps."""
     from train.run.checkpoint import is_imported
-    from train.run.folder import RunFolder, not_a_run_error
     from train.viewer.curves import draw_curves, runs_by_name, series
 
     curves = {}
@@ -185,22 +190,15 @@ def draw_curves_of(runs: list[Path], out: Path) -> None:
     draw_curves(curves, out, ", ".join(f"{name}/metrics.jsonl" for name in curves))
 
 
-def open_corpus(run: Path, part: str, config: Any, tokenizer: Any) -> Any:
+def open_corpus(run: Path, part: str, config: RunConfig, tokenizer: TextTokenizer) -> Corpus:
     """Open the prepared "train" or "valid" text of a run. Raises UserError if the run has none."""
-    from train.run.folder import RunFolder
-    from train.tasks import TASKS
-    from train.text.corpus import Corpus
-
     if not getattr(config.data, name := TASKS[config.data.task].files[part][0]):
         raise UserError(f"{run}: expected a run with data.{name}; got a run in which it is empty; try another run")
     return Corpus.open(RunFolder(run).data_path(part, config.data.prepared), tokenizer.special)
 
 
-def pairs_task(run: Path, config: Any) -> Any:
+def pairs_task(run: Path, config: RunConfig) -> Task:
     """Return the task of a run. Raises UserError unless it is translation or parsing."""
-    from train.tasks import TASKS
-    from train.tasks.task import describe_model
-
     task = TASKS[config.data.task]
     if task.data_kind != "pairs":
         raise UserError(f"{run}: expected a translation or parsing run; got {describe_model(task.name)}")
@@ -223,9 +221,7 @@ def draw_memory_of(run: Path, out: Path) -> None:
 def draw_confusion_of(run: Path, out: Path) -> None:
     """Draw the confusion matrix of a classifier or tagger on its validation text."""
     from train.run.checkpoint import load_with_origin
-    from train.tasks import TASKS
     from train.tasks.encoder_tasks import LabeledTask, LabelEvaluation
-    from train.tasks.task import describe_model
     from train.text.labeled_text import LabeledText
     from train.viewer.confusion import draw_confusion
 

@@ -8,10 +8,13 @@ from typing import Annotated, Any
 
 import typer
 
+from models import TransformerConfig
 from train.cli.app import Device, app, use_device
 from train.cli.models import resolve_model
 from train.cli.options import VocabSize, number_option, warn
 from train.errors import NoCheckpoint, UserError, plural
+from train.run.config import RunConfig
+from train.run.folder import RunFolder, step_of
 
 N_SPECIAL = 4  # number of special ids, which come before the labels
 LANGUAGES = {"en-de": "English-German", "en-fr": "English-French"}
@@ -122,7 +125,7 @@ def describe_time(hours: float) -> str:
 
 
 def describe(
-    model_config: Any, config: Any, updates: int | None = None, activations: float | None = None
+    model_config: TransformerConfig, config: RunConfig, updates: int | None = None, activations: float | None = None
 ) -> Iterator[str]:
     """Yield lines about a model's parameters, FLOPs and memory; an unchanged preset is compared with the paper.
 
@@ -161,7 +164,8 @@ def describe(
     yield f"architecture {c.architecture}{details}, for the task {task.name}"
     yield f"vocabulary   {describe_vocabulary(model_config, sides)}"
     yield f"parameters   {n:,}{frozen}{paper_size}"
-    yield f"operations   {update / tokens / len(sides):.3g} FLOPs per training token"
+    note = ", as if no parameter were frozen" if frozen else ""
+    yield f"operations   {update / tokens / len(sides):.3g} FLOPs per training token{note}"
     yield f"update       {update:.3g} FLOPs for {' and '.join(f'{tokens:,} {side}' for side in sides)} tokens"
     done = t.max_steps if updates is None else updates
     all_updates = plural(t.max_steps, "update")
@@ -184,7 +188,7 @@ def memory_unit(n_bytes: float) -> tuple[str, int]:
     return ("MiB", 2**20) if n_bytes >= 10 * 2**20 else ("KiB", 2**10)
 
 
-def describe_vocabulary(model_config: Any, sides: tuple[str, ...]) -> str:
+def describe_vocabulary(model_config: TransformerConfig, sides: tuple[str, ...]) -> str:
     """Describe the sizes of the vocabularies, and which embeddings and projections share a matrix."""
     sizes = f"{model_config.vocab_size:,} tokens"
     if model_config.architecture == "encoder" and model_config.src_vocab_size is not None:
@@ -203,7 +207,7 @@ def has_metrics(entry: dict[str, Any], kind: str, *names: str) -> bool:
     return entry["kind"] == kind and all(type(entry.get(name)) in (int, float) for name in names)
 
 
-def last_update(run: Any, entries: list[dict[str, Any]]) -> dict[str, Any] | None:
+def last_update(run: RunFolder, entries: list[dict[str, Any]]) -> dict[str, Any] | None:
     """Return the step, tokens, loss and mean speed at the last log line or, if it is later, the newest checkpoint.
 
     The speed is the mean over all updates, in tokens per second. The checkpoint is later if training stopped between
@@ -222,14 +226,13 @@ def last_update(run: Any, entries: list[dict[str, Any]]) -> dict[str, Any] | Non
     return last | {"tokens_per_second": last["tokens"] / max(last["seconds"], 1e-9)}
 
 
-def describe_run(run: Any, config: Any, loaded: Path | None) -> Iterator[str]:
+def describe_run(run: RunFolder, config: RunConfig, loaded: Path | None) -> Iterator[str]:
     """Yield lines about a run: its checkpoints, tokenizer, progress and validation curve.
 
     `loaded` is the checkpoint that commands load.
     """
     from train.progress import format_figure
     from train.run.checkpoint import read_chosen, read_state
-    from train.run.folder import step_of
     from train.run.replace import original_name
     from train.run.report import describe_vocabularies
     from train.tasks import TASKS

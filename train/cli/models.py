@@ -5,11 +5,16 @@ from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+from models import PRESETS, TransformerConfig
 from train.errors import NoCheckpoint, UserError, quote
 from train.files import MISSING
+from train.run.config import RunConfig, to_toml
+from train.run.folder import RunFolder, not_a_run_error, similar_run
 
 
-def load_models(runs: Sequence[Path], on_warning: Callable[[str], object]) -> tuple[Any, Any, Any, tuple[Any, ...]]:
+def load_models(
+    runs: Sequence[Path], on_warning: Callable[[str], object]
+) -> tuple[Any, Any, RunConfig, tuple[Any, ...]]:
     """Return (model, tokenizer, configuration, origins) of one run, or of the ensemble of several runs.
 
     The configuration is that of the first run, and `origins` has the `Origin` of each run. `on_warning` is passed to
@@ -32,8 +37,8 @@ def load_models(runs: Sequence[Path], on_warning: Callable[[str], object]) -> tu
 
 def resolve_model(
     what: str, vocab_size: int | None, settings: Sequence[str] = (), data: Path | None = None
-) -> tuple[Any, Any, Any]:
-    """Return the run folder (or None), the `RunConfig` and the `TransformerConfig` for `what`.
+) -> tuple[RunFolder | None, RunConfig, TransformerConfig]:
+    """Return the run folder (or None) and the configurations of the run and of the model for `what`.
 
     Args:
         what: a run folder, a configuration file or the name of a preset.
@@ -43,11 +48,8 @@ def resolve_model(
 
     Raises UserError for any other `what`, and for a run with --vocab-size.
     """
-    from models import PRESETS
     from train.cli.train import load_config, use_data_folder
     from train.run.checkpoint import read_chosen
-    from train.run.config import to_toml
-    from train.run.folder import RunFolder, not_a_run_error, similar_run
     from train.run.storage import model_config, read_state
 
     run = RunFolder(what)
@@ -70,14 +72,14 @@ def resolve_model(
         raise UserError(f"{what}: expected a run folder, CONFIG.toml or a preset; got {MISSING}; try {attempt}")
     changes = [*settings, *([f"data.vocab_size={vocab_size}"] if vocab_size else ())]
 
-    def read(folder_keys: Mapping[str, Any]) -> Any:
+    def read(folder_keys: Mapping[str, Any]) -> RunConfig:
         return load_config(what, [*(f"data.{name}={to_toml(value)}" for name, value in folder_keys.items()), *changes])
 
     config = read({}) if data is None else use_data_folder(data, read, {}, None)[0]
     return None, config, planned_model_config(config)
 
 
-def planned_model_config(config: Any, tokenizer_file: Path | None = None) -> Any:
+def planned_model_config(config: RunConfig, tokenizer_file: Path | None = None) -> TransformerConfig:
     """Return the configuration of the model that `train` would build.
 
     Without the file of the tokenizer, the vocabulary has data.vocab_size tokens.

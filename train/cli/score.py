@@ -106,6 +106,11 @@ def score(
                 return score_given_pairs(model, pairs, as_json, quiet)
             assert text is not None
             return score_text(model[0], text, as_json, quiet)
+    for name in metric or ():
+        if "," in name:
+            attempt = " ".join(f"--metric {quote(part.strip())}" for part in name.split(",") if part.strip())
+            raise UserError(f"--metric: expected one metric; got {name}; try {attempt}")
+        check_choice("--metric", name.lower(), (*SCORES, *SHORT_NAMES))
     if not ref or hyp is None:
         missing = "--ref" if not ref else "--hyp"
         attempt = f"{missing} F, --pairs SRC TGT --model RUN, or --text F --model RUN for a language model"
@@ -116,11 +121,6 @@ def score(
         raise UserError("score: --model and --src must be given together; try both, or neither")
     if model and len(ref) > 1:
         raise UserError(f"score: expected one --ref with --model; got {len(ref)}; try only one")
-    for name in metric or ():
-        if "," in name:
-            attempt = " ".join(f"--metric {quote(part.strip())}" for part in name.split(",") if part.strip())
-            raise UserError(f"--metric: expected one metric; got {name}; try {attempt}")
-        check_choice("--metric", name.lower(), (*SCORES, *SHORT_NAMES))
     metric = [SHORT_NAMES.get(name.lower(), name.lower()) for name in metric or ()]
     if bootstrap == 1:
         raise UserError("--bootstrap: expected 0, or at least 2 resamples; got 1; try 1000")
@@ -178,8 +178,9 @@ def score_given_pairs(runs: list[Path], pairs: tuple[Path, Path], as_json: bool,
     check_parallel(*pairs)
     model, tokenizer, config, _ = load_models(runs, warn)
     total, n_tokens, n_pairs, n_empty = 0.0, 0, 0, 0
-    options = {"batch_tokens": config.search.batch_tokens, "on_warning": warn}
-    for index, t in enumerate(decoding.score_pairs(model, tokenizer, read_parallel(*pairs), **options)):
+    lines = read_parallel(*pairs)
+    size = config.search.batch_tokens
+    for index, t in enumerate(decoding.score_pairs(model, tokenizer, lines, batch_tokens=size, on_warning=warn)):
         if as_json:
             fields = {"index": index} | decoding.to_json(t, tokenizer, scores=True, alignments=False)
             del fields["score"]  # unlike a translation's score, this one includes no length penalty

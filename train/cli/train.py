@@ -15,6 +15,8 @@ from train.cli.app import Device, app, use_device
 from train.cli.options import checked_option, number_option, warn
 from train.errors import UserError, quote
 from train.files import describe_path
+from train.run.config import RunConfig, keys_of, preset_values, to_toml
+from train.run.folder import RunFolder, not_a_run_error
 from train.tasks import TASKS, Task
 from train.tasks.task import option
 
@@ -106,11 +108,14 @@ def train(
     """Train a model (see train/learn/training.py); `texts` are keys of [data]."""
     from npx.distributed import world
     from train.learn.training import train as run_training
-    from train.run.config import to_toml
-    from train.run.folder import RunFolder
 
     use_device(device)
     paths = {name: path for name, path in texts.items() if path is not None}
+    if config is None and init is None and not resume:
+        text = f"--data {quote(data)} ..." if data else "..." if paths else "--train-src F --train-tgt F ..."
+        raise UserError(
+            f"train: expected CONFIG.toml or a preset; got neither; try `npx-transformer train tiny {text}`"
+        )
     changes = [*(settings or ()), *(f"data.{name}={to_toml(path)}" for name, path in paths.items())]
     if init is not None:
         if resume:
@@ -119,7 +124,7 @@ def train(
     if init_only is not None:
         changes.append(f"train.init_only={to_toml(init_only)}")
 
-    def read(folder_keys: Mapping[str, Any]) -> Any:
+    def read(folder_keys: Mapping[str, Any]) -> RunConfig:
         folder_changes = [f"data.{name}={to_toml(value)}" for name, value in folder_keys.items()]
         return read_config(config, [*folder_changes, *changes], out, resume, init)
 
@@ -144,7 +149,7 @@ def train(
         raise
 
 
-def check_task_options(names: Iterable[str], config: Any) -> None:
+def check_task_options(names: Iterable[str], config: RunConfig) -> None:
     """Raise UserError for an option that belongs to another task; the message names the keys that select that task."""
     from models import ARCHITECTURES
 
@@ -174,7 +179,7 @@ def check_sides(changed: Collection[str], task: Task[Any, Any, Any], data: Any) 
                 )
 
 
-def use_data_of_run(run: Any, config: Any, read: Callable[[Mapping[str, Any]], Any]) -> Any:
+def use_data_of_run(run: RunFolder, config: RunConfig, read: Callable[[Mapping[str, Any]], RunConfig]) -> RunConfig:
     """Return the configuration for resuming a run.
 
     If `config` names no training text, it receives the run's texts, tokenizer and related keys.
@@ -188,8 +193,8 @@ def use_data_of_run(run: Any, config: Any, read: Callable[[Mapping[str, Any]], A
 
 
 def use_data_folder(
-    folder: Path, read: Callable[[Mapping[str, Any]], Any], texts: Mapping[str, str], init: Path | None
-) -> tuple[Any, list[str]]:
+    folder: Path, read: Callable[[Mapping[str, Any]], RunConfig], texts: Mapping[str, str], init: Path | None
+) -> tuple[RunConfig, list[str]]:
     """Return the configuration for training on a folder written by `data`, and lines to show to the user.
 
     Args:
@@ -198,12 +203,10 @@ def use_data_folder(
         texts: the options that name texts.
         init: the run of --init, whose tokenizer is used.
 
-    Raises:
-        UserError: The folder is invalid, options also name a training text, or the task is not translation.
+    Raises UserError if the folder is invalid, if options also name a training text, or if the task is not translation.
     """
     from train.files import digest
     from train.run.checkpoint import find_checkpoint, run_files
-    from train.run.config import keys_of, preset_values
     from train.text.download.manifest import data_keys
 
     keys = data_keys(folder)
@@ -224,10 +227,10 @@ def use_data_folder(
     if init is not None and digest(run_files(find_checkpoint(init))[0]) != digest(keys["tokenizer"]):
         unused = {"tokenizer", "prepared", "vocab_size"}
     keys = {name: value for name, value in keys.items() if name not in unused}
-    config = read(keys)
+    config = read(keys | dict.fromkeys(unused & {"prepared"}, ""))
     notes = []
-    if init is not None and "tokenizer" in unused and config.data.tokenizer == str(run_files(find_checkpoint(init))[0]):
-        notes.append(f"{folder}: the tokenizer of --init {init} is used instead of the one in this folder")
+    if init is not None and "tokenizer" in unused and os.path.isfile(config.data.tokenizer):
+        notes.append(f"{folder}: {config.data.tokenizer} is used instead of the tokenizer in this folder")
     for name in ("vocab_size", "max_length"):
         value, given = getattr(config.data, name), getattr(original, name)
         if given not in (value, defaults.get(name, keys_of("data")[name].default)):
@@ -247,14 +250,12 @@ def use_data_folder(
     return config, notes
 
 
-def read_config(config: str | None, changes: list[str], out: Path, resume: bool, init: Path | None = None) -> Any:
+def read_config(config: str | None, changes: list[str], out: Path, resume: bool, init: Path | None = None) -> RunConfig:
     """Return the configuration of a file or preset or, if neither is given, that of the resumed run or of `init`.
 
     With `init`, its tokenizer is used unless the file or `changes` name another one.
     """
     from train.run.checkpoint import find_checkpoint, run_files
-    from train.run.config import to_toml
-    from train.run.folder import RunFolder, not_a_run_error
 
     changed = {change.partition("=")[0].strip() for change in changes}
     run_file = RunFolder(out).config_file
@@ -275,23 +276,16 @@ def read_config(config: str | None, changes: list[str], out: Path, resume: bool,
             base = load_config(config, ())
             if base.data.tokenizer in TASKS[base.data.task].tokenizers:
                 changes = [tokenizer, *changes]
-    if config is None and not resume:
-        has_texts = any(name.startswith("data.train") for name in changed)
-        texts = "" if has_texts else " --train-src F --train-tgt F"
-        raise UserError(
-            f"train: expected CONFIG.toml or a preset; got neither; try `npx-transformer train tiny{texts} ...`"
-        )
     return RunFolder(out).load_config(changes) if config is None else load_config(config, changes, config_is_of_run)
 
 
-def load_config(config: str, changes: Iterable[str], complete: bool = False) -> Any:
+def load_config(config: str, changes: Iterable[str], complete: bool = False) -> RunConfig:
     """Return the configuration of a file or, if there is no such file, of a preset, with changes.
 
     Args:
         complete: whether the file belongs to a run and must be complete (see `RunConfig.load`).
     """
     from models import PRESETS
-    from train.run.config import RunConfig
 
     if config in PRESETS and not Path(config).exists():
         return RunConfig.from_dict({"model": {"preset": config}}, changes, source=config)

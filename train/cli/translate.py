@@ -2,6 +2,7 @@
 
 import hashlib
 import json
+import sys
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Annotated, Any
@@ -25,7 +26,7 @@ from train.cli.options import (
     search_options,
     warn,
 )
-from train.errors import UserError
+from train.errors import UserError, plural
 
 
 @app.command(
@@ -148,7 +149,9 @@ def translate(
             file.flush()
         work.done = index + 1
     if world.rank == 0 and not quiet:
-        warn(f"translated {work.result()}, with {', '.join(origin.path for origin in origins)}")
+        is_typed = input in (None, STDIO) and sys.stdin.isatty()  # the time includes the pauses of the user
+        result = plural(work.done, "line") if is_typed else work.result()
+        warn(f"translated {result}, with {', '.join(origin.path for origin in origins)}")
 
 
 def check_sampling_options(sampling: dict[str, Any], search: dict[str, Any]) -> None:

@@ -56,12 +56,12 @@ BUFFER = "embeddings.position_ids"
 OLDER_NAMES = {".weight": ".gamma", ".bias": ".beta"}  # norm parameters in checkpoints from 2018
 
 
-def parameters(c: TransformerConfig) -> Iterator[ParameterMapping]:
+def parameters(config: TransformerConfig) -> Iterator[ParameterMapping]:
     """Yield the mappings of all parameters except those with one row per token of the vocabulary."""
     yield ParameterMapping("text_positions.weight", ("embeddings.position_embeddings.weight",), False)
     yield ParameterMapping("token_types.weight", ("embeddings.token_type_embeddings.weight",), False)
     yield from norm("embedding_norm", "embeddings.LayerNorm")
-    for i in range(c.n_layers):
+    for i in range(config.n_layers):
         ours, theirs = f"layers.{i}", f"encoder.layer.{i}"
         parts = (f"{theirs}.attention.self.{part}" for part in ("query", "key", "value"))
         yield from linear(f"{ours}.attention.query_key_value", *parts)
@@ -70,9 +70,9 @@ def parameters(c: TransformerConfig) -> Iterator[ParameterMapping]:
         yield from linear(f"{ours}.feed_forward.inner", f"{theirs}.intermediate.dense")
         yield from linear(f"{ours}.feed_forward.outer", f"{theirs}.output.dense")
         yield from norm(f"{ours}.feed_forward_residual.norm", f"{theirs}.output.LayerNorm")
-    if c.pooler:
+    if config.pooler:
         yield from linear("pooler.linear", "pooler.dense")
-    if c.output_transform:
+    if config.output_transform:
         yield from linear("output_transform.inner", f"{TRANSFORM}.dense")
         yield from norm("output_transform.norm", f"{TRANSFORM}.LayerNorm")
 
@@ -112,7 +112,7 @@ def read_bert(
     return Imported(model_config, tables, tokenizer, from_bert(weights, model_config, bert_ids, str(folder)))
 
 
-def from_bert(weights: Mapping[str, Any], c: TransformerConfig, bert_ids: Any, name: str) -> dict[str, Any]:
+def from_bert(weights: Mapping[str, Any], config: TransformerConfig, bert_ids: Any, name: str) -> dict[str, Any]:
     """Return our parameters in float32.
 
     Args:
@@ -120,18 +120,18 @@ def from_bert(weights: Mapping[str, Any], c: TransformerConfig, bert_ids: Any, n
 
     Raises UserError, naming the tensor and the file `name`, for a tensor that does not fit.
     """
-    shapes = {parameter: p.shape for parameter, p in c.outline().named_parameters()}
+    shapes = {parameter: p.shape for parameter, p in config.outline().named_parameters()}
     tensors = Tensors(weights, name)
     rows: dict[str, tuple[str, ...]] = {"embedding.weight": (EMBEDDING,)}
-    rows |= {"output_bias": OUTPUT_BIAS} if c.output_bias else {}
-    rows |= {"projection": (OUTPUT,)} if c.tying == "none" else {}
+    rows |= {"output_bias": OUTPUT_BIAS} if config.output_bias else {}
+    rows |= {"projection": (OUTPUT,)} if config.tying == "none" else {}
     result = {ours: tensors.take(theirs, shapes[ours])[bert_ids] for ours, theirs in rows.items()}
-    for ours, parts, is_matrix in parameters(c):
+    for ours, parts, is_matrix in parameters(config):
         shape = shapes[ours]
         size = (shape[-1] // len(parts), *shape[:-1]) if is_matrix or len(parts) > 1 else shape
         arrays = [tensors.take(candidates(part), size) for part in parts]
         result[ours] = np.concatenate([x.T for x in arrays], axis=-1) if is_matrix or len(parts) > 1 else arrays[0]
-    ignored = {BUFFER, *OUTPUT_BIAS} | ({OUTPUT} if c.tying != "none" else set())
+    ignored = {BUFFER, *OUTPUT_BIAS} | ({OUTPUT} if config.tying != "none" else set())
     tensors.check_empty("a BERT model that only predicts masked tokens", lambda key: key in ignored)
     return result
 

@@ -60,7 +60,7 @@ def is_pad_last(converted: MarianModel) -> bool:
     return all(converted.pad_id == len(names) - 1 for names in converted.vocabularies)
 
 
-def set_weights(spec: Any, converted: MarianModel, c: TransformerConfig) -> None:
+def set_weights(spec: Any, converted: MarianModel, config: TransformerConfig) -> None:
     """Set the variables of a TransformerSpec from Marian tensors."""
     tensors = converted.tensors
     rows = -1 if is_pad_last(converted) else None
@@ -79,13 +79,13 @@ def set_weights(spec: Any, converted: MarianModel, c: TransformerConfig) -> None
     for side, layers in (("encoder", spec.encoder), ("decoder", spec.decoder)):
         embedding = layers.embeddings[0] if side == "encoder" else layers.embeddings
         embedding.weight = embeddings[side][:rows]
-        layers.scale_embeddings = c.d_model**0.5 if c.scale_embedding else 1.0
+        layers.scale_embeddings = config.d_model**0.5 if config.scale_embedding else 1.0
         table = tensors.get(positions[side])
-        table = marian.sinusoid_table(converted.n_positions, c.d_model) if table is None else table.copy()
+        table = marian.sinusoid_table(converted.n_positions, config.d_model) if table is None else table.copy()
         if side == "decoder":  # CTranslate2 replaces the embedding of <pad>, the first input, by zeros
             table[0] += embeddings[side][converted.pad_id] * np.float32(layers.scale_embeddings)
         layers.position_encodings.encodings = table
-        if c.norm_placement == "pre":
+        if config.norm_placement == "pre":
             norm(layers.layer_norm, f"model.{side}.layer_norm")
         for i, layer in enumerate(layers.layer):
             name = f"model.{side}.layers.{i}"

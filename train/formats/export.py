@@ -92,27 +92,27 @@ def check_range(tensors: Mapping[str, Any], dtype: str) -> None:
             )
 
 
-def unsupported_fields(c: TransformerConfig, allowed: Mapping[str, Sequence[Any]]) -> Iterator[tuple[str, str]]:
+def unsupported_fields(config: TransformerConfig, allowed: Mapping[str, Sequence[Any]]) -> Iterator[tuple[str, str]]:
     """Yield each model field with a value that the target does not support, and the supported values in words.
 
     A field that is neither in `allowed` nor in UNCHECKED must have its default value. A new field must therefore be
     listed before a model that changes it can be exported.
     """
-    for field in fields(c):
+    for field in fields(config):
         values = allowed.get(field.name, (field.default,))
-        if field.name not in UNCHECKED and getattr(c, field.name) not in values:
+        if field.name not in UNCHECKED and getattr(config, field.name) not in values:
             words = " or ".join("unset" if value is None else str(value) for value in values)
             yield field.name, words if None in values else f"= {words}"
 
 
 def check_supported(
-    c: TransformerConfig, target: str, allowed: Mapping[str, Sequence[Any]], attempt: str = "--to safetensors"
+    config: TransformerConfig, target: str, allowed: Mapping[str, Sequence[Any]], attempt: str = "--to safetensors"
 ) -> None:
     """Raise UserError, naming the first of the `unsupported_fields`."""
-    for name, words in unsupported_fields(c, allowed):
+    for name, words in unsupported_fields(config, allowed):
         raise UserError(
-            f"export: expected model.{name} {words}, because {target} supports nothing else; got {getattr(c, name)}; "
-            f"try {attempt}"
+            f"export: expected model.{name} {words}, because {target} supports nothing else; "
+            f"got {getattr(config, name)}; try {attempt}"
         )
 
 
@@ -121,10 +121,11 @@ def weights_of(model: Any) -> dict[str, Any]:
     return {name: array.astype(np.float32) for name, array in model.state_dict().items()}
 
 
-def sinusoids_of(c: TransformerConfig, n_positions: int) -> Any:
+def sinusoids_of(config: TransformerConfig, n_positions: int) -> Any:
     """Return the sinusoids (n_positions, D) of a model on the host."""
-    halves = c.positions == "sinusoidal_halves"
-    return npx.to_host(sinusoids(n_positions, c.d_model, halves, rates=resolve_rates(halves, c.position_rates)))
+    halves = config.positions == "sinusoidal_halves"
+    rates = resolve_rates(halves, config.position_rates)
+    return npx.to_host(sinusoids(n_positions, config.d_model, halves, rates=rates))
 
 
 @TARGETS.register("safetensors")
@@ -137,6 +138,6 @@ def write_safetensors(model: Any, tokenizer: Any, config: RunConfig, folder: Pat
     tokenizer.save(folder / "tokenizer.json")
 
 
-def to_json(c: TransformerConfig) -> dict[str, Any]:
+def to_json(config: TransformerConfig) -> dict[str, Any]:
     """Return a model's configuration as JSON content, without keys that are None."""
-    return {name: value for name, value in c.to_dict().items() if value is not None}
+    return {name: value for name, value in config.to_dict().items() if value is not None}

@@ -61,10 +61,10 @@ UNUSED_BYTES = "\u00c0\u00c1\u00f5"  # GPT-2's characters for bytes that never o
 NORMS = {"attention_residual.norm": "ln_1", "feed_forward_residual.norm": "ln_2"}
 
 
-def parameters(c: TransformerConfig) -> Iterator[tuple[str, str]]:
+def parameters(config: TransformerConfig) -> Iterator[tuple[str, str]]:
     """Yield our name and GPT-2's name for each parameter except the token and position tables."""
     pairs = [("norm", "ln_f", "gamma beta")]
-    for i in range(c.n_layers):
+    for i in range(config.n_layers):
         pairs += [(f"layers.{i}.{ours}", f"h.{i}.{theirs}", "weight bias") for ours, theirs in SUBLAYERS.items()]
         pairs += [(f"layers.{i}.{ours}", f"h.{i}.{theirs}", "gamma beta") for ours, theirs in NORMS.items()]
     for ours, theirs, parts in pairs:
@@ -101,15 +101,15 @@ def read_gpt2(
     return Imported(model_config, tables, tokenizer, from_gpt2(read_weights(folder), model_config, str(folder)))
 
 
-def from_gpt2(weights: Mapping[str, Any], c: TransformerConfig, name: str) -> dict[str, Any]:
+def from_gpt2(weights: Mapping[str, Any], config: TransformerConfig, name: str) -> dict[str, Any]:
     """Return our parameters in float32.
 
     Raises UserError, naming the tensor and the file `name`, for a tensor that does not fit.
     """
-    shapes = {parameter: p.shape for parameter, p in c.outline().named_parameters()}
+    shapes = {parameter: p.shape for parameter, p in config.outline().named_parameters()}
     tensors = Tensors(weights, name)
-    pairs = [("embedding.weight", EMBEDDING), ("text_positions.weight", POSITIONS), *parameters(c)]
-    pairs += [("projection", OUTPUT)] * (c.tying == "none")
+    pairs = [("embedding.weight", EMBEDDING), ("text_positions.weight", POSITIONS), *parameters(config)]
+    pairs += [("projection", OUTPUT)] * (config.tying == "none")
     prefix = "transformer."
     result = {ours: tensors.take((theirs, theirs.removeprefix(prefix)), shapes[ours]) for ours, theirs in pairs}
     tensors.check_empty("a GPT-2 model", lambda key: key == OUTPUT or key.endswith(BUFFERS))
@@ -164,46 +164,46 @@ def read_byte_level_spec(folder: Path) -> dict[str, Any]:
 # ---- to transformers
 
 
-def check_model(c: TransformerConfig) -> None:
+def check_model(config: TransformerConfig) -> None:
     """Raise UserError, naming the key, for a model that GPT-2's architecture cannot represent."""
     allowed: dict[str, tuple[Any, ...]] = {
         "architecture": ("decoder",),
         "norm_placement": ("pre",),
         "activation": tuple(OUR_ACTIVATIONS),
         "positions": ("sinusoidal", "sinusoidal_halves", "learned"),
-        "n_kv_heads": (None, c.n_heads),
-        **dict.fromkeys(("d_k", "d_v"), (None, c.d_model // c.n_heads)),
+        "n_kv_heads": (None, config.n_heads),
+        **dict.fromkeys(("d_k", "d_v"), (None, config.d_model // config.n_heads)),
     }
-    check_supported(c, "GPT-2", allowed)
+    check_supported(config, "GPT-2", allowed)
 
 
-def to_gpt2(ours: Mapping[str, Any], c: TransformerConfig, n_positions: int) -> dict[str, Any]:
+def to_gpt2(ours: Mapping[str, Any], config: TransformerConfig, n_positions: int) -> dict[str, Any]:
     """Return the tensors of a GPT-2 model equivalent to ours, for at most `n_positions` positions.
 
     Sinusoids become the position table. If the model scales its embedding, the exported embedding includes the scale,
     and the output has a separate matrix.
     """
     result = {}
-    for name, theirs in parameters(c):
+    for name, theirs in parameters(config):
         if name in ours:
             result[theirs] = ours[name]
         else:  # the bias of an attention projection
             result[theirs] = np.zeros(ours[name.replace(".bias", ".weight")].shape[1], np.float32)
     output = ours.get("projection", ours["embedding.weight"])
-    scale = np.float32(c.d_model**0.5 if c.scale_embedding else 1)
+    scale = np.float32(config.d_model**0.5 if config.scale_embedding else 1)
     result[EMBEDDING] = ours["embedding.weight"] * scale
-    if not is_tied(c):
+    if not is_tied(config):
         result[OUTPUT] = output
-    if c.positions == "learned":
+    if config.positions == "learned":
         result[POSITIONS] = ours["text_positions.weight"]
     else:
-        result[POSITIONS] = sinusoids_of(c, n_positions)
+        result[POSITIONS] = sinusoids_of(config, n_positions)
     return result
 
 
-def is_tied(c: TransformerConfig) -> bool:
+def is_tied(config: TransformerConfig) -> bool:
     """Return whether GPT-2's embedding and output share a matrix."""
-    return c.tying != "none" and not c.scale_embedding
+    return config.tying != "none" and not config.scale_embedding
 
 
 def write_gpt2(model: Any, tokenizer: Any, max_length: int, folder: Path, dtype: str) -> None:

@@ -35,7 +35,7 @@ class ParameterMapping(NamedTuple):
     is_matrix: bool  # a matrix is stored transposed
 
 
-def layer_parameters(c: TransformerConfig) -> Iterator[ParameterMapping]:
+def layer_parameters(config: TransformerConfig) -> Iterator[ParameterMapping]:
     """Yield the mappings of the parameters of all layers."""
     sublayers = {
         "encoder": {"attention": ("self_attn", "qkv")},
@@ -43,7 +43,7 @@ def layer_parameters(c: TransformerConfig) -> Iterator[ParameterMapping]:
     }
     inner = {"qkv": "query_key_value", "q": "query", "kv": "key_value"}
     for side, attentions in sublayers.items():
-        for i in range(c.n_layers):
+        for i in range(config.n_layers):
             ours, theirs = f"{side}.{i}", f"model.{side}.layers.{i}"
             for name, (their_name, projections) in attentions.items():
                 for letters in projections.split():
@@ -54,7 +54,7 @@ def layer_parameters(c: TransformerConfig) -> Iterator[ParameterMapping]:
             yield from linear(f"{ours}.feed_forward.inner", f"{theirs}.fc1")
             yield from linear(f"{ours}.feed_forward.outer", f"{theirs}.fc2")
             yield from norm(f"{ours}.feed_forward_residual.norm", f"{theirs}.final_layer_norm")
-        if c.norm_placement == "pre":  # this norm exists in CTranslate2 but not in transformers
+        if config.norm_placement == "pre":  # this norm exists in CTranslate2 but not in transformers
             yield from norm(f"{side}_norm", f"model.{side}.layer_norm")
 
 
@@ -73,12 +73,12 @@ def norm(ours: str, theirs: str) -> Iterator[ParameterMapping]:
 # ---- from transformers
 
 
-def read_config(c: Mapping[str, Any], name: str) -> dict[str, Any]:
+def read_config(config: Mapping[str, Any], name: str) -> dict[str, Any]:
     """Convert a config.json to arguments of our TransformerConfig, except those for the vocabulary.
 
     Raises UserError, naming the key and the file `name`, for unsupported features.
     """
-    value = partial(read_value, c, name)
+    value = partial(read_value, config, name)
     for ours, sides in {
         "n_layers": ("encoder_layers", "decoder_layers"),
         "n_heads": ("encoder_attention_heads", "decoder_attention_heads"),
@@ -99,7 +99,7 @@ def read_config(c: Mapping[str, Any], name: str) -> dict[str, Any]:
         "attention_dropout": value("attention_dropout", float, 0.0),
         "activation_dropout": value("activation_dropout", float, 0.0),
         "norm_placement": "post", "layer_norm_eps": EPSILON, "attention_bias": True, "output_bias": True,
-        "activation": read_activation(c, name), "scale_embedding": value("scale_embedding", bool, False),
+        "activation": read_activation(config, name), "scale_embedding": value("scale_embedding", bool, False),
         "positions": "sinusoidal_halves", "position_rates": "paper",
         "tying": ("all" if is_shared else "output") if is_tied else "none",
     }  # fmt: skip
@@ -129,28 +129,28 @@ def read_positions(weights: Mapping[str, Any]) -> dict[str, Any]:
     return {"positions": "learned", "position_rates": None, "max_positions": len(tables[0])}
 
 
-def from_marian(weights: Mapping[str, Any], c: TransformerConfig, name: str) -> dict[str, Any]:
+def from_marian(weights: Mapping[str, Any], config: TransformerConfig, name: str) -> dict[str, Any]:
     """Return our parameters in float32.
 
     Raises UserError, naming the tensor and the file `name`, for a tensor that does not fit.
     """
-    shapes = {parameter: p.shape for parameter, p in c.outline().named_parameters()}
+    shapes = {parameter: p.shape for parameter, p in config.outline().named_parameters()}
     tensors = Tensors(weights, name)
     result = dict[str, Any]()
     aliases: dict[str, tuple[str, ...]]
-    aliases = {"embedding.weight": (TARGET, OUTPUT) if c.tying == "output" else (TARGET, SHARED)}
-    if c.shares_source:
+    aliases = {"embedding.weight": (TARGET, OUTPUT) if config.tying == "output" else (TARGET, SHARED)}
+    if config.shares_source:
         aliases = {"embedding.weight": (SHARED, TARGET, SOURCE, OUTPUT)}
     aliases |= {"source_embedding.weight": (SOURCE, SHARED), "projection": (OUTPUT,)}
-    if c.positions == "learned":
+    if config.positions == "learned":
         aliases |= {f"{ours}.weight": (theirs,) for ours, theirs in POSITIONS.items()}
     for ours, theirs in aliases.items():
         if ours in shapes:
             result[ours] = tensors.take(theirs, shapes[ours])
     result["output_bias"] = (
-        tensors.take((BIAS,), (1, c.vocab_size))[0] if BIAS in weights else np.zeros(c.vocab_size, "f4")
+        tensors.take((BIAS,), (1, config.vocab_size))[0] if BIAS in weights else np.zeros(config.vocab_size, "f4")
     )
-    for mapped in layer_parameters(c):
+    for mapped in layer_parameters(config):
         *rows, width = shapes[mapped.ours]
         shape = (width // len(mapped.theirs), *rows)
         parts = [tensors.take((theirs,), shape) for theirs in mapped.theirs]
@@ -164,15 +164,15 @@ def from_marian(weights: Mapping[str, Any], c: TransformerConfig, name: str) -> 
 # ---- to transformers
 
 
-def to_marian(ours: Mapping[str, Any], c: TransformerConfig, n_positions: int) -> dict[str, Any]:
+def to_marian(ours: Mapping[str, Any], config: TransformerConfig, n_positions: int) -> dict[str, Any]:
     """Return the tensors of a Marian model equivalent to our model, for at most `n_positions` positions.
 
     A permutation of the D columns turns interleaved sinusoids into Marian's. Other differences in the first layer's
     input, such as the embedding of `bos_id`, become part of the position tables. Biases that our model does not
     have are set to zero.
     """
-    order = column_order(c)
-    shapes = {mapped.ours: mapped for mapped in layer_parameters(c)}
+    order = column_order(config)
+    shapes = {mapped.ours: mapped for mapped in layer_parameters(config)}
     result: dict[str, Any] = {}
     for name, mapped in shapes.items():
         if name in ours:
@@ -183,8 +183,8 @@ def to_marian(ours: Mapping[str, Any], c: TransformerConfig, n_positions: int) -
         for theirs, part in zip(mapped.theirs, parts, strict=True):
             result[theirs] = np.ascontiguousarray(permute_columns(theirs, part.T if mapped.is_matrix else part, order))
     embedding = ours["embedding.weight"][:, order]
-    source = embedding if c.shares_source else ours["source_embedding.weight"][:, order]
-    if c.shares_source:
+    source = embedding if config.shares_source else ours["source_embedding.weight"][:, order]
+    if config.shares_source:
         result[SHARED] = embedding
     else:
         result |= {SOURCE: source, TARGET: embedding}
@@ -192,16 +192,16 @@ def to_marian(ours: Mapping[str, Any], c: TransformerConfig, n_positions: int) -
         result[OUTPUT] = ours["projection"][:, order]
     bias = ours.get("output_bias")
     result[BIAS] = np.zeros((1, len(embedding)), np.float32) if bias is None else bias[None]
-    return result | position_tables(ours, c, n_positions, order)
+    return result | position_tables(ours, config, n_positions, order)
 
 
-def column_order(c: TransformerConfig) -> Any:
+def column_order(config: TransformerConfig) -> Any:
     """Return an array (D,) whose entry i is the index of our column that becomes Marian's column i.
 
     For interleaved sinusoids, the even columns come before the odd ones.
     """
-    columns = np.arange(c.d_model)
-    return np.concatenate([columns[::2], columns[1::2]]) if c.positions == "sinusoidal" else columns
+    columns = np.arange(config.d_model)
+    return np.concatenate([columns[::2], columns[1::2]]) if config.positions == "sinusoidal" else columns
 
 
 def permute_columns(name: str, array: Any, order: Any) -> Any:
@@ -216,20 +216,21 @@ def permute_columns(name: str, array: Any, order: Any) -> Any:
     return array[:, order] if array.ndim == 2 else array
 
 
-def position_tables(ours: Mapping[str, Any], c: TransformerConfig, n_positions: int, order: Any) -> dict[str, Any]:
+def position_tables(ours: Mapping[str, Any], config: TransformerConfig, n_positions: int, order: Any) -> dict[str, Any]:
     """Return the position tables of encoder and decoder, or no tables if both equal Marian's sinusoids."""
-    marian = sinusoid_table(n_positions, c.d_model)
-    scale = np.float32(c.d_model**0.5 if c.scale_embedding else 1)
+    marian = sinusoid_table(n_positions, config.d_model)
+    scale = np.float32(config.d_model**0.5 if config.scale_embedding else 1)
     result = {}
     for side, theirs in POSITIONS.items():
-        if c.positions == "learned":
+        if config.positions == "learned":
             table = ours[f"{side}.weight"][:n_positions].copy()
         else:
-            table = sinusoids_of(c, n_positions)[:, order]
+            table = sinusoids_of(config, n_positions)[:, order]
         if side == "source_positions" and "target_space.weight" in ours:
             table = table + ours["target_space.weight"].reshape(-1)[order]
-        if side == "target_positions" and c.decoder_start == "bos":
-            table[0] += ours["embedding.weight"][c.bos_id][order] * scale  # the decoder's first input is a row of zeros
+        if side == "target_positions" and config.decoder_start == "bos":
+            bos = ours["embedding.weight"][config.bos_id][order]
+            table[0] += bos * scale  # the decoder's first input is a row of zeros
         result[theirs] = table
     same = all(table.shape == marian.shape and np.abs(table - marian).max() < 1e-6 for table in result.values())
     return {} if same else result

@@ -51,19 +51,19 @@ class MarianModel(NamedTuple):
         return int(np.flatnonzero(self.order == our_id)[0])
 
 
-def check_model(c: TransformerConfig, target: str, norms: tuple[str, ...] = ("post",)) -> None:
+def check_model(config: TransformerConfig, target: str, norms: tuple[str, ...] = ("post",)) -> None:
     """Raise UserError, naming the key, for a model that Marian's architecture cannot represent."""
     allowed: dict[str, tuple[Any, ...]] = {
         "norm_placement": norms,
         "activation": tuple(dict.fromkeys(ACTIVATIONS.values())),
         "positions": ("sinusoidal", "sinusoidal_halves", "learned"),
         "output_bias": (False, True),
-        "n_kv_heads": (None, c.n_heads),
-        **dict.fromkeys(("d_k", "d_v"), (None, c.d_model // c.n_heads)),
+        "n_kv_heads": (None, config.n_heads),
+        **dict.fromkeys(("d_k", "d_v"), (None, config.d_model // config.n_heads)),
     }
-    lacks_only_pre = not any(unsupported_fields(c, {**allowed, "norm_placement": ("pre",)}))
+    lacks_only_pre = not any(unsupported_fields(config, {**allowed, "norm_placement": ("pre",)}))
     attempt = "--to ctranslate2, or --to safetensors" if lacks_only_pre else "--to safetensors"
-    check_supported(c, f"--to {target}", allowed, attempt)
+    check_supported(config, f"--to {target}", allowed, attempt)
 
 
 def marian_model(model: Any, tokenizer: Any, target: str, norms: tuple[str, ...] = ("post",)) -> MarianModel:
@@ -135,8 +135,11 @@ def check_tokenizer(tokenizer: Any, target: str) -> None:
         )
 
 
-def write_settings(c: TransformerConfig, converted: MarianModel, config: RunConfig, folder: Path, dtype: str) -> None:
+def write_settings(
+    model_config: TransformerConfig, converted: MarianModel, config: RunConfig, folder: Path, dtype: str
+) -> None:
     """Write config.json and generation_config.json."""
+    c = model_config
     names = {ours: theirs for theirs, ours in ACTIVATIONS.items()}
     sides = {
         f"{side}_{key}": value

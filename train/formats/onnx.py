@@ -38,8 +38,8 @@ def write_onnx(model: Any, tokenizer: Any, config: RunConfig, folder: Path, dtyp
 class GraphBuilder:
     """A graph under construction. The methods add nodes and return the name of the output."""
 
-    def __init__(self, onnx: Any, converted: MarianModel, c: TransformerConfig, side: str) -> None:
-        self.onnx, self.tensors, self.c, self.side = onnx, converted.tensors, c, side
+    def __init__(self, onnx: Any, converted: MarianModel, config: TransformerConfig, side: str) -> None:
+        self.onnx, self.tensors, self.config, self.side = onnx, converted.tensors, config, side
         self.n_positions = converted.n_positions
         self.nodes: list[Any] = []
         self.initializers: dict[str, Any] = {}
@@ -73,11 +73,11 @@ class GraphBuilder:
     def norm(self, x: str, name: str) -> str:
         """Add a layer norm of the model."""
         parameters = [self.constant(f"{name}.{p}", self.tensors[f"{name}.{p}"]) for p in ("weight", "bias")]
-        return self.add("LayerNormalization", x, *parameters, axis=-1, epsilon=self.c.layer_norm_eps)
+        return self.add("LayerNormalization", x, *parameters, axis=-1, epsilon=self.config.layer_norm_eps)
 
     def heads(self, x: str) -> str:
         """Add nodes that split x (B, T, D) into heads (B, H, T, d)."""
-        c = self.c
+        c = self.config
         parts = self.add("Reshape", x, self.shape(0, 0, c.n_heads, c.d_model // c.n_heads))
         return self.add("Transpose", parts, perm=[0, 2, 1, 3])
 
@@ -85,22 +85,22 @@ class GraphBuilder:
         """Add multi-head attention from x to memory; `mask` is added to the scores."""
         q, k, v = (self.heads(self.linear(y, f"{name}.{p}_proj")) for y, p in ((x, "q"), (memory, "k"), (memory, "v")))
         scores = self.add("MatMul", q, self.add("Transpose", k, perm=[0, 1, 3, 2]))
-        scaled = self.add("Mul", scores, self.number(self.c.key_size**-0.5))
+        scaled = self.add("Mul", scores, self.number(self.config.key_size**-0.5))
         weights = self.add("Softmax", self.add("Add", scaled, mask), axis=-1)
         merged = self.add("Transpose", self.add("MatMul", weights, v), perm=[0, 2, 1, 3])
-        return self.linear(self.add("Reshape", merged, self.shape(0, 0, self.c.d_model)), f"{name}.out_proj")
+        return self.linear(self.add("Reshape", merged, self.shape(0, 0, self.config.d_model)), f"{name}.out_proj")
 
     def activation(self, x: str) -> str:
         """Add the activation of the feed-forward networks, applied to x."""
-        if self.c.activation == "silu":
+        if self.config.activation == "silu":
             return self.add("Mul", x, self.add("Sigmoid", x))
-        if self.c.activation == "relu":
+        if self.config.activation == "relu":
             return self.add("Relu", x)
-        return self.add("Gelu", x, approximate="tanh" if self.c.activation == "gelu" else "none")
+        return self.add("Gelu", x, approximate="tanh" if self.config.activation == "gelu" else "none")
 
     def residual(self, x: str, f: Any, norm: str) -> str:
         """Add a residual connection around the sub-layer f, with the norm after the sum or before f."""
-        if self.c.norm_placement == "pre":
+        if self.config.norm_placement == "pre":
             return self.add("Add", x, f(self.norm(x, norm)))
         return self.norm(self.add("Add", x, f(x)), norm)
 
@@ -109,12 +109,12 @@ class GraphBuilder:
         table = self.tensors.get(marian.SOURCE if self.side == "encoder" else marian.TARGET)
         rows = self.constant("embedding", self.tensors[marian.SHARED] if table is None else table)
         x = self.add("Gather", rows, ids)
-        if self.c.scale_embedding:
-            x = self.add("Mul", x, self.number(self.c.d_model**0.5))
+        if self.config.scale_embedding:
+            x = self.add("Mul", x, self.number(self.config.d_model**0.5))
         name = f"model.{self.side}.embed_positions.weight"
         positions = self.tensors.get(name)
         if positions is None:
-            positions = marian.sinusoid_table(self.n_positions, self.c.d_model)
+            positions = marian.sinusoid_table(self.n_positions, self.config.d_model)
         length = self.add("Shape", ids, start=1, end=2)
         return self.add(
             "Add", x, self.add("Slice", self.constant(name, positions), self.shape(0), length, self.shape(0))
@@ -127,7 +127,7 @@ class GraphBuilder:
 
     def layers(self, x: str, mask: str, memory: str = "", memory_mask: str = "") -> str:
         """Add the layers of the encoder or decoder, and the norm after the last layer if the model has one."""
-        for i in range(self.c.n_layers):
+        for i in range(self.config.n_layers):
             name = f"model.{self.side}.layers.{i}"
             part = f"{name}.self_attn"
             x = self.residual(x, lambda y, part=part: self.attention(y, y, part, mask), f"{part}_layer_norm")
@@ -141,7 +141,7 @@ class GraphBuilder:
                 lambda y, name=name: self.linear(self.activation(self.linear(y, f"{name}.fc1")), f"{name}.fc2"),
                 f"{name}.final_layer_norm",
             )
-        return self.norm(x, f"model.{self.side}.layer_norm") if self.c.norm_placement == "pre" else x
+        return self.norm(x, f"model.{self.side}.layer_norm") if self.config.norm_placement == "pre" else x
 
     def model(self, inputs: dict[str, Sequence[Any]], output: str, result: str, shape: Sequence[Any]) -> Any:
         """Return the finished model.
@@ -164,17 +164,17 @@ class GraphBuilder:
         return model
 
 
-def encoder_graph(onnx: Any, converted: MarianModel, c: TransformerConfig) -> Any:
+def encoder_graph(onnx: Any, converted: MarianModel, config: TransformerConfig) -> Any:
     """Return the graph from source ids and their mask to the memory (B, S, D)."""
-    g = GraphBuilder(onnx, converted, c, "encoder")
+    g = GraphBuilder(onnx, converted, config, "encoder")
     x = g.layers(g.embed("input_ids"), g.padding_mask("attention_mask"))
     ids = ["batch", "source"]
-    return g.model({"input_ids": ids, "attention_mask": ids}, "last_hidden_state", x, [*ids, c.d_model])
+    return g.model({"input_ids": ids, "attention_mask": ids}, "last_hidden_state", x, [*ids, config.d_model])
 
 
-def decoder_graph(onnx: Any, converted: MarianModel, c: TransformerConfig) -> Any:
+def decoder_graph(onnx: Any, converted: MarianModel, config: TransformerConfig) -> Any:
     """Return the graph from decoder ids, memory and its mask to the logits (B, T, V)."""
-    g = GraphBuilder(onnx, converted, c, "decoder")
+    g = GraphBuilder(onnx, converted, config, "decoder")
     memory, mask = "encoder_hidden_states", "encoder_attention_mask"
     length = g.add("Shape", "input_ids", start=1, end=2)
     square = g.add("ConstantOfShape", g.add("Concat", length, length, axis=0),
@@ -189,5 +189,5 @@ def decoder_graph(onnx: Any, converted: MarianModel, c: TransformerConfig) -> An
         transposed = g.add("Transpose", "embedding", perm=[1, 0])
     logits = g.add("Add", g.add("MatMul", x, transposed), g.constant("bias", g.tensors[marian.BIAS][0]))
     inputs: dict[str, Sequence[Any]]
-    inputs = {"input_ids": ["batch", "target"], memory: ["batch", "source", c.d_model], mask: ["batch", "source"]}
+    inputs = {"input_ids": ["batch", "target"], memory: ["batch", "source", config.d_model], mask: ["batch", "source"]}
     return g.model(inputs, "logits", logits, ["batch", "target", len(rows)])

@@ -90,9 +90,9 @@ def initialize(
         on_warning: called with a message if the source's average is older than its newest checkpoint, or if weights
             selected by patterns come from a model that computes another function.
 
-    Raises:
-        UserError: A parameter is missing or has another shape; the models compute different functions; the embedding of
-            a different vocabulary would be copied; a pattern matches nothing; or the checkpoint cannot be read.
+    Raises UserError if a parameter is missing or has another shape, if the models compute different functions, if the
+    embedding of a different vocabulary would be copied, if a pattern matches nothing, or if the checkpoint cannot be
+    read.
     """
     folder, checkpoint = load_weights(source, on_warning)
     check_peer(folder, checkpoint.state)
@@ -174,11 +174,12 @@ def has_same_text_tokenizer(model: SequenceModel, folder: Path, state: Mapping[s
 def computation_differences(config: TransformerConfig, source: TransformerConfig) -> list[tuple[str, str, str]]:
     """Return the name and both values of each key with which models with the same weights compute differently."""
 
-    def computation(c: TransformerConfig) -> dict[str, Any]:
-        rates = resolve_rates(c.positions == "sinusoidal_halves", c.position_rates)
-        has_rates = c.positions.startswith("sinusoidal")
-        derived = {"position_distance": c.longest_distance or None, "position_rates": rates if has_rates else None}
-        return {name: getattr(c, name) for name in COMPUTATION_KEYS} | derived
+    def computation(model_config: TransformerConfig) -> dict[str, Any]:
+        rates = resolve_rates(model_config.positions == "sinusoidal_halves", model_config.position_rates)
+        has_rates = model_config.positions.startswith("sinusoidal")
+        distance = model_config.longest_distance or None
+        derived = {"position_distance": distance, "position_rates": rates if has_rates else None}
+        return {name: getattr(model_config, name) for name in COMPUTATION_KEYS} | derived
 
     ours, theirs = computation(config), computation(source)
     # None means that the key is not used with these `positions`; then `positions` is listed as a difference.

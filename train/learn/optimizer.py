@@ -30,8 +30,7 @@ class NoamSchedule:
         warmup_steps: number of updates until the highest rate, at least 1. Default 4000.
         lr_scale: multiplier of the learning rate, above 0. Default 1.
 
-    Raises:
-        ValueError: An argument is out of range.
+    Raises ValueError for an argument out of range.
     """
 
     def __init__(self, d_model: int, warmup_steps: int = 4000, lr_scale: float = 1.0) -> None:
@@ -71,8 +70,7 @@ class Adam:
         m, v: the moments (P,), in the dtype of the weights, on the device.
         steps: the number of updates so far.
 
-    Raises:
-        ValueError: A hyperparameter is out of range.
+    Raises ValueError for a hyperparameter out of range.
     """
 
     def __init__(

@@ -55,9 +55,8 @@ class Trainer:
         deadline: a time.monotonic() value before which training stops.
         debug: "anomaly" reports the first operation that produced a NaN or infinity.
 
-    Raises:
-        UserError: `run_dir` has checkpoints and `resume` is False, or its checkpoint belongs to another model,
-            tokenizer, training text or configuration.
+    Raises UserError if `run_dir` has checkpoints and `resume` is False, or if its checkpoint belongs to another model,
+    tokenizer, training text or configuration.
     """
 
     def __init__(
@@ -100,9 +99,8 @@ class Trainer:
         After Ctrl-C or SIGTERM the current step is completed, a checkpoint is written and KeyboardInterrupt is raised;
         a second signal raises it at once. If a checkpoint cannot be written, the write is retried later.
 
-        Raises:
-            UserError: A loss or gradient was not finite in more than train.max_skipped consecutive updates, memory ran
-                out, the last checkpoint cannot be written, or another program holds the lock on the folder.
+        Raises UserError if a loss or gradient was not finite in more than train.max_skipped consecutive updates, if
+        memory ran out, if the last checkpoint cannot be written, or if another program holds the lock on the folder.
         """
         npx.configure_process()
         with self.world.rank_zero_first():

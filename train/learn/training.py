@@ -66,12 +66,9 @@ def train(
         max_hours: time limit; training writes a checkpoint and stops before it is reached. 0 means no limit.
         debug: "anomaly" reports the first operation that produced a NaN or infinity, by repeating the update.
 
-    Returns:
-        The summary of the run.
-
-    Raises:
-        UserError: The configuration, a file or the folder is invalid. A folder is invalid if it has checkpoints and
-            `resume` is False, if it has no run and `resume` is True, or if another program holds its lock.
+    Returns the summary of the run. Raises UserError if the configuration, a file or the folder is invalid. A folder is
+    invalid if it has checkpoints and `resume` is False, if it has no run and `resume` is True, or if another program
+    holds its lock.
     """
     start = time.monotonic()
     world = join_ranks("train")

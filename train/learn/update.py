@@ -91,9 +91,8 @@ class Update:
             share: which micro-batches of the update `batches` are; None means all of them. Loss, norm and
                 gradient are those of all ranks; with `train.shard`, the gradient is limited to this rank's shard.
 
-        Raises:
-            UserError: The halves do not fit in memory either, or this rank's gradient has already been sent to the
-                other ranks.
+        Raises UserError if the halves do not fit in memory either, or if this rank's gradient has already been sent to
+        the other ranks.
         """
         share = share or full_share(batches)
         is_halved = False

@@ -22,12 +22,8 @@ def average_checkpoints(run_dir: str | Path, last: int | None = None, best: bool
         last: the number of newest checkpoints to average. Default: all, but at least 2 and at most 5.
         best: whether to average the best checkpoints (see train.keep_best) instead of the newest ones.
 
-    Returns:
-        The path of the averaged checkpoint.
-
-    Raises:
-        UserError: There are fewer than `last` checkpoints, one is damaged, they belong to different runs, or another
-            program is writing to the run.
+    Returns the path of the averaged checkpoint. Raises UserError if there are fewer than `last` checkpoints, if one is
+    damaged, if they belong to different runs, or if another program is writing to the run.
     """
     run = RunFolder(run_dir)
     folders = run.best_paths if best else run.step_paths

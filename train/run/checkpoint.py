@@ -314,13 +314,11 @@ def load_model(path: str | Path, task: str = "", on_warning: Callable[[str], obj
         on_warning: called with a message if a damaged checkpoint is skipped, an average is older than the newest
             checkpoint, or the run has lost its config.toml. Default: Python's warnings.
 
-    Returns:
-        The model in eval mode, the tokenizer and the configuration. tokenizer.json and config.toml are read from the
-        checkpoint folder or else from its run. Without config.toml, the configuration is the default one.
+    Returns the model in eval mode, the tokenizer and the configuration. tokenizer.json and config.toml are read from
+    the checkpoint folder or else from its run. Without config.toml, the configuration is the default one.
 
-    Raises:
-        UserError: A file is missing or damaged, the tokenizer does not fit the model, or the model was trained for
-            another task.
+    Raises UserError if a file is missing or damaged, if the tokenizer does not fit the model, or if the model was
+    trained for another task.
     """
     return LoadedModel(*load_with_origin(path, task, on_warning)[:3])
 

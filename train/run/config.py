@@ -58,8 +58,7 @@ class RunConfig:
         train: [train], a TrainSection.
         search: [search], a SearchSection.
 
-    Raises:
-        UserError: A value is invalid. The message is one line, `table.key: expected ...; got ...; try ...`.
+    Raises UserError for an invalid value. The message is one line, `table.key: expected ...; got ...; try ...`.
     """
 
     model: Any = ModelSection()  # ModelSection and DataSection are built with make_dataclass
@@ -81,8 +80,7 @@ class RunConfig:
             settings: `table.key=value` strings that override it.
             complete: whether the file must be as complete as `dump` wrote it, as in a run folder.
 
-        Raises:
-            UserError: The file is missing, invalid or truncated; the message names the line or the key.
+        Raises UserError if the file is missing, invalid or truncated; the message names the line or the key.
         """
         if not os.path.exists(path):
             files = {file.name: str(file) for file in Path(path).parent.glob("*.toml")}

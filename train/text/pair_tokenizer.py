@@ -24,9 +24,11 @@ class PairTokenizer:
     target ids. Its attributes `source` and `target` are the two tokenizers; a `Tokenizer` has the same attributes.
 
     Args:
-        source, target: the tokenizers. Raises UserError unless their special ids are equal.
+        source, target: the tokenizers, which must have the same special ids.
         name: name of the file in error messages.
         shared: whether the tokenizers have the same vocabulary, so that they can share an embedding. Default False.
+
+    Raises UserError if the special ids differ.
     """
 
     def __init__(

@@ -77,7 +77,7 @@ def draw_beam(tree: SearchTree, best: Any, tokenizer: Any, sentence: str, path: 
         axis.add_patch(Rectangle((0.15 + 1.1 * n, y), 0.16, 0.16, facecolor=fill, edgecolor=edge))
         axis.text(0.37 + 1.1 * n, y + 0.09, fate, fontsize=7.5, va="center")
     axis.text(0.15, height - 0.12, f"The search ended: {tree.stop_reason}.", fontsize=8, va="center")
-    alt = [f"{title}.", f"The search ended: {tree.stop_reason}."]
+    alt = [title, f"The search ended: {tree.stop_reason}."]
     for n, h in enumerate(best):
         alt.append(f"{n + 1}. {output_text(tokenizer, sentence, h.tokens)} (score {h.score:.4f}, log-probability "
                     f"{h.log_probability:.4f} nats{'' if h.finished else ', cut off'})")  # fmt: skip

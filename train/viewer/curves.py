@@ -1,5 +1,6 @@
 """Plot the curves of one or more runs from metrics.jsonl: loss, scores, learning rate, gradient norm, throughput."""
 
+import os
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -52,12 +53,12 @@ Series = dict[str, dict[str, list[tuple[int, float]]]]
 
 
 def runs_by_name(runs: Iterable[Path]) -> dict[str, Path]:
-    """Return runs by folder name, or by full path if two have the same name."""
-    names: dict[str, Path] = {}
-    for run in map(Path.absolute, runs):
-        if run not in names.values():
-            names[run.name if run.name not in names else str(run)] = run
-    return names
+    """Return runs by folder name or, if two have the same name, by their path below the folder that contains all."""
+    paths = list(dict.fromkeys(map(Path.absolute, runs)))
+    if len(names := {path.name: path for path in paths}) == len(paths):
+        return names
+    parent = os.path.commonpath(paths)
+    return {str(path.relative_to(parent)): path for path in paths}
 
 
 def series(metrics: Sequence[Mapping[str, Any]]) -> Series:

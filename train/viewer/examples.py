@@ -6,6 +6,7 @@ from pathlib import Path
 from typing import Any
 
 from train.errors import UserError
+from train.run.config import RunConfig
 from train.run.folder import RunFolder
 from train.tasks import TASKS
 from train.tasks.line_predictions import text_of
@@ -21,7 +22,7 @@ FIRST_EXAMPLE_TOKENS = range(2, 7)  # number of tokens of the first example: the
 EXAMPLE_CHARACTERS = range(20, 50)  # number of characters of an example for a language model
 
 
-def validation_sentences(run: Path, tokenizer: Any, config: Any) -> list[str]:
+def validation_sentences(run: Path, tokenizer: Any, config: RunConfig) -> list[str]:
     """Return up to three short sentences of the validation text, or of the training text; [] if both are missing."""
     for part in ("valid", "train"):
         with suppress(UserError, OSError, KeyError):
@@ -29,7 +30,7 @@ def validation_sentences(run: Path, tokenizer: Any, config: Any) -> list[str]:
     return []
 
 
-def short_sentences(run: Path, part: str, tokenizer: Any, config: Any) -> list[str]:
+def short_sentences(run: Path, part: str, tokenizer: Any, config: RunConfig) -> list[str]:
     """Return the first short, distinct sentences. Pairs are read from the prepared text, other texts from the files."""
     if is_parser(tokenizer):
         trees = read_clean_trees(getattr(config.data, f"{part}_trees"))

@@ -6,6 +6,7 @@ from typing import Any
 import npx
 from autograd import MemoryProfiler, observing
 from models import FlatParameters
+from train.run.keys import TrainSection
 from train.tasks import Task
 from train.viewer.picture import new_figure, plain_text, write
 
@@ -13,7 +14,7 @@ MIB = 2**20
 MAX_NAMED_LAYERS = 5  # number of layers listed by name
 
 
-def measure_memory(task: Task, model: Any, batch: Any, settings: Any) -> MemoryProfiler:
+def measure_memory(task: Task, model: Any, batch: Any, settings: TrainSection) -> MemoryProfiler:
     """Measure the memory that a forward and a backward pass need in addition to weights and gradients."""
     FlatParameters(model)  # training also allocates the flat buffers before the pass
     model.train()

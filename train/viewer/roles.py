@@ -5,7 +5,7 @@ therefore ablated in turn, and the loss per token and the score of the run's val
 again (Michel et al., 2019; the types of heads follow Voita et al., 2019).
 """
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -14,7 +14,11 @@ import numpy as np
 
 from autograd import no_grad
 from models.search import greedy_search
+from train.run.config import RunConfig
+from train.tasks import Task
+from train.tasks.protocols import TextTokenizer
 from train.text.batches import Batch
+from train.text.corpus import Corpus
 from train.viewer.inspection import Head, ablate_heads, all_heads, summary
 from train.viewer.picture import COLORMAP, new_figure, plain_text, write
 
@@ -58,12 +62,12 @@ class EvaluationText:
     score: name of the task's score in the run's validations; "" if they measure only the loss.
     """
 
-    def __init__(self, task: Any, corpus: Any, config: Any, tokenizer: Any, pairs: int) -> None:
+    def __init__(self, task: Task, corpus: Corpus, config: RunConfig, tokenizer: TextTokenizer, n_pairs: int) -> None:
         self.max_extra = config.search.max_extra
         self.evaluation = task.evaluation(config, tokenizer, corpus)
-        scores: dict[str, str] = task.scores if self.evaluation is not None else {}
+        scores: Mapping[str, str] = task.scores if self.evaluation is not None else {}
         self.key, self.score = next(iter(scores.items()), ("", ""))
-        self.indices = np.arange(0, len(corpus), max(1, len(corpus) // pairs))[:pairs]
+        self.indices = np.arange(0, len(corpus), max(1, len(corpus) // n_pairs))[:n_pairs]
         sides = zip(*(corpus.pair(i) for i in range(len(corpus))), strict=True)
         sizes = tokenizer.src_vocab_size or tokenizer.vocab_size, tokenizer.vocab_size
         src_counts, tgt_counts = (
@@ -82,7 +86,7 @@ class EvaluationText:
         """Return the loss (nats per token), the score and the outputs of greedy search."""
         with no_grad():
             loss = model.loss(self.batch.src, self.batch.tgt, label_smoothing=0.0).item()
-        if not self.score:
+        if self.evaluation is None or not self.score:
             hypotheses = greedy_search(model, self.batch.src, max_extra=self.max_extra)
             return loss, 0.0, [h.tokens for h in hypotheses]
         self.evaluation.records = type(self.evaluation.records)()  # empty

@@ -23,6 +23,7 @@ from models.search.beam import SearchStep
 from models.search.sampling import check_sampling, sampling_probabilities
 from models.search.tree import CUT, FINISHED, SearchTree
 from train.errors import UserError, one_line
+from train.run.config import RunConfig
 from train.viewer.blocks import encode_array, encode_mask, has_head, show_block, show_overview
 from train.viewer.inspection import (
     Head,
@@ -56,7 +57,7 @@ EXPIRED = "this sentence is no longer in memory, or the part does not exist; try
 class Sentences:
     """A model and the sentences of recent requests."""
 
-    def __init__(self, model: Any, tokenizer: Any, config: Any) -> None:
+    def __init__(self, model: Any, tokenizer: Any, config: RunConfig) -> None:
         self.model, self.tokenizer, self.config = model, tokenizer, config
         # Maps the id of a sentence to its inspection, its token ids and the heads that were ablated.
         self.recent: dict[str, tuple[SentenceInspection, list[list[int]], list[Head]]] = {}

@@ -29,6 +29,7 @@ from starlette.responses import JSONResponse, Response, StreamingResponse
 from starlette.routing import Route
 
 from train.errors import UserError, one_line
+from train.run.config import RunConfig
 from train.run.folder import RunFolder
 from train.tasks import TASKS
 from train.viewer.blocks import structure
@@ -108,6 +109,7 @@ class Page:
     """The page: the metrics of runs by name, and the model of the first run, if it could be loaded.
 
     Args:
+        model, tokenizer, config: a model, its tokenizer and the configuration of its run; all three, or none of them.
         examples: sentences that the page offers; the first one is analyzed automatically.
     """
 
@@ -116,7 +118,7 @@ class Page:
         runs: Mapping[str, Path],
         model: Any = None,
         tokenizer: Any = None,
-        config: Any = None,
+        config: RunConfig | None = None,
         source: str = "",
         examples: Sequence[str] = (),
     ) -> None:
@@ -125,13 +127,13 @@ class Page:
         self.examples = list(examples)
         self.unavailable_reason = "" if model else "no run was given; start the server with `npx-transformer serve RUN`"
         self.inference = Inference()
-        self.sentences = Sentences(model, tokenizer, config) if model else None
-        self.blocks = structure(model, config.data.task != "tagging") if model else []
+        self.sentences = Sentences(model, tokenizer, config) if config else None
+        self.blocks = structure(model, config.data.task != "tagging") if config else []
 
     def warm_up(self) -> None:
         """Analyze the first example in the inference thread, so it is ready when the page opens."""
         if self.sentences is not None and self.examples:
-            search = self.config.search
+            search = self.sentences.config.search
             settings = (
                 {"beam": min(search.beam, MAX_BEAM), "alpha": search.alpha} if self.model.data_kind == "pairs" else {}
             )
@@ -154,7 +156,7 @@ class Page:
             "unavailable_reason": self.unavailable_reason,
             "source": self.source,
         }
-        if self.model is not None:
+        if self.config is not None:
             c = self.model.config
             search = self.config.search
             tasks = {"text": "text", "labels": self.config.data.task}
@@ -166,15 +168,10 @@ class Page:
                 "parameters": self.model.n_parameters(), "blocks": self.blocks, "examples": self.examples,
                 "beam": min(search.beam, MAX_BEAM), "most_beam": MAX_BEAM, "alpha": search.alpha,
                 "notation": notation(task, self.tokenizer.src_vocab_size is None, size),
-                "trained_on": self.training_files(),
+                "trained_on": training_files(self.config),
                 "kinds": AXES if self.model.data_kind == "pairs" else TEXT_AXES,
             }  # fmt: skip
         return JSONResponse(answer)
-
-    def training_files(self) -> list[str]:
-        """Return the names of the training text's files; imported models have none."""
-        data = self.config.data
-        return [Path(file).name for name in TASKS[data.task].files["train"] if (file := getattr(data, name))]
 
     async def curves(self, request: Request) -> Response:
         tag = f'"{" ".join(etag_part(run.metrics_file) for run in self.runs.values())}"'
@@ -203,6 +200,12 @@ class Page:
             return QUESTIONS[name](self.sentences, query, send)
 
         return StreamingResponse(self.inference.lines(job), media_type="application/x-ndjson")
+
+
+def training_files(config: RunConfig) -> list[str]:
+    """Return the names of the training text's files; imported models have none."""
+    data = config.data
+    return [Path(file).name for name in TASKS[data.task].files["train"] if (file := getattr(data, name))]
 
 
 def etag_part(file: Path) -> str:
