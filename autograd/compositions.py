@@ -12,7 +12,7 @@ from autograd.engine import Tensor
 from npx import Packing
 from npx.kernels.attention_spec import rotation_factors
 
-COMPOSITIONS: dict[str, Callable[..., Tensor]] = {}  # operation -> its composition
+COMPOSITIONS: dict[str, Callable[..., Tensor]] = {}
 
 
 def composition(function: Callable[..., Tensor]) -> Callable[..., Tensor]:

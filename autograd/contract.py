@@ -81,16 +81,16 @@ def reject_missing_gradient(shape: tuple[int, ...]) -> NoReturn:
 def reject_changed_weights(name: str) -> NoReturn:
     """Raise RuntimeError because weights changed after the operation `name` used them."""
     raise RuntimeError(
-        f"backward: expected the weights with which {name!r} was computed; got weights that have changed since; "
-        "try calling backward before the optimizer's step"
+        f"backward: the weights changed after {name!r} used them; "
+        "call backward before the optimizer's step, or compute the result again"
     )
 
 
 def reject_consumed_graph(name: str) -> NoReturn:
     """Raise RuntimeError because an earlier backward pass consumed the operation `name`."""
     raise RuntimeError(
-        f"backward: expected a fresh graph; got a graph in which an earlier backward has consumed {name!r}; "
-        "try recomputing the result, or summing the losses and calling backward once"
+        f"backward: an earlier backward has consumed the graph of {name!r}; "
+        "compute the result again, or sum the losses and call backward once"
     )
 
 
@@ -129,12 +129,12 @@ def check_targets(name: str, x: Array, targets: Array, n_classes: int) -> None:
 def check_attention(spec: AttentionSpec, q: Array, k: Array, v: Array) -> None:
     """Raise ValueError unless q (B, T, H, d_k), k (B, S, H_kv, d_k) and v (B, S, H_kv, d_v) fit together."""
     packed = spec.q_packing is not None or spec.kv_packing is not None
-    heads = q.shape[-2]
+    n_heads = q.shape[-2]
     n_kv_heads = k.shape[-2]
     expected = ""
     if q.shape[-1] != k.shape[-1]:
         expected = "queries and keys of the same size"
-    elif heads != n_kv_heads and (not n_kv_heads or heads % n_kv_heads):
+    elif n_heads != n_kv_heads and (not n_kv_heads or n_heads % n_kv_heads):
         expected = f"the number of heads to be a multiple of the {n_kv_heads} key and value heads"
     elif k.shape[:-1] != v.shape[:-1]:
         expected = "v to have the batch size, length and number of heads of k"
@@ -142,5 +142,5 @@ def check_attention(spec: AttentionSpec, q: Array, k: Array, v: Array) -> None:
         expected = "the same batch size for q and k"
     if expected:
         raise ValueError(f"attention: expected {expected}; got q {q.shape}, k {k.shape} and v {v.shape}")
-    if spec.bias is not None and spec.bias.dtype == bool:
+    if spec.constant_bias is not None and spec.constant_bias.dtype == bool:
         raise ValueError("attention: expected a floating-point bias; got bool; try npx.mask_bias(mask)")

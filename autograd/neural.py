@@ -20,7 +20,7 @@ from autograd.losses import cross_entropy as cross_entropy
 from autograd.losses import linear_cross_entropy as linear_cross_entropy
 from autograd.rematerialization import Recompute, compute_once, constant, recomputable
 from npx import NO_TARGETS, Array, AttentionSpec, DropoutSpec, GradientTargets
-from npx.kernels.attention_spec import rotary_positions, score_bias
+from npx.kernels.attention_spec import rotary_positions, total_bias
 
 # Softmax, layer norm, dropout
 
@@ -151,15 +151,15 @@ def composed_linear(
 
 @differentiable
 def embedding(
-    table: Array, ids: Array, scale: float = 1.0, added: Array | None = None, drop: DropoutSpec | None = None
+    table: Array, ids: Array, scale: float = 1.0, positions: Array | None = None, drop: DropoutSpec | None = None
 ) -> Result:
-    """Return dropout(scale * table[ids] + added). table (V, D); ids (..., T) integers in [0, V); result (..., T, D).
+    """Return dropout(scale * table[ids] + positions), (..., T, D). table (V, D); ids (..., T) integers in [0, V).
 
-    `added` is a constant array (T, D), which gets no gradient, or None.
+    `positions` is a constant array (T, D), which gets no gradient, or None.
     """
     ids = npx.asarray(ids)
     check_ids("embedding", ids, len(table))
-    y, saved = npx.embedding(table, ids, scale, added, drop)
+    y, saved = npx.embedding(table, ids, scale, positions, drop)
     return y, adds_in_place(
         lambda g, accumulate_into=NO_TARGETS: (npx.embedding_grad(g, saved, accumulate_into=accumulate_into[0]),)
     )
@@ -167,45 +167,45 @@ def embedding(
 
 @composition
 def composed_embedding(
-    table: Tensor, ids: Any, scale: float = 1.0, added: Array | None = None, drop: DropoutSpec | None = None
+    table: Tensor, ids: Any, scale: float = 1.0, positions: Array | None = None, drop: DropoutSpec | None = None
 ) -> Tensor:
     """Compute `embedding` by indexing."""
     y = table[ids.data if isinstance(ids, Tensor) else ids] * scale
-    return composed_dropout(y if added is None else y + added, drop)
+    return composed_dropout(y if positions is None else y + positions, drop)
 
 
 # Attention
 
 
-def split_heads(x: Array, heads: int, *sizes: int) -> list[Array]:
-    """Split x (..., heads * sum(sizes)) into views (..., heads, size), one for each of `sizes`."""
-    return split_columns(x, *((heads, size) for size in sizes))
+def split_heads(x: Array, n_heads: int, *sizes: int) -> list[Array]:
+    """Split x (..., n_heads * sum(sizes)) into views (..., n_heads, size), one for each of `sizes`."""
+    return split_columns(x, *((n_heads, size) for size in sizes))
 
 
 def split_columns(x: Any, *shapes: tuple[int, int]) -> list[Any]:
-    """Split an array or Tensor x (..., columns) into parts (..., heads, size), one for each of `shapes`."""
+    """Split an array or Tensor x (..., columns) into parts (..., n_heads, size), one for each of `shapes`."""
     parts = []
     start = 0
-    for heads, size in shapes:
-        part = x[..., start : start + heads * size]
-        parts.append(part.reshape(*x.shape[:-1], heads, size))
-        start += heads * size
+    for n_heads, size in shapes:
+        part = x[..., start : start + n_heads * size]
+        parts.append(part.reshape(*x.shape[:-1], n_heads, size))
+        start += n_heads * size
     return parts
 
 
-def repeat_heads(x: Array, heads: int) -> Array:
-    """Repeat each head of keys or values x (..., n_kv_heads, d) for the query heads of its group: (..., heads, d)."""
+def repeat_heads(x: Array, n_heads: int) -> Array:
+    """Repeat each head of keys or values x (..., n_kv_heads, d) for the query heads of its group: (..., n_heads, d)."""
     n = x.shape[-2]
-    if n == heads:
+    if n == n_heads:
         return x
-    groups = npx.broadcast_to(x[..., None, :], (*x.shape[:-1], heads // n, x.shape[-1]))
-    return groups.reshape(*x.shape[:-2], heads, x.shape[-1])
+    groups = npx.broadcast_to(x[..., None, :], (*x.shape[:-1], n_heads // n, x.shape[-1]))
+    return groups.reshape(*x.shape[:-2], n_heads, x.shape[-1])
 
 
-def sum_groups(g: Array, heads: int) -> Array:
-    """Sum g (..., H, d) over groups of adjacent heads: (..., heads, d). This is the gradient of `repeat_heads`."""
+def sum_groups(g: Array, n_heads: int) -> Array:
+    """Sum g (..., H, d) over groups of adjacent heads: (..., n_heads, d). This is the gradient of `repeat_heads`."""
     n = g.shape[-2]
-    return g if n == heads else g.reshape(*g.shape[:-2], heads, n // heads, g.shape[-1]).sum(axis=-2)
+    return g if n == n_heads else g.reshape(*g.shape[:-2], n_heads, n // n_heads, g.shape[-1]).sum(axis=-2)
 
 
 @differentiable
@@ -215,9 +215,9 @@ def attention(
     v: Array,
     spec: AttentionSpec = AttentionSpec(),
     drop: DropoutSpec | None = None,
-    bias: Array | None = None,
+    score_bias: Array | None = None,
 ) -> Result:
-    """Return dropout(softmax(q k^T / sqrt(d_k) + bias)) v for every head (paper equation 1).
+    """Return dropout(softmax(q k^T / sqrt(d_k) + score_bias)) v for every head (paper equation 1).
 
     q (B, T, H, d_k); k (B, S, H, d_k); v (B, S, H, d_v); result (B, T, H, d_v). Packed arrays have one axis instead of
     B and T, or B and S. k and v may have fewer heads (H_kv, a divisor of H); each group of H / H_kv
@@ -225,17 +225,18 @@ def attention(
 
     Args:
         spec: masks, constant bias, rotary positions and packing.
-        bias: broadcastable to (B, H, T, S); unlike the bias in `spec`, it gets a gradient.
+        score_bias: broadcastable to (B, H, T, S); unlike `spec.constant_bias`, it gets a gradient.
     """
     check_attention(spec, q, k, v)
-    if bias is not None:
-        spec = spec._replace(bias=bias if spec.bias is None else spec.bias + bias)
-    heads, n_kv_heads = q.shape[-2], k.shape[-2]
-    y, saved = npx.attention(q, repeat_heads(k, heads), repeat_heads(v, heads), spec, drop)
+    if score_bias is not None:
+        bias = score_bias if spec.constant_bias is None else spec.constant_bias + score_bias
+        spec = spec._replace(constant_bias=bias)
+    n_heads, n_kv_heads = q.shape[-2], k.shape[-2]
+    y, saved = npx.attention(q, repeat_heads(k, n_heads), repeat_heads(v, n_heads), spec, drop)
 
     def vjp(g: Array) -> tuple[Array | None, ...]:
-        gq, gk, gv, *gz = npx.attention_grad(g, saved, **({} if bias is None else {"bias": True}))
-        gb = None if bias is None else ops.unbroadcast(gz[0], bias).astype(bias.dtype, copy=False)
+        gq, gk, gv, *gz = npx.attention_grad(g, saved, **({} if score_bias is None else {"return_bias_grad": True}))
+        gb = None if score_bias is None else ops.unbroadcast(gz[0], score_bias).astype(score_bias.dtype, copy=False)
         return gq, sum_groups(gk, n_kv_heads), sum_groups(gv, n_kv_heads), None, None, gb
 
     return y, vjp
@@ -248,13 +249,13 @@ def composed_attention(
     v: Tensor,
     spec: AttentionSpec = AttentionSpec(),
     drop: DropoutSpec | None = None,
-    bias: Tensor | None = None,
+    score_bias: Tensor | None = None,
 ) -> Tensor:
     """Compute `attention` with elementary operations, for rows with at least one key that is not masked."""
     if q.shape[-2] != k.shape[-2]:
         group = npx.arange(q.shape[-2]) // (q.shape[-2] // k.shape[-2])  # the key and value head of each query head
         k, v = k[..., group, :], v[..., group, :]
-    added = score_bias(spec, q.data, k.data)
+    bias = total_bias(spec, q.data, k.data)
     if spec.rotary_base is not None:
         q_positions, k_positions = rotary_positions(spec, q.data, k.data)
         q = composed_rotation(q, q_positions, spec.rotary_base)
@@ -263,8 +264,8 @@ def composed_attention(
     k = pad_sentences(k, spec.kv_packing).swapaxes(1, 2)  # (B, H, S, d)
     v = pad_sentences(v, spec.kv_packing).swapaxes(1, 2)
     z = q @ k.swapaxes(-1, -2) * q.shape[-1] ** -0.5
-    z = z if bias is None else z + bias
-    p = composed_softmax(z if added is None else z + added)  # (B, H, T, S)
+    z = z if score_bias is None else z + score_bias
+    p = composed_softmax(z if bias is None else z + bias)  # (B, H, T, S)
     y = (dropout(p, drop) @ v).swapaxes(1, 2)  # (B, T, H, d_v)
     packing = spec.q_packing
     return y if packing is None else y.reshape(-1, *y.shape[2:])[packing.flat_index]
@@ -273,7 +274,7 @@ def composed_attention(
 @differentiable
 def self_attention(
     qkv: Array,
-    heads: int,
+    n_heads: int,
     d_k: int,
     spec: AttentionSpec = AttentionSpec(),
     drop: DropoutSpec | None = None,
@@ -283,18 +284,18 @@ def self_attention(
     """Attention of a sequence to itself, computed from a merged projection to queries, keys and values.
 
     qkv (B, T, H * d_k + n_kv_heads * (d_k + d_v)) begins with the queries of all heads; result (B, T, H * d_v). Packed
-    arrays are (R, ...). `n_kv_heads` is the number of key and value heads (default: `heads`).
+    arrays are (R, ...). `n_kv_heads` is the number of key and value heads (default: `n_heads`).
     """
-    n_kv_heads = n_kv_heads or heads
-    d_v = (qkv.shape[-1] - heads * d_k) // n_kv_heads - d_k
-    return merged_attention([qkv], [[(heads, d_k), (n_kv_heads, d_k), (n_kv_heads, d_v)]], spec, drop)
+    n_kv_heads = n_kv_heads or n_heads
+    d_v = (qkv.shape[-1] - n_heads * d_k) // n_kv_heads - d_k
+    return merged_attention([qkv], [[(n_heads, d_k), (n_kv_heads, d_k), (n_kv_heads, d_v)]], spec, drop)
 
 
 @differentiable
 def cross_attention(
     queries: Array,
     keys_values: Array,
-    heads: int,
+    n_heads: int,
     d_k: int,
     spec: AttentionSpec = AttentionSpec(),
     drop: DropoutSpec | None = None,
@@ -305,12 +306,11 @@ def cross_attention(
     """Attention of one sequence to another, whose keys and values are in one array.
 
     queries (B, T, H * d_k); keys_values (B, S, n_kv_heads * (d_k + d_v)) begins with all keys; result (B, T, H * d_v).
-    Packed arrays are (R, ...). `recompute_inputs` contains, for each input, a function that recomputes it in backward
-    (`Tensor.recompute_fn`), or None. An input is saved only if its entry is None. `n_kv_heads` is the number of key and
-    value heads (default: `heads`).
+    Packed arrays are (R, ...). `recompute_inputs` has, for each input, a function that recomputes it in backward
+    (`Tensor.recompute_fn`), or None to save it. `n_kv_heads` is the number of key and value heads (default: `n_heads`).
     """
-    n_kv_heads = n_kv_heads or heads
-    shapes = [[(heads, d_k)], [(n_kv_heads, d_k), (n_kv_heads, keys_values.shape[-1] // n_kv_heads - d_k)]]
+    n_kv_heads = n_kv_heads or n_heads
+    shapes = [[(n_heads, d_k)], [(n_kv_heads, d_k), (n_kv_heads, keys_values.shape[-1] // n_kv_heads - d_k)]]
     return merged_attention([queries, keys_values], shapes, spec, drop, recompute_inputs)
 
 
@@ -334,7 +334,7 @@ def merged_attention(
     Raises ValueError for an array with the wrong number of columns.
     """
     for x, parts in zip(merged, shapes, strict=True):
-        columns = [heads * size for heads, size in parts]
+        columns = [n_heads * size for n_heads, size in parts]
         if x.shape[-1] != sum(columns) or min(columns) < 0:
             raise ValueError(f"attention: expected {' + '.join(map(str, columns))} columns; got {x.shape[-1]}")
 
@@ -344,8 +344,8 @@ def merged_attention(
     def attend(arrays: list[Array]) -> tuple[Array, Any]:
         q, k, v = split(arrays)
         check_attention(spec, q, k, v)
-        heads = q.shape[-2]
-        return npx.attention(q, repeat_heads(k, heads), repeat_heads(v, heads), spec, drop)
+        n_heads = q.shape[-2]
+        return npx.attention(q, repeat_heads(k, n_heads), repeat_heads(v, n_heads), spec, drop)
 
     y, saved = attend(merged)
     layouts = [(x.shape, x.dtype) for x in merged]
@@ -373,16 +373,16 @@ def merged_attention(
 
 
 @composition
-def composed_self_attention(qkv: Tensor, heads: int, d_k: int, *args: Any, **kwargs: Any) -> Tensor:
+def composed_self_attention(qkv: Tensor, n_heads: int, d_k: int, *args: Any, **kwargs: Any) -> Tensor:
     """Compute `self_attention` with elementary operations. Other arguments: see `composed_attention`."""
-    return composed_cross_attention(qkv[..., : heads * d_k], qkv[..., heads * d_k :], heads, d_k, *args, **kwargs)
+    return composed_cross_attention(qkv[..., : n_heads * d_k], qkv[..., n_heads * d_k :], n_heads, d_k, *args, **kwargs)
 
 
 @composition
 def composed_cross_attention(
     queries: Tensor,
     keys_values: Tensor,
-    heads: int,
+    n_heads: int,
     d_k: int,
     *args: Any,
     recompute_inputs: Any = None,
@@ -393,8 +393,8 @@ def composed_cross_attention(
 
     Other arguments: see `composed_attention`.
     """
-    n_kv_heads = n_kv_heads or heads
+    n_kv_heads = n_kv_heads or n_heads
     d_v = keys_values.shape[-1] // n_kv_heads - d_k
-    (q,) = split_columns(queries, (heads, d_k))
+    (q,) = split_columns(queries, (n_heads, d_k))
     k, v = split_columns(keys_values, (n_kv_heads, d_k), (n_kv_heads, d_v))
     return composed_attention(q, k, v, *args, **kwargs).reshape(*queries.shape[:-1], -1)

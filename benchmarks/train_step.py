@@ -77,7 +77,7 @@ def our_step(
     import npx
     from models import FlatParameters, Transformer, TransformerConfig
     from train import Adam
-    from train.learn.graphs import Graphs
+    from train.learn.graphs import GraphedLoss
     from train.run.keys import TrainSection
 
     os.environ["NPX_CUBLASLT"] = str(int("lt" in engine))
@@ -107,7 +107,7 @@ def our_step(
         raise RuntimeError(message)
 
     if "graph" in engine:
-        graphs = Graphs(model, TrainSection(seed=1), fail)
+        graphs = GraphedLoss(model, TrainSection(seed=1), fail)
         return forward, graph_step, lambda: adam.step(1e-4)
     return forward, lambda: forward().backward(), lambda: adam.step(1e-4)
 

@@ -5,7 +5,7 @@ earlier ones in the cache, and appends its own keys and values. States and cache
 """
 
 import npx
-from npx import host
+from npx import host  # NumPy, for arrays that stay on the CPU
 
 INITIAL_CAPACITY = 32  # capacity of a new cache, in positions
 

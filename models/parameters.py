@@ -161,15 +161,15 @@ class FlatParameters:
         same_number = len(current) == len(self.parameters)
         if not same_number or any(a is not b for a, b in zip(current, self.parameters, strict=True)):
             raise ValueError(
-                f"FlatParameters: expected the {len(self.parameters)} parameters that the {type(self.module).__name__} "
-                f"had when its buffer was created; got {len(current)}, some of them different; try creating "
-                "FlatParameters and Adam after the last change of the module"
+                f"FlatParameters: the parameters of {type(self.module).__name__} have changed since the buffer was "
+                "created; create FlatParameters and Adam after the last change of the module"
             )
-        if any(p.data is not view for p, view in zip(current, self._data_views, strict=True)):
-            raise ValueError(
-                "FlatParameters: expected parameters whose data is in the buffer; got a parameter whose data was set "
-                "to another array; try p.assign(values)"
-            )
+        for name, p, view in zip(self.spans, current, self._data_views, strict=True):
+            if p.data is not view:
+                raise ValueError(
+                    f"FlatParameters: the data of {name} was set to an array outside the buffer; "
+                    "use p.assign(values), which copies the values into the buffer"
+                )
 
     def mark_updated(self) -> None:
         """Record that the weights have changed; backward then rejects graphs computed with the old weights."""

@@ -1,4 +1,9 @@
-"""Files use plain English: phrases of the project's former private vocabulary are rejected."""
+"""Text, comments and messages use the terms of the field.
+
+A reader from outside cannot guess what a metaphor or a term of our own means: "the kit" for the gradient checker,
+"formed again" for "recomputed". The phrases below were once in the project. The tests reject them, so that they do not
+return with copied text.
+"""
 
 import ast
 import re
@@ -9,8 +14,8 @@ import pytest
 from tests import ROOT
 
 SUFFIXES = (".py", ".md", ".js", ".html", ".cu", ".cuh", ".toml")
-# Phrases that the project does not use; the comment is what to write instead.
-PHRASES = (
+# Regular expressions of the rejected phrases; each comment says what to write instead.
+REJECTED = (
     r"\bon (the|its|their) way back\b",  # in the backward pass
     r"\bform(s|ed)? (again|anew|once more)\b",  # recompute
     r"\b(?-i:got none)\b",  # say what is missing
@@ -52,22 +57,22 @@ def text_files():
 
 
 def occurrences(text):
-    """Return "line: phrase" for each former phrase in a text, even across a line break and a comment sign."""
+    """Return "line: phrase" for each rejected phrase in a text, even across a line break and a comment sign."""
     results = []
-    for phrase in PHRASES:
+    for phrase in REJECTED:
         for match in re.finditer(phrase.replace(" ", r"(?:\s|#|//|\*|>)+"), text, re.IGNORECASE):
             words = " ".join(re.findall(r"[\w-]+", match[0]))
             results.append(f"{text.count(chr(10), 0, match.start()) + 1}: {words}")
     return results
 
 
-def test_no_file_uses_the_former_vocabulary():
+def test_no_file_contains_a_rejected_phrase():
     lines = []
     for name in text_files():
         path = ROOT / name
         if path.is_file():
             lines += [f"{name}:{line}" for line in occurrences(path.read_text(encoding="utf-8"))]
-    assert not lines, "expected plain terms; got\n" + "\n".join(lines)
+    assert not lines, "expected the usual terms (see REJECTED); got\n" + "\n".join(lines)
 
 
 def test_comments_name_their_subject():

@@ -17,7 +17,7 @@ from autograd.testing.numerical import (
     REFINEMENT,
     RTOL,
     STEP,
-    Scale,
+    Tolerances,
     Verdict,
     is_on_staircase,
     judge,
@@ -89,7 +89,7 @@ class Directions:
             # In these units, the step of an entry is its own magnitude; for a zero, it is 1.
             self.steps = [npx.where((ratio > 1e-12) & (ratio < npx.inf), ratio, 1.0) for ratio in ratios]
         min_noise = 2 * EPS[dtype] * abs(y0)
-        self.scale = Scale(dtype, y0, min_noise, RTOL[dtype] if rtol is None else rtol, atol, min_derivative)
+        self.tolerances = Tolerances(dtype, y0, min_noise, RTOL[dtype] if rtol is None else rtol, atol, min_derivative)
 
     @property
     def expected(self) -> Expected:
@@ -131,20 +131,20 @@ class Directions:
     @cached_property
     def noise(self) -> Array:
         """The rounding error of each output, measured with 12 calls."""
-        return noise(self.outputs(self.random_direction(10**6)), self.scale.y0, self.scale.dtype)
+        return noise(self.outputs(self.random_direction(10**6)), self.tolerances.y0, self.tolerances.dtype)
 
-    def analytic_along(self, direction: Direction) -> tuple[float, Scale]:
-        """Return the analytic derivative along a direction, and the scale for the comparison."""
+    def analytic_along(self, direction: Direction) -> tuple[float, Tolerances]:
+        """Return the analytic derivative along a direction, and the tolerances for the comparison."""
         analytic = 0.0
         for i, offsets in direction.items():
             products = self.gradients[i].astype("float64") * offsets
             analytic += self.units[i] * float(npx.sum(npx.where(offsets != 0, products, 0)))
         # The rounding errors of the largest entries can affect every entry of the gradient.
         reaches = (self.max_derivatives[i] * float(abs(offsets).max(initial=0.0)) for i, offsets in direction.items())
-        slack = self.scale.rtol * (0.1 * max(reaches, default=0.0) + 0.01 * max(self.max_derivatives, default=0.0))
+        slack = self.tolerances.rtol * (0.1 * max(reaches, default=0.0) + 0.01 * max(self.max_derivatives, default=0.0))
         # Inputs that cancel each other leave their rounding errors in the output.
-        slack += 4e3 * EPS[self.scale.dtype] * max(self.units) * float(abs(self.weights).max(initial=0.0))
-        return analytic, replace(self.scale, slack=slack)
+        slack += 4e3 * EPS[self.tolerances.dtype] * max(self.units) * float(abs(self.weights).max(initial=0.0))
+        return analytic, replace(self.tolerances, slack=slack)
 
     def quick_verdict(self, direction: Direction) -> Verdict | None:
         """Return the verdict `right` if one short step along a direction confirms the gradient, else None.
@@ -153,13 +153,13 @@ class Directions:
         because more noise would widen the accepted range. The weights of the outputs are random, so the errors are
         combined as if they were independent. Where the function is not smooth, the result is None.
         """
-        analytic, scale = self.analytic_along(direction)
-        changed = npx.zeros_like(scale.y0, dtype="bool")
-        derivatives = richardson(self.outputs(direction), scale, STEP[scale.dtype] / REFINEMENT, changed)
+        analytic, tolerances = self.analytic_along(direction)
+        changed = npx.zeros_like(tolerances.y0, dtype="bool")
+        derivatives = richardson(self.outputs(direction), tolerances, STEP[tolerances.dtype] / REFINEMENT, changed)
         numerical = total(self.weights, derivatives.central)
         bounds = abs(self.weights) * derivatives.bound
         bound = min(float(npx.sum(bounds)), 4 * float(npx.host.linalg.norm(bounds)))
-        allowed = scale.tolerance(self.weights, analytic, numerical)
+        allowed = tolerances.tolerance(self.weights, analytic, numerical)
         if not (bound <= allowed and abs(analytic - numerical) <= allowed):
             return None
         self.report.compared += 1
@@ -170,16 +170,21 @@ class Directions:
         self, direction: Direction, step: float = 0.0, max_step_sizes: int = MAX_STEP_SIZES
     ) -> tuple[float, Verdict]:
         """Return the analytic derivative along a direction, and the verdict on it."""
-        analytic, scale = self.analytic_along(direction)
-        scale.noise = self.noise
+        analytic, tolerances = self.analytic_along(direction)
+        tolerances.noise = self.noise
         verdict = judge(
-            self.outputs(direction), self.weights, analytic, scale, step or STEP[self.scale.dtype], max_step_sizes
+            self.outputs(direction),
+            self.weights,
+            analytic,
+            tolerances,
+            step or STEP[self.tolerances.dtype],
+            max_step_sizes,
         )
         if verdict.kind == "wrong" and abs(analytic - verdict.numerical) <= 10 * self.rounding_error_along(direction):
             verdict = verdict._replace(kind="inconclusive", reason="rounding the inputs changes the gradient itself")
         reach = max(self.units[i] * float(abs(direction[i]).max(initial=0.0)) for i in direction)
-        if verdict.kind == "wrong" and reach > 1 and self.scale.dtype == "float64":
-            if is_on_staircase(self.outputs(direction), self.weights, analytic, verdict.numerical, self.scale.y0):
+        if verdict.kind == "wrong" and reach > 1 and self.tolerances.dtype == "float64":
+            if is_on_staircase(self.outputs(direction), self.weights, analytic, verdict.numerical, self.tolerances.y0):
                 reason = "the function is a staircase whose stairs are narrower than the step size"
                 verdict = verdict._replace(kind="inconclusive", reason=reason)
         self.report.compared += 1
@@ -189,7 +194,7 @@ class Directions:
 
     def note_difference(self, analytic: float, numerical: float) -> None:
         """Record the relative difference of two derivatives in the report if it is the largest so far."""
-        unit = self.scale.tolerance(self.weights, analytic, numerical) / self.scale.rtol
+        unit = self.tolerances.tolerance(self.weights, analytic, numerical) / self.tolerances.rtol
         relative = abs(analytic - numerical) / (unit or 1.0)
         self.report.largest_difference = max(self.report.largest_difference, relative)
 
@@ -202,7 +207,7 @@ class Directions:
         to rounding, as in the solution of a nearly singular linear system. Large changes come from broken ties and are
         ignored.
         """
-        if self.output_rounding <= 1e3 * EPS[self.scale.dtype]:
+        if self.output_rounding <= 1e3 * EPS[self.tolerances.dtype]:
             return 0.0
         rounding = self.gradient_rounding
         return sum(self.units[i] * float(npx.sum(rounding[i] * abs(part))) for i, part in direction.items())
@@ -210,13 +215,13 @@ class Directions:
     @property
     def output_rounding(self) -> float:
         """The rounding error of the output, relative to its largest value."""
-        return float(self.noise.max(initial=0.0) / (abs(self.scale.y0).max(initial=0.0) or 1.0))
+        return float(self.noise.max(initial=0.0) / (abs(self.tolerances.y0).max(initial=0.0) or 1.0))
 
     @cached_property
     def gradient_rounding(self) -> list[Array]:
         """The change of each entry of the gradients if the inputs are rounded."""
         rounding = [npx.zeros_like(g, dtype="float64") for g in self.gradients]
-        units = {k: EPS[self.scale.dtype] * abs(a) for k, a in enumerate(self.arrays)}
+        units = {k: EPS[self.tolerances.dtype] * abs(a) for k, a in enumerate(self.arrays)}
         for sign in (-2.0, 1.0, 2.0):
             signs = {k: sign * npx.sign(part) for k, part in self.random_direction(10**6 + 1).items()}
             neighbor = self.neighbor(signs, 1.0, units)
@@ -254,9 +259,9 @@ class Directions:
 
     def neighbor(self, direction: Direction, t: float, units: dict[int, Array] | None = None) -> "Directions | None":
         """Return the `Directions` of a nearby point; None if the function is undefined there."""
-        scale = self.scale
+        tolerances = self.tolerances
         problem = self.problem.with_arrays(self.arrays_at(direction, t, units))
         try:
-            return Directions(problem, Report(), scale.rtol, scale.atol, self.seed, scale.min_derivative)
+            return Directions(problem, Report(), tolerances.rtol, tolerances.atol, self.seed, tolerances.min_derivative)
         except REJECTIONS:
             return None

@@ -25,7 +25,7 @@ RTOL = {"float32": 2e-2, "float64": 1e-6}  # tolerance, relative to the larger o
 FLOOR = {"float32": 1e-4, "float64": 1e-9}  # derivatives below this fraction of the outputs count as 0
 EPS = {"float32": 1.2e-7, "float64": 2.2e-16}
 WIDE = 1e-3  # a bound above this fraction of the derivative is too wide to confirm it
-MAX_STEP_SIZES = 7  # maximum number of step sizes to try
+MAX_STEP_SIZES = 7
 REFINEMENT = 16.0  # ratio of consecutive step sizes
 
 Outputs = Callable[[float], Array]  # y(t), flat and float64; NaN where the function is undefined
@@ -78,7 +78,7 @@ class Derivatives:
 
 
 @dataclass
-class Scale:
+class Tolerances:
     """The magnitudes and tolerances with which the derivatives of one problem are compared.
 
     Attributes:
@@ -142,19 +142,19 @@ def noise(outputs: Outputs, y0: Array, dtype: str) -> Array:
     return error + rounding
 
 
-def richardson(outputs: Outputs, scale: Scale, h: float, changed: Array) -> Derivatives:
+def richardson(outputs: Outputs, tolerances: Tolerances, h: float, changed: Array) -> Derivatives:
     """Return the derivatives extrapolated from the steps h and h/2; where one side is undefined, use the other side.
 
     Args:
         changed: a mask of the outputs that any step so far has changed, updated in place. Only these outputs have
             rounding errors.
     """
-    y0 = scale.y0
+    y0 = tolerances.y0
     far_right, far_left = outputs(h), outputs(-h)
     near_right, near_left = outputs(h / 2), outputs(-h / 2)
     for y in (far_right, far_left, near_right, near_left):
         changed |= y != y0  # also NaN
-    rounding = npx.where(changed, scale.noise, 0)
+    rounding = npx.where(changed, tolerances.noise, 0)
     wide = (far_right - far_left) / (2 * h)
     narrow = (near_right - near_left) / h
     sides = []
@@ -191,7 +191,12 @@ class KinkRange(NamedTuple):
 
 
 def judge(
-    outputs: Outputs, weights: Array, analytic: float, scale: Scale, step: float, max_step_sizes: int = MAX_STEP_SIZES
+    outputs: Outputs,
+    weights: Array,
+    analytic: float,
+    tolerances: Tolerances,
+    step: float,
+    max_step_sizes: int = MAX_STEP_SIZES,
 ) -> Verdict:
     """Compare `analytic` with the numerical derivative of sum(weights * y) at 0.
 
@@ -203,18 +208,18 @@ def judge(
     refuted: Verdict | None = None
     refuted_index = 0
     was_contained = False
-    changed = npx.zeros_like(scale.y0, dtype="bool")
+    changed = npx.zeros_like(tolerances.y0, dtype="bool")
     for k in range(max_step_sizes):
         h = step / REFINEMENT**k
-        derivatives = richardson(outputs, scale, h, changed)
+        derivatives = richardson(outputs, tolerances, h, changed)
         numerical = total(weights, derivatives.central)
         bound = total(abs(weights), derivatives.bound)
         is_finite = npx.isfinite(numerical) and npx.isfinite(bound)
         if not is_finite or (derivatives.at_edge and not npx.isfinite(analytic)):
             continue
         estimates.append(Estimate(derivatives, numerical, bound))
-        allowed = scale.tolerance(weights, analytic, numerical)
-        floor = scale.floor(weights)
+        allowed = tolerances.tolerance(weights, analytic, numerical)
+        floor = tolerances.floor(weights)
         is_contained = abs(analytic - numerical) <= allowed + bound
         if is_contained and bound <= allowed:
             return Verdict("right", numerical, bound, numerical, numerical)
@@ -237,7 +242,7 @@ def judge(
                     h *= REFINEMENT
                 uncertainty = bound + 8 * roughness(outputs, weights, h) / h
                 is_accurate = uncertainty <= 0.05 * max(abs(numerical), abs(analytic)) + floor
-                limit = scale.tolerance(weights, analytic, numerical) + 5 * uncertainty
+                limit = tolerances.tolerance(weights, analytic, numerical) + 5 * uncertainty
                 if is_accurate and not abs(analytic - numerical) <= limit:
                     refuted = Verdict("wrong", numerical, bound, numerical, numerical)
     if refuted and refuted.is_kink and refuted_index < max_step_sizes - 1 and npx.isfinite(analytic):
@@ -247,9 +252,9 @@ def judge(
         return refuted
     if not estimates:
         return Verdict("inconclusive", npx.nan, npx.inf, -npx.inf, npx.inf, "no finite values next to this point")
-    best = min(estimates, key=lambda e: e.bound / (abs(e.numerical) + scale.floor(weights) or 1.0))
+    best = min(estimates, key=lambda e: e.bound / (abs(e.numerical) + tolerances.floor(weights) or 1.0))
     numerical, bound = best.numerical, best.bound
-    allowed = scale.tolerance(weights, analytic, numerical)
+    allowed = tolerances.tolerance(weights, analytic, numerical)
     if abs(analytic - numerical) <= allowed + bound and bound <= WIDE * max(abs(analytic), abs(numerical)) + allowed:
         return Verdict("right", numerical, bound, numerical, numerical)
     reason = f"the numerical derivative {numerical:.3g} is accurate only to {bound:.3g}"

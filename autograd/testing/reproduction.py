@@ -14,7 +14,7 @@ from autograd.engine import Tensor
 
 MAX_WRITTEN = 24  # maximum number of entries of an array that is written out; larger arrays are saved to a file
 MIN_SEEDED = 8  # random arrays with at least this many entries are written as a call with their seed
-SEEDS = range(10)  # the seeds that `seeded_source` tries
+SEEDS = range(10)
 LITERAL_NAMES = {  # the names that `literal` uses from each module
     "numpy": ("array", "inf", "load", "nan"),
     "numpy.random": ("default_rng",),

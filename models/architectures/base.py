@@ -82,7 +82,9 @@ class SequenceModel(Module):
     @property
     def max_length(self) -> int | None:
         """The maximum number of positions of a sequence; None for no limit."""
-        return min((m.max_length for m in self.modules() if isinstance(m, Positions) and m.max_length), default=None)
+        return min(
+            (m.max_positions for m in self.modules() if isinstance(m, Positions) and m.max_positions), default=None
+        )
 
     def enable_gradient_checkpointing(self, enabled: bool = True) -> None:
         """Save only the inputs and outputs of each layer and recompute the rest in backward; False saves everything.

@@ -15,7 +15,7 @@ from models.layers.convolution import Convolution, glu
 from models.layers.norm import Norm
 from models.layers.positions import Positions, UnchangedEmbeddings
 from models.registry import NORMS, architecture
-from npx import host
+from npx import host  # NumPy, for arrays that stay on the CPU
 
 SQRT_HALF = 0.5**0.5  # a sum of two terms, multiplied by this, has the variance of one term
 
@@ -71,7 +71,7 @@ class AttendingConvolution(GatedConvolution):
         self,
         x: Tensor,
         memory: Tensor | None,
-        memory_spec: npx.AttentionSpec,
+        cross_spec: npx.AttentionSpec,
         embedded: Tensor,
         cache: RowArray | None = None,
         source_cache: KeyValueCache | None = None,
@@ -85,8 +85,8 @@ class AttendingConvolution(GatedConvolution):
 
         Other arguments: see `DecoderLayer.forward`.
         """
-        y = self.convolve(x, memory_spec.q_packing, cache=cache)
-        y = (y + self.cross_attention((y + embedded) * SQRT_HALF, memory, memory_spec, source_cache)) * SQRT_HALF
+        y = self.convolve(x, cross_spec.q_packing, cache=cache)
+        y = (y + self.cross_attention((y + embedded) * SQRT_HALF, memory, cross_spec, source_cache)) * SQRT_HALF
         return (x + y) * SQRT_HALF
 
     def new_cache(self, rows: int, dtype: Any) -> RowArray:
@@ -117,11 +117,11 @@ class ConvS2S(EncoderDecoder):
         return (x + super().apply_encoder_layers(x, spec)) * SQRT_HALF
 
     def apply_decoder_layers(
-        self, x: Tensor, memory: Tensor | None, memory_spec: npx.AttentionSpec, state: DecoderState | None
+        self, x: Tensor, memory: Tensor | None, cross_spec: npx.AttentionSpec, state: DecoderState | None
     ) -> Tensor:
         embedded = x
         for i, layer in enumerate(self.decoder):
-            x = layer(x, memory, memory_spec, embedded, *(state.layer_caches(i) if state else ()))
+            x = layer(x, memory, cross_spec, embedded, *(state.layer_caches(i) if state else ()))
         return x
 
 
@@ -211,9 +211,9 @@ class ByteNet(EncoderDecoder):
         return [RowArray(memory.data)]
 
     def apply_decoder_layers(
-        self, x: Tensor, memory: Tensor | None, memory_spec: npx.AttentionSpec, state: DecoderState | None
+        self, x: Tensor, memory: Tensor | None, cross_spec: npx.AttentionSpec, state: DecoderState | None
     ) -> Tensor:
-        packing = memory_spec.q_packing
+        packing = cross_spec.q_packing
         batch, length = packing.shape if packing else x.shape[:2]
         flat = packing.flat_index if packing else npx.arange(batch * length)
         sentence, position = flat // max(1, length), flat % max(1, length)
@@ -222,13 +222,13 @@ class ByteNet(EncoderDecoder):
             position = position + state.length
             memory = Tensor(state.source.caches[0].array)
         assert memory is not None
-        kv_packing = memory_spec.kv_packing
-        lengths: Any = kv_packing.counts if kv_packing else memory_spec.kv_lengths
+        kv_packing = cross_spec.kv_packing
+        lengths: Any = kv_packing.counts if kv_packing else cross_spec.kv_lengths
         starts = kv_packing.starts if kv_packing else npx.arange(len(memory)) * memory.shape[1]
         index = npx.where(position < lengths[sentence], starts[sentence] + position, -1)
         aligned = take_rows(memory.reshape((-1, memory.shape[-1])), index).reshape(x.shape)
         x = x + aligned
         for i, layer in enumerate(self.decoder):
-            x = layer(x, memory_spec, state.caches[i] if state else None)
+            x = layer(x, cross_spec, state.caches[i] if state else None)
         assert self.decoder_norm is not None
         return self.decoder_norm(x)

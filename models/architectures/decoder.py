@@ -11,7 +11,7 @@ from models.config import TransformerConfig
 from models.layers.attention import Attention
 from models.module import evaluation_mode
 from models.registry import architecture
-from npx import host
+from npx import host  # NumPy, for arrays that stay on the CPU
 
 
 @architecture("decoder")
@@ -19,7 +19,7 @@ class LanguageModel(SequenceModel):
     """Causal self-attention and feed-forward layers (Radford et al., 2018). `model(ids)`: (B, T) -> (B, T, V)."""
 
     data_kind = "text"
-    causal_kinds: tuple[str, ...] = ("text",)  # the kinds (keys of `attentions`) that are causal
+    causal_kinds: tuple[str, ...] = ("text",)
 
     def build(self, config: TransformerConfig) -> None:
         self.text_positions = self.make_positions()

@@ -16,7 +16,7 @@ from models.layers.positions import Positions
 from models.layers.token_types import TokenTypes
 from models.module import Module, evaluation_mode
 from models.registry import ACTIVATIONS, NORMS, architecture
-from npx import host
+from npx import host  # NumPy, for arrays that stay on the CPU
 
 POOLINGS = ("mean", "first")
 
@@ -78,7 +78,7 @@ class Encoder(SequenceModel):
     """
 
     data_kind = "labels"
-    causal_kinds: tuple[str, ...] = ()  # no attention is causal
+    causal_kinds: tuple[str, ...] = ()
 
     def build(self, config: TransformerConfig) -> None:
         if config.src_vocab_size is not None:  # the text and the labels have different vocabularies

@@ -15,7 +15,7 @@ from models.layers.attention import Attention
 from models.layers.norm import Norm
 from models.module import Module, Parameter, evaluation_mode
 from models.registry import architecture
-from npx import host
+from npx import host  # NumPy, for arrays that stay on the CPU
 
 ATTENTION_KINDS = ("encoder", "decoder", "cross")
 
@@ -148,8 +148,8 @@ class EncoderDecoder(SequenceModel):
             spec = npx.AttentionSpec(kv_lengths=src_lengths)
 
         def compute_hidden() -> Tensor:  # (B, T, D) or (R, D)
-            memory, memory_spec = self._embed_and_encode(src_ids, spec)
-            return self._embed_and_decode(tgt_inputs, memory, memory_spec._replace(q_packing=tgt_packing))
+            memory, cross_spec = self._embed_and_encode(src_ids, spec)
+            return self._embed_and_decode(tgt_inputs, memory, cross_spec._replace(q_packing=tgt_packing))
 
         return self.regularized_loss(compute_hidden, targets, **options)
 
@@ -175,25 +175,25 @@ class EncoderDecoder(SequenceModel):
             x = layer(x, spec)
         return self.encoder_norm(x) if self.encoder_norm else x
 
-    def decode(self, tgt_ids: Any, memory: Tensor, memory_spec: npx.AttentionSpec) -> Tensor:
+    def decode(self, tgt_ids: Any, memory: Tensor, cross_spec: npx.AttentionSpec) -> Tensor:
         """Return the decoder's output (B, T, D) for decoder input ids (B, T) and the result of `encode`."""
-        return self._embed_and_decode(npx.from_host(self.checked_ids("target ids", tgt_ids)), memory, memory_spec)
+        return self._embed_and_decode(npx.from_host(self.checked_ids("target ids", tgt_ids)), memory, cross_spec)
 
     def _embed_and_decode(
         self,
         tgt_ids: npx.Array,
         memory: Tensor | None,
-        memory_spec: npx.AttentionSpec,
+        cross_spec: npx.AttentionSpec,
         state: "DecoderState | None" = None,
     ) -> Tensor:
         """Decode checked ids on the device, (B, T) -> (B, T, D), or packed, (R,) -> (R, D).
 
         Args:
-            memory_spec: the spec of cross-attention, which also holds the packing of the ids.
+            cross_spec: the spec of cross-attention; its `q_packing` is the packing of the ids.
             state: the decoding state, which holds keys and values of the memory; `memory` is then None.
         """
-        q_packing = memory_spec.q_packing
-        kv_packing = memory_spec.kv_packing
+        q_packing = cross_spec.q_packing
+        kv_packing = cross_spec.kv_packing
         if memory is not None:
             n_targets = q_packing.shape[0] if q_packing else len(tgt_ids)
             n_sources = kv_packing.shape[0] if kv_packing else len(memory)
@@ -207,13 +207,13 @@ class EncoderDecoder(SequenceModel):
             is_token = (tgt_ids != self.config.bos_id)[..., None]
             mask_start = lambda x: x * is_token.astype(x.dtype)  # noqa: E731
         x = self.embed(self.target_positions, self.embedding, tgt_ids, start, mask_start)
-        x = self.apply_decoder_layers(x, memory, memory_spec, state)
+        x = self.apply_decoder_layers(x, memory, cross_spec, state)
         if state:
             state.length += tgt_ids.shape[1]
         return x
 
     def apply_decoder_layers(
-        self, x: Tensor, memory: Tensor | None, memory_spec: npx.AttentionSpec, state: "DecoderState | None"
+        self, x: Tensor, memory: Tensor | None, cross_spec: npx.AttentionSpec, state: "DecoderState | None"
     ) -> Tensor:
         """Return the decoder's output for embedded targets x. It has the shape of x.
 
@@ -221,7 +221,7 @@ class EncoderDecoder(SequenceModel):
         """
         for i, layer in enumerate(self.decoder):
             # Padding needs no mask: it follows the tokens, so the causal mask hides it from them.
-            x = layer(x, memory, memory_spec, *(state.layer_caches(i) if state else ()))
+            x = layer(x, memory, cross_spec, *(state.layer_caches(i) if state else ()))
         return self.decoder_norm(x) if self.decoder_norm else x
 
     # Decoding (models/search/protocol.py)
@@ -354,14 +354,14 @@ class Transformer(EncoderDecoder):
         return super().new_caches(memory)
 
     def apply_decoder_layers(
-        self, x: Tensor, memory: Tensor | None, memory_spec: npx.AttentionSpec, state: "DecoderState | None"
+        self, x: Tensor, memory: Tensor | None, cross_spec: npx.AttentionSpec, state: "DecoderState | None"
     ) -> Tensor:
         if state and isinstance(state.caches[0], PrefixCaches):
             positions = x.data.swapaxes(0, 1)  # (T, R, D)
             steps = [decode_step(self.decoder, y, state.caches[0], state.source) for y in positions]
             y = Tensor(host.stack(steps, axis=1))
             return self.decoder_norm(y) if self.decoder_norm else y
-        return super().apply_decoder_layers(x, memory, memory_spec, state)
+        return super().apply_decoder_layers(x, memory, cross_spec, state)
 
 
 class SourceState(SharedState):

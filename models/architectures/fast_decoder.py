@@ -18,7 +18,7 @@ from models.layers.attention import CrossAttention, SelfAttention
 from models.layers.basic import Linear
 from models.layers.feed_forward import FeedForward
 from models.layers.norm import LayerNorm, Norm, Residual
-from npx import host
+from npx import host  # NumPy, for arrays that stay on the CPU
 
 MAX_SHARED_ROWS = 16  # maximum rows per group, because each row reads the columns of all rows in its group
 
@@ -125,7 +125,7 @@ def decode_step(layers: list[DecoderLayer], x: npx.Array, caches: PrefixCaches, 
     Args:
         source: the SourceState of the rows.
     """
-    spec = npx.AttentionSpec(bias=caches.add_columns())
+    spec = npx.AttentionSpec(constant_bias=caches.add_columns())
     source_spec = npx.AttentionSpec(kv_lengths=source.lengths.array)
     n_columns = caches.n_columns
     n, rows_per_group, _ = caches.is_visible.shape

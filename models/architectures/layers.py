@@ -66,7 +66,7 @@ class DecoderLayer(Layer):
         self,
         x: Tensor,
         memory: Tensor | None,
-        memory_spec: npx.AttentionSpec,
+        cross_spec: npx.AttentionSpec,
         self_cache: KeyValueCache | None = None,
         cross_cache: KeyValueCache | None = None,
     ) -> Tensor:
@@ -74,12 +74,12 @@ class DecoderLayer(Layer):
 
         Args:
             memory: the encoder's output (B, S, D), or packed; may be None with `cross_cache`.
-            memory_spec: the spec of cross-attention: mask and packing of the memory, and packing of x.
+            cross_spec: the spec of cross-attention, with the packing of x as `q_packing`.
             self_cache: the keys and values of earlier positions, for self-attention.
             cross_cache: the keys and values of the memory, for cross-attention.
         """
-        x = self.attention_residual(x, lambda y: self.attention(y, causal_spec(y, memory_spec.q_packing), self_cache))
-        x = self.cross_attention_residual(x, lambda y: self.cross_attention(y, memory, memory_spec, cross_cache))
+        x = self.attention_residual(x, lambda y: self.attention(y, causal_spec(y, cross_spec.q_packing), self_cache))
+        x = self.cross_attention_residual(x, lambda y: self.cross_attention(y, memory, cross_spec, cross_cache))
         return self.feed_forward_residual(x, self.feed_forward)
 
     def new_cache(self, rows: int, dtype: Any) -> KeyValueCache:
@@ -116,7 +116,7 @@ def make_attention(cls: type[A], config: TransformerConfig, stack: str, **option
         config.n_heads,
         config.d_k,
         config.d_v,
-        bias=config.attention_bias,
+        projection_bias=config.attention_bias,
         dropout=config.attention_dropout,
         gain=config.attention_gain,
         n_kv_heads=config.n_kv_heads,

@@ -92,13 +92,13 @@ class RecurrentModel(EncoderDecoder):
         return [self.decoder[0].cross_attention.new_cache(memory)]
 
     def apply_decoder_layers(
-        self, x: Tensor, memory: Tensor | None, memory_spec: npx.AttentionSpec, state: DecoderState | None
+        self, x: Tensor, memory: Tensor | None, cross_spec: npx.AttentionSpec, state: DecoderState | None
     ) -> Tensor:
         context = None
         source_cache = state.source.caches[0] if state else None
         for i, layer in enumerate(self.decoder):
-            x = layer(x, context, memory_spec.q_packing, state.caches[i] if state else None)
+            x = layer(x, context, cross_spec.q_packing, state.caches[i] if state else None)
             if context is None:
-                context = layer.cross_attention(x, memory, memory_spec, source_cache)
+                context = layer.cross_attention(x, memory, cross_spec, source_cache)
         assert context is not None
         return x + context

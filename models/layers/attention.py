@@ -18,7 +18,7 @@ class Attention(Module):
         d_model: width D of inputs and outputs.
         n_heads: number H of heads.
         d_k, d_v: width of a head's queries and keys, and width of its values. Default: D / H.
-        bias: whether the projections have biases. Default False.
+        projection_bias: whether the projections have biases. Default False.
         dropout: rate on the attention weights. Default 0.
         rotary_base: the base for rotating queries and keys by their positions. Default None: no rotation.
         gain: the gain of the Xavier initialization of W^Q, W^K and W^V. Default 1.
@@ -39,7 +39,7 @@ class Attention(Module):
         d_k: int | None = None,
         d_v: int | None = None,
         *,
-        bias: bool = False,
+        projection_bias: bool = False,
         dropout: float = 0.0,
         rotary_base: float | None = None,
         gain: float = 1.0,
@@ -54,14 +54,14 @@ class Attention(Module):
         self.d_v = d_v or d_model // n_heads
         self.n_kv_heads = n_kv_heads or n_heads
         self.rotary_base = rotary_base
-        self.make_projections(d_model, gain, gain * value_gain, bias=bias)
-        self.output = Linear(n_heads * self.d_v, d_model, bias=bias, gain=value_gain)
+        self.make_projections(d_model, gain, gain * value_gain, projection_bias=projection_bias)
+        self.output = Linear(n_heads * self.d_v, d_model, bias=projection_bias, gain=value_gain)
         self.dropout = Dropout(dropout)
         self.query_norm = NORMS[qk_norm](self.d_k, eps) if qk_norm else None
         self.key_norm = NORMS[qk_norm](self.d_k, eps) if qk_norm else None
         self.score_bias = score_bias
 
-    def make_projections(self, d_model: int, gain: float, value_gain: float, bias: bool) -> None:
+    def make_projections(self, d_model: int, gain: float, value_gain: float, projection_bias: bool) -> None:
         """Create the projections to queries, keys and values; subclasses must define this."""
         raise NotImplementedError(f"{type(self).__name__} must define make_projections()")
 
@@ -105,12 +105,13 @@ class Attention(Module):
         bias = self.score_bias(q, n_keys, spec.q_packing)
         if bias.requires_grad:
             return spec, bias
-        return spec._replace(bias=bias.data if spec.bias is None else spec.bias + bias.data), None
+        total = bias.data if spec.constant_bias is None else spec.constant_bias + bias.data
+        return spec._replace(constant_bias=total), None
 
     def attend(self, q: Tensor, k: Tensor, v: Tensor, spec: npx.AttentionSpec, drop: npx.DropoutSpec | None) -> Tensor:
         """Return attention (B, T, H d_v) for separate heads q, k and v (B, T, H, d)."""
-        spec, bias = self.add_score_bias(q, k, spec)
-        y = neural.attention(q, k, v, spec, drop, bias)
+        spec, score_bias = self.add_score_bias(q, k, spec)
+        y = neural.attention(q, k, v, spec, drop, score_bias)
         return y.reshape(*y.shape[:-2], self.n_heads * self.d_v)
 
     def attention_weights(self, q: Tensor, k: Tensor, spec: npx.AttentionSpec) -> npx.Array:
@@ -126,9 +127,9 @@ class SelfAttention(Attention):
     One matrix contains W^Q, W^K and W^V of all heads. Arguments: see `Attention`.
     """
 
-    def make_projections(self, d_model: int, gain: float, value_gain: float, bias: bool) -> None:
-        columns = tuple(heads * size for heads, size in (self.query_shape, *self.key_value_shapes))
-        self.query_key_value = Linear(d_model, columns, bias=bias, gain=(gain, gain, value_gain))
+    def make_projections(self, d_model: int, gain: float, value_gain: float, projection_bias: bool) -> None:
+        columns = tuple(n_heads * size for n_heads, size in (self.query_shape, *self.key_value_shapes))
+        self.query_key_value = Linear(d_model, columns, bias=projection_bias, gain=(gain, gain, value_gain))
 
     def forward(
         self, x: Tensor, spec: npx.AttentionSpec = npx.AttentionSpec(), cache: KeyValueCache | None = None
@@ -176,10 +177,10 @@ class CrossAttention(Attention):
     One matrix contains W^K and W^V of all heads. Arguments: see `Attention`.
     """
 
-    def make_projections(self, d_model: int, gain: float, value_gain: float, bias: bool) -> None:
-        self.query = Linear(d_model, self.n_heads * self.d_k, bias=bias, gain=gain)
-        columns = tuple(heads * size for heads, size in self.key_value_shapes)
-        self.key_value = Linear(d_model, columns, bias=bias, gain=(gain, value_gain))
+    def make_projections(self, d_model: int, gain: float, value_gain: float, projection_bias: bool) -> None:
+        self.query = Linear(d_model, self.n_heads * self.d_k, bias=projection_bias, gain=gain)
+        columns = tuple(n_heads * size for n_heads, size in self.key_value_shapes)
+        self.key_value = Linear(d_model, columns, bias=projection_bias, gain=(gain, value_gain))
 
     def forward(
         self,

@@ -57,14 +57,16 @@ class Embedding(Module):
         )
         self.scale = d_model**0.5 if scaled else 1.0
 
-    def forward(self, ids: npx.Array, added: npx.Array | None = None, drop: npx.DropoutSpec | None = None) -> Tensor:
+    def forward(
+        self, ids: npx.Array, positions: npx.Array | None = None, drop: npx.DropoutSpec | None = None
+    ) -> Tensor:
         """Return the vectors (..., T, D) of ids (..., T).
 
         Args:
-            added: an array (T, D) of positions, which is added to the vectors. Default None: nothing is added.
+            positions: positional encodings (T, D), which are added to the vectors. Default None.
             drop: the dropout of the sum. Default None: no dropout.
         """
-        return neural.embedding(self.weight, ids, scale=self.scale, added=added, drop=drop)
+        return neural.embedding(self.weight, ids, scale=self.scale, positions=positions, drop=drop)
 
 
 class Dropout(Module):

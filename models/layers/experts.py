@@ -13,7 +13,7 @@ from autograd import Tensor, neural
 from autograd import operations as ops
 from models.layers.basic import Linear
 from models.module import Module
-from npx import host
+from npx import host  # NumPy, for arrays that stay on the CPU
 from npx.scoped import Scoped
 
 _balance_losses: Scoped[list[Tensor] | None] = Scoped(None)

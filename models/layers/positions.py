@@ -9,7 +9,7 @@ from models.layers.basic import Dropout, Embedding
 from models.layers.score_bias import ScoreBias
 from models.module import Module, Parameter
 from models.registry import POSITIONS
-from npx import host
+from npx import host  # NumPy, for arrays that stay on the CPU
 
 if TYPE_CHECKING:
     from models.config import TransformerConfig
@@ -29,7 +29,7 @@ class Positions(Module):
     its positions. `start` is the position of x[:, 0], or the packing of packed x.
     """
 
-    max_length: int | None = None  # number of positions; None for no limit
+    max_positions: int | None = None  # None for no limit
     rotary_base: float | None = None  # base for rotations in self-attention; None for encodings that do not rotate
 
     def __init__(self, d_model: int, max_positions: int = 0) -> None:
@@ -114,16 +114,16 @@ class SinusoidsInHalves(Sinusoids):
 
 @POSITIONS.register("learned")
 class LearnedPositions(Positions):
-    """A learned vector for each of `max_length` positions (paper Table 3, row E)."""
+    """A learned vector for each of `max_positions` positions (paper Table 3, row E)."""
 
     def __init__(self, d_model: int, max_positions: int = 1024) -> None:
         self.weight = Parameter(normal(max_positions, d_model, d_model**-0.5))
-        self.max_length = max_positions
+        self.max_positions = max_positions
 
     def forward(self, x: Tensor, start: Start = 0) -> Tensor:
         """Return x (B, T, D), or packed x (R, D), plus the vectors of its positions from `start` on.
 
-        Raises ValueError for positions beyond `max_length`.
+        Raises ValueError for positions beyond `max_positions`.
         """
         end = end_position(start, x)
         if end > len(self.weight):

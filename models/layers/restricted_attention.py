@@ -86,12 +86,12 @@ class Blocks:
 
 def require_no_bias(spec: npx.AttentionSpec) -> None:
     """Raise ValueError for a spec with a bias, because the window itself is implemented as a bias."""
-    if spec.bias is not None:
+    if spec.constant_bias is not None:
         raise ValueError("restricted attention: a bias is not supported; try self_attention with npx.mask_bias")
 
 
 @differentiable
-def restricted_self_attention(qkv, heads, d_k, window, spec=npx.AttentionSpec(), drop=None):
+def restricted_self_attention(qkv, n_heads, d_k, window, spec=npx.AttentionSpec(), drop=None):
     """Return `self_attention` in which each position attends to `window` positions around or, if causal, up to itself.
 
     qkv (B, T, H * (2 d_k + d_v)) begins with the queries of all heads; result (B, T, H * d_v). Packed arrays are (R,
@@ -101,10 +101,10 @@ def restricted_self_attention(qkv, heads, d_k, window, spec=npx.AttentionSpec(),
     packing = spec.q_packing
     padded = npx.pad_packed(qkv, packing)
     blocks = Blocks(padded.shape[:2], window, spec.causal)
-    sizes = d_k, d_k, padded.shape[-1] // heads - 2 * d_k
-    q, k, v = neural.split_heads(padded, heads, *sizes)
+    sizes = d_k, d_k, padded.shape[-1] // n_heads - 2 * d_k
+    q, k, v = neural.split_heads(padded, n_heads, *sizes)
     q, k = (rotate(part, 0, spec.rotary_base) for part in (q, k))
-    block_spec = npx.AttentionSpec(bias=blocks.bias(packing.counts if packing else spec.kv_lengths))
+    block_spec = npx.AttentionSpec(constant_bias=blocks.bias(packing.counts if packing else spec.kv_lengths))
     inputs = blocks.cut(q), blocks.cut_with_margins(k), blocks.cut_with_margins(v)
     y, saved = npx.attention(*inputs, block_spec, drop)
     leading = qkv.shape[:-1]
@@ -120,8 +120,8 @@ def restricted_self_attention(qkv, heads, d_k, window, spec=npx.AttentionSpec(),
         return (npx.pack_padded(npx.concatenate(parts, axis=2), packing),)
 
     joined = blocks.join(y)
-    joined = npx.pack_padded(joined.reshape(*joined.shape[:2], heads * sizes[2]), packing)
-    return joined.reshape(*leading, heads * sizes[2]), vjp
+    joined = npx.pack_padded(joined.reshape(*joined.shape[:2], n_heads * sizes[2]), packing)
+    return joined.reshape(*leading, n_heads * sizes[2]), vjp
 
 
 class RestrictedSelfAttention(SelfAttention):
@@ -170,7 +170,7 @@ class RestrictedSelfAttention(SelfAttention):
 
     def with_window(self, spec: npx.AttentionSpec, n_queries: int, n_keys: int) -> npx.AttentionSpec:
         """Return the spec with a bias that masks the keys outside the window."""
-        return spec._replace(bias=npx.mask_bias(window_mask(n_queries, n_keys, self.window, spec.causal)))
+        return spec._replace(constant_bias=npx.mask_bias(window_mask(n_queries, n_keys, self.window, spec.causal)))
 
     def weights(self, x: Tensor, spec: npx.AttentionSpec = npx.AttentionSpec()) -> npx.Array:
         require_no_bias(spec)

@@ -4,7 +4,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from models.search.ensemble import Ensemble
-from npx import host
+from npx import host  # NumPy, for arrays that stay on the CPU
 
 
 def align(model: Any, src_ids: Any, outputs: Sequence[Sequence[int]]) -> list[list[int]]:

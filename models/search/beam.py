@@ -5,7 +5,7 @@ from typing import Any, NamedTuple
 
 from models.module import evaluation_mode
 from models.search.protocol import Hypothesis, SearchModel, length_penalty, prepare_search, top_continuations
-from npx import host
+from npx import Array, host  # NumPy, for arrays that stay on the CPU
 
 ROOT = -1  # in `SearchStep.parent`: the node of the empty prefix
 ENDED, BEAM_FULL = -1, -2  # in `SearchStep.node`, which never contains ROOT: candidates that do not stay live
@@ -18,28 +18,28 @@ class SearchStep(NamedTuple):
     most K others become new nodes of the prefix tree. All arrays are on the host.
     """
 
-    sentences: Any  # (n,)
-    parent: Any  # (n, C) node that each candidate extends, or ROOT
-    token: Any  # (n, C)
-    log_probability: Any  # (n, C) of the complete prefix; -inf: no candidate
-    node: Any  # (n, K or 2 K) the new node of each competing candidate, or ENDED, or BEAM_FULL
+    sentences: Array  # (n,)
+    parent: Array  # (n, C) node that each candidate extends, or ROOT
+    token: Array  # (n, C)
+    log_probability: Array  # (n, C) of the complete prefix; -inf: no candidate
+    node: Array  # (n, K or 2 K) the new node of each competing candidate, or ENDED, or BEAM_FULL
     score_divisor: float  # length penalty at this length
-    score_to_beat: Any  # (n,) the n_best-th best finished score; -inf if fewer have finished
-    bound: Any  # (n,) the best score that a live hypothesis can still reach
-    at_limit: Any  # (n,) whether this is the maximum length
-    done: Any  # (n,) whether the search ends here for the sentence
+    score_to_beat: Array  # (n,) the n_best-th best finished score; -inf if fewer have finished
+    bound: Array  # (n,) the best score that a live hypothesis can still reach
+    at_limit: Array  # (n,) whether this is the maximum length
+    done: Array  # (n,) whether the search ends here for the sentence
 
 
 class _PrefixTree:
     """The prefixes of all hypotheses. Each node is a token with its log-probability and its parent."""
 
     def __init__(self) -> None:
-        self.parents: list[Any] = []  # one array per step
-        self.tokens: list[Any] = []
-        self.log_probabilities: list[Any] = []
+        self.parents: list[Array] = []  # one array per step
+        self.tokens: list[Array] = []
+        self.log_probabilities: list[Array] = []
         self.n_nodes = 0
 
-    def add(self, parents: Any, tokens: Any, log_probabilities: Any) -> Any:
+    def add(self, parents: Array, tokens: Array, log_probabilities: Array) -> Array:
         """Add one node for each of the tokens (m,) and return the numbers of the nodes."""
         nodes = self.n_nodes + host.arange(len(tokens))
         self.parents.append(parents)
@@ -66,7 +66,14 @@ class _BestHypotheses:
         self.finished = host.zeros(shape, bool)
 
     def add(
-        self, sentences: Any, selected: Any, valid: Any, finished: bool, log_p: Any, score_divisor: float, **new: Any
+        self,
+        sentences: Array,
+        selected: Array,
+        valid: Array,
+        finished: bool,
+        log_p: Array,
+        score_divisor: float,
+        **new: Any,
     ) -> None:
         """Add hypotheses (n, C) to the sentences with the numbers `sentences` (n,).
 
@@ -88,8 +95,8 @@ class _BestHypotheses:
             )
             for name, x in new.items()
         }
-        rank = -merged["score"] if finished else merged["score"] == -host.inf
-        order = host.argsort(rank, axis=1, kind="stable")[:, :n_best]  # stable: earlier hypotheses win ties
+        sort_key = -merged["score"] if finished else merged["score"] == -host.inf
+        order = host.argsort(sort_key, axis=1, kind="stable")[:, :n_best]  # stable: earlier hypotheses win ties
         for name, x in merged.items():
             getattr(self, name)[sentences] = host.take_along_axis(x, order, axis=1)
 
@@ -97,10 +104,10 @@ class _BestHypotheses:
 class _Candidates(NamedTuple):
     """Continuations of the live hypotheses of n sentences by one token: arrays (n, C), best first."""
 
-    row: Any  # row of the hypothesis that is continued
-    token: Any
-    token_log_probability: Any
-    log_probability: Any  # sum over the prefix, with this token; -inf: no candidate
+    row: Array  # row of the hypothesis that is continued
+    token: Array
+    token_log_probability: Array
+    log_probability: Array  # sum over the prefix, with this token; -inf: no candidate
 
 
 class _Continuations:
@@ -111,7 +118,7 @@ class _Continuations:
         values, ids: log-probabilities and ids (R, width) of the most probable next tokens of each row.
     """
 
-    def __init__(self, n_sentences: int, log_p: Any, values: Any, ids: Any) -> None:
+    def __init__(self, n_sentences: int, log_p: Array, values: Array, ids: Array) -> None:
         self.values, self.ids = values, ids
         self.width = values.shape[1]
         self.rows_per_source = len(values) // n_sentences
@@ -213,7 +220,7 @@ def beam_search(
 
             score_divisor = length_penalty(length, alpha, penalty_type)
             n_finished[active] += ended.sum(axis=1)
-            has_ended = ended.any(axis=1)
+            has_ended: Any = ended.any(axis=1)  # (n,)
             if has_ended.any():
                 finished = {"end": candidates.token_log_probability, "node": node[candidates.row], "depth": length - 1}
                 best.add(active, has_ended, ended, True, candidates.log_probability, score_divisor, **finished)
@@ -237,15 +244,15 @@ def beam_search(
             if done.all():
                 break
 
-            kept = _compacted_places(done)
-            active = active[kept]
-            row, tokens, node, log_p = _next_rows(candidates, live, new_node, kept, beam if keeps_beam else None)
+            remaining = _compacted_places(done)
+            active = active[remaining]
+            row, tokens, node, log_p = _next_rows(candidates, live, new_node, remaining, beam if keeps_beam else None)
             if len(row) != len(logits) or (row != host.arange(len(row))).any():
                 state.select(row)
     return _read_hypotheses(best, tree)
 
 
-def _decide(candidates: _Candidates, eos_id: int, beam: int, finishes_in_beam: bool) -> tuple[Any, Any, Any]:
+def _decide(candidates: _Candidates, eos_id: int, beam: int, finishes_in_beam: bool) -> tuple[Array, Array, Array]:
     """Return which candidates end, which stay live, and the array for `SearchStep.node`, each (n, C).
 
     The array contains ENDED or BEAM_FULL; the caller sets the nodes of live candidates.
@@ -259,7 +266,7 @@ def _decide(candidates: _Candidates, eos_id: int, beam: int, finishes_in_beam: b
     return ended, live, host.where(continues, BEAM_FULL, ENDED)
 
 
-def _best_reachable_score(log_p: Any, length: int, limit: Any, alpha: float, penalty_type: str) -> Any:
+def _best_reachable_score(log_p: Array, length: int, limit: Array, alpha: float, penalty_type: str) -> Array:
     """Return the best score (n,) that live hypotheses can reach if their log-probability is at most `log_p`.
 
     The log-probability of a live hypothesis can only fall. The penalty is monotonic in the length, so at any later
@@ -271,15 +278,15 @@ def _best_reachable_score(log_p: Any, length: int, limit: Any, alpha: float, pen
 
 
 def _next_rows(
-    candidates: _Candidates, live: Any, new_node: Any, kept: Any, width: int | None
-) -> tuple[Any, Any, Any, Any]:
+    candidates: _Candidates, live: Array, new_node: Array, remaining: Array, width: int | None
+) -> tuple[Array, Array, Array, Array]:
     """Return, for each row (R,) of the next step, the row that it continues, its token, node and log-probability.
 
     Each sentence gets the same number of rows. If a sentence has fewer live candidates, its other rows are copies of a
     live candidate with log-probability -inf.
 
     Args:
-        kept: indices of the sentences whose search continues.
+        remaining: indices of the sentences whose search continues.
         width: number of rows per sentence, in which the live candidates come first. Default: one row per candidate.
     """
     arrays = [live, candidates.log_probability, candidates.row, candidates.token, new_node]
@@ -287,12 +294,12 @@ def _next_rows(
         columns = host.argsort(~live, axis=1, kind="stable")[:, :width]
         arrays = [host.take_along_axis(x, columns, axis=1) for x in arrays]
     live, log_p, *others = arrays
-    source = host.where(live, host.arange(live.shape[1]), live.argmax(axis=1)[:, None])[kept]  # (n, width)
-    row, token, node = (host.take_along_axis(x[kept], source, axis=1).ravel() for x in others)
-    return row, token, node, host.where(live, log_p, -host.inf)[kept].ravel()
+    source = host.where(live, host.arange(live.shape[1]), live.argmax(axis=1)[:, None])[remaining]  # (n, width)
+    row, token, node = (host.take_along_axis(x[remaining], source, axis=1).ravel() for x in others)
+    return row, token, node, host.where(live, log_p, -host.inf)[remaining].ravel()
 
 
-def _compacted_places(done: Any) -> Any:
+def _compacted_places(done: Array) -> Array:
     """Return the indices of the unfinished sentences; the last ones take the places of the finished ones.
 
     All others keep their places, so the states of their rows need not be copied.

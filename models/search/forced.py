@@ -7,7 +7,7 @@ import npx
 from autograd import Tensor
 from models.module import evaluation_mode
 from models.search.ensemble import Ensemble, log_mean_exp, log_softmax
-from npx import host
+from npx import Array, host  # NumPy, for arrays that stay on the CPU
 
 MAX_LOGITS = 1 << 23  # maximum number of logits in memory at a time
 
@@ -36,7 +36,7 @@ def forced_log_probabilities(model: Any, src_ids: Any, outputs: Sequence[Sequenc
     return [part.tolist() for part in host.split(values, lengths.cumsum()[:-1])] if len(outputs) else []
 
 
-def _target_values(model: Any, src_ids: Any, inputs: Any, is_target: Any, targets: Any) -> Any:
+def _target_values(model: Any, src_ids: Any, inputs: Array, is_target: Array, targets: Array) -> Array:
     """Return one model's log-probabilities (N,) of the targets (N,), on the host in float64."""
     with evaluation_mode(model):
         hidden = model.decode(inputs, *model.encode(src_ids)).data[npx.from_host(is_target)]  # (N, D)

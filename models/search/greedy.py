@@ -22,7 +22,7 @@ def greedy_search(model: SearchModel, src_ids: Any, *, max_extra_tokens: int = 5
     if not len(src_ids):
         return []
 
-    def choose(logits: npx.Array, rows: Any, position: int) -> tuple[Any, Any]:
+    def choose(logits: npx.Array, rows: npx.Array, position: int) -> tuple[npx.Array, npx.Array]:
         values, ids = top_continuations(logits, 1, model.config, position)
         return ids[:, 0], values[:, 0]
 

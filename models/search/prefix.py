@@ -5,7 +5,7 @@ from typing import Any
 
 from models.cache import DecodingState
 from models.search.protocol import SearchModel
-from npx import Array, from_host, host, to_host
+from npx import Array, from_host, host, to_host  # host is NumPy, for arrays that stay on the CPU
 
 
 class ForcedPrefix:

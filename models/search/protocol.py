@@ -15,7 +15,7 @@ import npx
 from autograd.contract import check_ids
 from models.cache import DecodingState
 from models.config import TransformerConfig
-from npx import host
+from npx import host  # NumPy, for arrays that stay on the CPU
 from npx.ranges import Range, is_inside
 
 PENALTY_TYPES = ("paper", "length")

@@ -10,7 +10,7 @@ import npx
 from models.module import evaluation_mode
 from models.search.protocol import Hypothesis, SearchModel, check_integer, excluded_ids, prepare_search
 from models.search.stepwise import decode_stepwise
-from npx import host
+from npx import host  # NumPy, for arrays that stay on the CPU
 
 
 def sample(
@@ -110,7 +110,7 @@ def sample_outputs(
         for i in (range(len(src_ids)) if source_numbers is None else source_numbers) for j in range(samples)
     ])  # fmt: skip
 
-    def choose(logits: npx.Array, rows: Any, position: int) -> tuple[Any, Any]:
+    def choose(logits: npx.Array, rows: npx.Array, position: int) -> tuple[npx.Array, npx.Array]:
         z = npx.to_host(logits).astype(host.float64)  # (R, V)
         z -= z.max(axis=1, keepdims=True)
         log_total = host.log(host.exp(z).sum(axis=1))

@@ -3,17 +3,16 @@
 from collections.abc import Callable
 from typing import Any
 
-import npx
 from models.module import evaluation_mode
 from models.search.protocol import Hypothesis, SearchModel
-from npx import host
+from npx import Array, host  # NumPy, for arrays that stay on the CPU
 
 # (logits (R, V), the row numbers (R,), output position from 1) -> tokens (R,) and their log-probabilities (R,)
-ChooseTokens = Callable[[npx.Array, Any, int], tuple[Any, Any]]
+ChooseTokens = Callable[[Array, Array, int], tuple[Array, Array]]
 
 
 def decode_stepwise(
-    model: SearchModel, src_ids: Any, limits: Any, choose: ChooseTokens, rows_per_source: int = 1
+    model: SearchModel, src_ids: Any, limits: Array, choose: ChooseTokens, rows_per_source: int = 1
 ) -> list[Hypothesis]:
     """Return `rows_per_source` hypotheses for each source (B, S), choosing each token with `choose`.
 

@@ -7,7 +7,7 @@ best = beam_search(model, src_ids, beam=4, observe=tree)  # for one sentence
 from dataclasses import dataclass
 
 from models.search.beam import BEAM_FULL, ENDED, ROOT, SearchStep
-from npx import host
+from npx import host  # NumPy, for arrays that stay on the CPU
 
 KEPT, FINISHED, DROPPED, CUT = "kept", "finished", "dropped", "cut off"  # the fate of a candidate
 

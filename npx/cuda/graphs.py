@@ -1,6 +1,6 @@
 """CUDA graphs: record the GPU work of a function once and repeat it with a single call.
 
-    graph = Graph(function, inputs)     # inputs: host arrays, which the function receives as device arrays
+    graph = CudaGraph(function, inputs)     # inputs: host arrays, which the function receives as device arrays
     result = graph(new_inputs)          # same shapes and dtypes; launches all kernels and matmuls at once
 
 The Python function runs only once, while the graph is captured, and the GPU computes nothing during the capture. Each
@@ -61,7 +61,7 @@ def capture_stream(cupy: Any) -> Any:
     return cupy.cuda.Stream(non_blocking=True)
 
 
-class Graph:
+class CudaGraph:
     """A CUDA graph of the kernels that a function launches.
 
     Every call returns the arrays that the function returned during the capture. Their values are valid until another

@@ -31,7 +31,7 @@ CTYPES = {
     "uint32": "unsigned",
     "uint64": "u64",
 }
-BLOCK_THREADS = 256  # the default number of threads per block
+BLOCK_THREADS = 256
 OPTIONS = ("-std=c++17",)
 
 

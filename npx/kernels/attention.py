@@ -11,7 +11,7 @@ import numpy as np
 from npx.array import Array, array_module, ceil_div
 from npx.cuda.launch import contiguous, launch
 from npx.dispatch import Output, kernel
-from npx.kernels.attention_spec import AttentionSpec, rotary_positions, rotate, rotations, score_bias
+from npx.kernels.attention_spec import AttentionSpec, rotary_positions, rotate, rotations, total_bias
 from npx.kernels.dropout import DropoutSpec, SavedDropout, dropout, dropout_grad, launch_arguments
 from npx.kernels.packing import pack_padded, pad_packed
 from npx.kernels.sentence_blocks import SentenceBlock, for_each_block, sentence_blocks
@@ -49,13 +49,13 @@ def attention(
 @attention.define_gradient
 def attention_grad(
     g: Array, q: Array, k: Array, v: Array, p: Array, saved_dropout: SavedDropout, spec: AttentionSpec,
-    out: Arrays | None = None, bias: bool = False,
+    out: Arrays | None = None, return_bias_grad: bool = False,
 ) -> Arrays:  # fmt: skip
     """Return the gradients (gq, gk, gv) of `attention`; write them to the three arrays `out` if these are given.
 
     With a = dropout(p) and p = softmax(z): gv = a^T g; ga = g v^T; gp = dropout_grad of ga; gz = softmax_grad of gp;
-    gs = gz / sqrt(d_k); gq = gs k and gk = gs^T q, both rotated back. g (B, T, H, d_v). With `bias`, the result ends
-    with gz (B, H, T, S), the gradient of a bias of that shape.
+    gs = gz / sqrt(d_k); gq = gs k and gk = gs^T q, both rotated back. g (B, T, H, d_v). With `return_bias_grad`, the
+    result ends with gz (B, H, T, S), the gradient of a bias of that shape.
     """
     gh, qh = (heads_first(pad_packed(x, spec.q_packing)) for x in (g, q))
     kh, vh = (heads_first(pad_packed(x, spec.kv_packing)) for x in (k, v))
@@ -69,12 +69,12 @@ def attention_grad(
     gv = pack_padded(heads_first(a.swapaxes(-1, -2) @ gh), spec.kv_packing)
     rotate_gradients_back(gq, gk, spec)
     gradients = write_out(out, tuple(x.astype(g.dtype, copy=False) for x in (gq, gk, gv)))
-    return (*gradients, gz) if bias else gradients
+    return (*gradients, gz) if return_bias_grad else gradients
 
 
 def probabilities(q: Array, k: Array, spec: AttentionSpec) -> Array:
     """Return p (B, H, T, S) for q (B, T, H, d_k) and k (B, S, H, d_k), which are already rotated."""
-    bias = score_bias(spec, q, k)
+    bias = total_bias(spec, q, k)
     q = heads_first(pad_packed(q, spec.q_packing))
     k = heads_first(pad_packed(k, spec.kv_packing))
     z = q @ k.swapaxes(-1, -2) * q.shape[-1] ** -0.5  # (B, H, T, S)
@@ -122,11 +122,11 @@ def attention_numpy(
 ) -> Output:
     """Compute one block of sentences at a time, so that its scores stay in cache between the two matmuls."""
     batch, n_queries, n_keys = spec.sizes(q, k)
-    heads, d_k = q.shape[-2:]
-    p = np.empty((batch, heads, n_queries, n_keys), q.dtype)
+    n_heads, d_k = q.shape[-2:]
+    p = np.empty((batch, n_heads, n_queries, n_keys), q.dtype)
     y = np.empty((*q.shape[:-1], v.shape[-1]), q.dtype)
     keep, keep_scale = (drop.keep_mask(p.shape), drop.scale) if drop else (None, 1.0)
-    bias = score_bias(spec, q, k)
+    bias = total_bias(spec, q, k)
     scale = d_k**-0.5
     factors = rotations(spec, q, k)
     q_input, k_input = q, k
@@ -167,13 +167,13 @@ def attention_numpy(
 @attention_grad.fast("numpy", "float32", "float64")
 def attention_grad_numpy(
     g: Array, q: Array, k: Array, v: Array, p: Array, blocks: list[SentenceBlock], saved_dropout: SavedDropout,
-    spec: AttentionSpec, out: Arrays | None = None, bias: bool = False,
+    spec: AttentionSpec, out: Arrays | None = None, return_bias_grad: bool = False,
 ) -> Arrays:  # fmt: skip
     """Compute one block of sentences at a time."""
     gq, gk, gv = out or (np.empty(x.shape, g.dtype) for x in (q, k, v))
     drop, keep = saved_dropout
     scale = q.shape[-1] ** -0.5
-    gz = np.zeros(p.shape, g.dtype) if bias else None
+    gz = np.zeros(p.shape, g.dtype) if return_bias_grad else None
     factors = rotations(spec, q, k)
 
     def body(block: SentenceBlock) -> None:  # gb, qb, ...: the block's part of g, q, ...; gh, qh, ...: heads first
@@ -230,27 +230,27 @@ def attention_cuda(
     """
     xp = array_module(q)
     batch, n_queries, _ = spec.sizes(q, k)
-    heads, d_k = q.shape[-2:]
+    n_heads, d_k = q.shape[-2:]
     d_v = v.shape[-1]
     if max(d_k, d_v) > LARGEST_HEAD:
         y, saved = attention.reference(*(x.astype(np.float32) for x in (q, k, v)), spec, drop)
         return y.astype(q.dtype, copy=False), SavedByReference(saved)
     y = xp.empty((*q.shape[:-1], d_v), q.dtype)
-    lse = xp.empty((batch, heads, n_queries), np.float32)
+    lse = xp.empty((batch, n_heads, n_queries), np.float32)
     inputs = tuple(with_contiguous_rows(x) for x in (*rotate_inputs(q, k, spec), v))
     launch_attention("attention_forward", inputs, (), (y,), (lse,), spec, drop)
     return y, (*inputs, lse, y, spec, drop)
 
 
 @attention_grad.fast("cupy", "float32", "float16", "bfloat16")
-def attention_grad_cuda(g: Array, *saved: Any, out: Arrays | None = None, bias: bool = False) -> Arrays:
+def attention_grad_cuda(g: Array, *saved: Any, out: Arrays | None = None, return_bias_grad: bool = False) -> Arrays:
     """Launch one block per tile of positions; it computes gq of the tile's queries, then gk and gv of its keys.
 
     The result is deterministic. For a sentence that fits in one tile, the usual case, the scores are computed once
     for all three gradients.
     """
     if isinstance(saved[0], SavedByReference):
-        gradients = attention_grad.reference(g.astype(np.float32), *saved[0].values, bias=bias)
+        gradients = attention_grad.reference(g.astype(np.float32), *saved[0].values, return_bias_grad=return_bias_grad)
         grads = write_out(out, gradients[:3]) if out else tuple(x.astype(g.dtype, copy=False) for x in gradients[:3])
         return (*grads, *gradients[3:])
     xp = array_module(g)
@@ -264,7 +264,7 @@ def attention_grad_cuda(g: Array, *saved: Any, out: Arrays | None = None, bias: 
     )
     batch, n_queries, n_keys = spec.sizes(*inputs[:2])
     gz_shape = batch, y.shape[-2], n_queries, n_keys
-    gz = xp.zeros(gz_shape, np.float32) if bias else None  # zeros, because the kernel skips masked scores
+    gz = xp.zeros(gz_shape, np.float32) if return_bias_grad else None  # zeros, because the kernel skips masked scores
     launch_attention("attention_backward", inputs, grads, (g, y), (lse, gz), spec, drop)
     rotate_gradients_back(grads[0], grads[1], spec)
     return write_out(out, grads) if gz is None else (*write_out(out, grads), gz)
@@ -295,7 +295,7 @@ def launch_attention(
         sums: the log-sum-exp and, for gradients, the array for the gradient of the scores, or None; all float32.
     """
     batch, n_queries, n_keys = spec.sizes(*inputs[:2])
-    heads, d_k = inputs[0].shape[-2:]
+    n_heads, d_k = inputs[0].shape[-2:]
     d_v = inputs[2].shape[-1]
     dk, dv = ceil_div(d_k, 16) * 16, ceil_div(d_v, 16) * 16  # rounded up to a multiple of 16
     itemsize = outputs[0].itemsize
@@ -305,7 +305,7 @@ def launch_attention(
     views = [*inputs, *grads]
     strides = [np.int64(stride // itemsize) for x in views for stride in (0, *x.strides[:-1])[-3:]]
     starts = [packing and packing.starts for packing in (spec.q_packing, spec.kv_packing)]
-    lengths, bias = spec.kv_lengths, spec.bias
+    lengths, bias = spec.kv_lengths, spec.constant_bias
     bias_strides = [0, 0, 0, 0]
     if lengths is not None:
         lengths = contiguous(lengths.astype(np.int64, copy=False))
@@ -315,10 +315,10 @@ def launch_attention(
     launch(
         "attention.cu",
         kernel,
-        tiles * heads * batch,
+        tiles * n_heads * batch,
         2 * tile,
         (*outputs[:-1], *inputs, outputs[-1], *sums, *grads, *starts, lengths, bias, *strides,
-         *map(np.int64, bias_strides), *map(np.int32, (spec.causal, heads, n_queries, n_keys, d_k, d_v)),
+         *map(np.int64, bias_strides), *map(np.int32, (spec.causal, n_heads, n_queries, n_keys, d_k, d_v)),
          *launch_arguments(drop)),
         T=outputs[0].dtype,
         DK=dk,

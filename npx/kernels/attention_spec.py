@@ -24,7 +24,7 @@ class AttentionSpec(NamedTuple):
     Attributes:
         causal: whether a query attends only to keys up to its own position.
         kv_lengths: integers (B,); the queries of sentence b attend only to keys before kv_lengths[b].
-        bias: constants broadcastable to (B, H, T, S) that are added to the scores; -inf masks a key.
+        constant_bias: constants broadcastable to (B, H, T, S) that are added to the scores; -inf masks a key.
         rotary_base: the base, usually 10000, for rotating queries and keys by position (`rotate`); None: no rotation.
         q_packing, kv_packing: packing of the queries, and packing of the keys and values. For packed inputs, T and S
             above are the lengths of the longest sentences, and kv_lengths has no effect.
@@ -32,7 +32,7 @@ class AttentionSpec(NamedTuple):
 
     causal: bool = False
     kv_lengths: Array | None = None
-    bias: Array | None = None
+    constant_bias: Array | None = None
     rotary_base: float | None = None
     q_packing: Packing | None = None
     kv_packing: Packing | None = None
@@ -48,7 +48,7 @@ def mask_bias(mask: Array | None) -> Array | None:
     return None if mask is None else array_module(mask).where(mask, 0, -np.inf).astype(np.float32)
 
 
-def score_bias(spec: AttentionSpec, q: Array, k: Array) -> Array | None:
+def total_bias(spec: AttentionSpec, q: Array, k: Array) -> Array | None:
     """Return everything that is added to the scores of q (B, T, H, d_k) and k (B, S, H, d_k), or None for nothing.
 
     The result has q's dtype and is broadcastable to (B, H, T, S); its first axis has length B.
@@ -71,8 +71,9 @@ def score_bias(spec: AttentionSpec, q: Array, k: Array) -> Array | None:
         in_sentence = (position < lengths[:, None])[:, None, None]  # (B, 1, 1, S)
         allowed = in_sentence if allowed is None else allowed & in_sentence
     total = None
-    if spec.bias is not None:
-        total = spec.bias.reshape((1,) * (4 - spec.bias.ndim) + spec.bias.shape).astype(q.dtype, copy=False)
+    if spec.constant_bias is not None:
+        bias = spec.constant_bias
+        total = bias.reshape((1,) * (4 - bias.ndim) + bias.shape).astype(q.dtype, copy=False)
     if allowed is not None:
         mask = xp.where(allowed, q.dtype.type(0), q.dtype.type(-np.inf)).astype(q.dtype, copy=False)
         total = mask if total is None else total + mask
@@ -118,15 +119,15 @@ def multiply_pairs(x: Array, factors: Array, out: Array | None = None) -> Array:
 def rotation_factors(x: Array, positions: Any, base: float) -> Array:
     """Return e^(i angle), complex (T, H, d/2), for the positions of x (..., T, H, d). All heads have equal factors."""
     xp = array_module(x)
-    length, heads, size = x.shape[-3:]
+    length, n_heads, size = x.shape[-3:]
     if size % 2:
         raise ValueError(f"rotary positions: expected an even d_k; got {size}; try d_k = {size + 1}")
     dtype = np.result_type(x.dtype, np.complex64)
     if not isinstance(positions, int):
-        return _rotation_factors(xp, positions, heads, size, base, dtype)
+        return _rotation_factors(xp, positions, n_heads, size, base, dtype)
     if xp is not np:
-        return _rotation_factors(xp, xp.arange(positions, positions + length), heads, size, base, dtype)
-    return _consecutive_rotation_factors(positions, length, heads, size, base, dtype)
+        return _rotation_factors(xp, xp.arange(positions, positions + length), n_heads, size, base, dtype)
+    return _consecutive_rotation_factors(positions, length, n_heads, size, base, dtype)
 
 
 @lru_cache(maxsize=16)
@@ -135,10 +136,10 @@ def _consecutive_rotation_factors(first: int, length: int, *args: Any) -> Array:
     return read_only(_rotation_factors(np, np.arange(first, first + length), *args))
 
 
-def _rotation_factors(xp: Any, positions: Array, heads: int, size: int, base: float, dtype: Any) -> Array:
+def _rotation_factors(xp: Any, positions: Array, n_heads: int, size: int, base: float, dtype: Any) -> Array:
     frequency = base ** (-2 * xp.arange(size // 2) / size)
     factors = xp.exp(1j * (positions[:, None] * frequency)[:, None]).astype(dtype)
-    return xp.repeat(factors, heads, axis=1)  # longer rows, because NumPy multiplies them faster
+    return xp.repeat(factors, n_heads, axis=1)  # longer rows, because NumPy multiplies them faster
 
 
 def rotary_positions(spec: AttentionSpec, q: Array, k: Array) -> tuple[Any, Any]:

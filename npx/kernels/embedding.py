@@ -72,22 +72,22 @@ def embedding_numpy(
     if not y.size:
         return y, saved
     length = 1 if positions is None or ids.ndim == 1 else ids.shape[-1]
-    ids2 = ids.reshape(-1, length)  # one row per sentence or, without positions or with 1-d ids, per id
-    y3 = y.reshape(-1, length, table.shape[1])
-    keep3 = None if keep is None else keep.reshape(y3.shape)
+    id_rows = ids.reshape(-1, length)  # one row per sentence or, without positions or with 1-d ids, per id
+    y_rows = y.reshape(-1, length, table.shape[1])
+    keep_rows = None if keep is None else keep.reshape(y_rows.shape)
 
     def body(i: int, j: int) -> None:
-        part = y3[i:j]
-        part[...] = table[ids2[i:j]]
+        part = y_rows[i:j]
+        part[...] = table[id_rows[i:j]]
         if scale != 1.0:
             part *= scale
         if positions is not None:
             part += positions[i:j, None] if ids.ndim == 1 else positions
-        if drop and keep3 is not None:
+        if drop and keep_rows is not None:
             part *= drop.scale
-            part *= keep3[i:j]
+            part *= keep_rows[i:j]
 
-    map_blocks(body, len(y3), y3[:1].nbytes)
+    map_blocks(body, len(y_rows), y_rows[:1].nbytes)
     return y, saved
 
 

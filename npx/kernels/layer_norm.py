@@ -118,22 +118,23 @@ def residual_norm_numpy(
     saved = gamma, beta, y, (lossy, xhat_lossy), rstd, drop, None if keep is None else np.packbits(keep, axis=-1)
     if not x.size:
         return y, saved
-    x2, res2, keep2, y2, r2 = (as_rows(a) for a in (x, residual, keep, y, rstd))
+    x_rows, residual_rows, keep_rows = (as_rows(a) for a in (x, residual, keep))
+    y_rows, rstd_rows = as_rows(y), as_rows(rstd)
     scale = drop.scale if drop else 1.0
 
     def body(i: int, j: int) -> None:
-        xb = x2[i:j]
+        xb = x_rows[i:j]
         z = np.empty(xb.shape, x.dtype)
-        if keep2 is not None:
+        if keep_rows is not None:
             xb = np.multiply(xb, scale, out=z)
-            xb *= keep2[i:j]
-        if res2 is not None:
-            xb = np.add(xb, res2[i:j], out=z)
-        norm_rows(xb, gamma, beta, eps, z, y2[i:j], r2[i:j])
+            xb *= keep_rows[i:j]
+        if residual_rows is not None:
+            xb = np.add(xb, residual_rows[i:j], out=z)
+        norm_rows(xb, gamma, beta, eps, z, y_rows[i:j], rstd_rows[i:j])
         if len(lossy):
             xhat_lossy[i:j] = z[:, lossy]
 
-    map_blocks(body, len(x2), x2[:1].nbytes)
+    map_blocks(body, len(x_rows), x_rows[:1].nbytes)
     return y, saved
 
 
@@ -165,23 +166,24 @@ def residual_norm_grad_numpy(
     gx = gresidual if keep is None else np.empty(g.shape, g.dtype)
     if not g.size:
         return gx, gresidual, *add_to_targets((np.zeros(d, g.dtype), np.zeros(d, g.dtype)), accumulate_into)
-    g2, y2, r2, gres2, gx2, keep2 = (as_rows(a) for a in (g, y, rstd, gresidual, gx, keep))
+    g_rows, y_rows, rstd_rows = (as_rows(a) for a in (g, y, rstd))
+    gresidual_rows, gx_rows, keep_rows = (as_rows(a) for a in (gresidual, gx, keep))
     lossy, xhat_lossy = saved_xhat
     scale = drop.scale if drop else 1.0
     inverse = 1 / np.where(np.isin(np.arange(d), lossy), 1, gamma)
 
     def body(i: int, j: int) -> tuple[Array, Array]:
-        xhat = y2[i:j] - beta
+        xhat = y_rows[i:j] - beta
         xhat *= inverse
         if len(lossy):
             xhat[:, lossy] = xhat_lossy[i:j]
-        sums = norm_rows_grad(g2[i:j], gamma, xhat, r2[i:j], gres2[i:j])
-        if keep2 is not None:
-            np.multiply(gres2[i:j], scale, out=gx2[i:j])
-            gx2[i:j] *= np.unpackbits(keep2[i:j], axis=1, count=d)
+        sums = norm_rows_grad(g_rows[i:j], gamma, xhat, rstd_rows[i:j], gresidual_rows[i:j])
+        if keep_rows is not None:
+            np.multiply(gresidual_rows[i:j], scale, out=gx_rows[i:j])
+            gx_rows[i:j] *= np.unpackbits(keep_rows[i:j], axis=1, count=d)
         return sums
 
-    parts = map_blocks(body, len(g2), g2[:1].nbytes)
+    parts = map_blocks(body, len(g_rows), g_rows[:1].nbytes)
     sums = tuple(np.add.reduce(part, axis=0) for part in zip(*parts, strict=True))
     return gx, gresidual, *add_to_targets(sums, accumulate_into)
 

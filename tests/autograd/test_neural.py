@@ -105,13 +105,13 @@ def attention(d):
 
 def self_attention(d):
     b, t, h, d_k, d_v = (d.size(max_value=2) for _ in range(5))
-    sizes = {"heads": h, "d_k": d_k, "spec": spec(d, b, h, t, t, d_k)}
+    sizes = {"n_heads": h, "d_k": d_k, "spec": spec(d, b, h, t, t, d_k)}
     return (d.values(b, t, h * (2 * d_k + d_v)),), sizes | d.dropout()
 
 
 def cross_attention(d):
     b, t, s, h, d_k, d_v = (d.size(max_value=2) for _ in range(6))
-    sizes = {"heads": h, "d_k": d_k, "spec": spec(d, b, h, t, s, d_k)}
+    sizes = {"n_heads": h, "d_k": d_k, "spec": spec(d, b, h, t, s, d_k)}
     return (d.values(b, t, h * d_k), d.values(b, s, h * (d_k + d_v))), sizes | d.dropout()
 
 

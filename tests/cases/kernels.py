@@ -295,7 +295,7 @@ def attention(d):
         name = d.option("masked", "all", "plain")
         spec = {
             "plain": lambda: AttentionSpec(),
-            "masked": lambda: AttentionSpec(bias=npx.mask_bias(d.masks(b, 1, max(t, 1), length)[:, :, :t])),
+            "masked": lambda: AttentionSpec(constant_bias=npx.mask_bias(d.masks(b, 1, max(t, 1), length)[:, :, :t])),
             "all": lambda: AttentionSpec(True, np.linspace(length, 1, b).astype(int), d.values(h, 1, length), 10.0),
         }[name]()
     arrays = d.values(b, t, h, d_k), d.values(b, length, h, d_k), d.values(b, length, h, d_v)
@@ -305,8 +305,8 @@ def attention(d):
         gk = merged[..., : h * d_k].reshape(b, length, h, d_k)
         gv = merged[..., h * d_k :].reshape(b, length, h, d_v)
         gradient = {"out": (d.writable(b, t, h, d_k), gk, gv)}
-    if spec.bias is not None:
-        gradient["bias"] = True
+    if spec.constant_bias is not None:
+        gradient["return_bias_grad"] = True
     return Call((*arrays, spec), d.dropout(), gradient=gradient)
 
 

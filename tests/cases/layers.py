@@ -120,7 +120,7 @@ def layer_RotaryPositions(draw):
 def layer_SelfAttention(draw):
     b, t, _, h, d_k, d_v, _ = attention_sizes(draw)
     d, rotary = draw(size(3)), draw(st.sampled_from([None, 10.0]))
-    options = {"bias": draw(st.booleans()), "dropout": rates(draw), "rotary_base": rotary}
+    options = {"projection_bias": draw(st.booleans()), "dropout": rates(draw), "rotary_base": rotary}
     layer = draw_layer(draw, models.SelfAttention, d, h, 2 * d_k if rotary else d_k, d_v, **options)
     return Call((sequence(draw, d, b, t), attention_spec(draw, b, h, t, t, 1)), layer=layer)
 
@@ -129,7 +129,9 @@ def layer_SelfAttention(draw):
 def layer_CrossAttention(draw):
     b, t, source, h, d_k, d_v, _ = attention_sizes(draw)
     d = draw(size(3))
-    layer = draw_layer(draw, models.CrossAttention, d, h, d_k, d_v, bias=draw(st.booleans()), dropout=rates(draw))
+    layer = draw_layer(
+        draw, models.CrossAttention, d, h, d_k, d_v, projection_bias=draw(st.booleans()), dropout=rates(draw)
+    )
     return Call(
         (sequence(draw, d, b, t), sequence(draw, d, b, source), attention_spec(draw, b, h, t, source, 1)), layer=layer
     )
@@ -261,8 +263,8 @@ def self_attention_edges():
     for i, spec in enumerate(spec_edges(2, 2, 3, 3)):  # the operation's cases check every entry with each spec
         yield Call((sample(2, 3, 4), spec), layer=make_layer(models.SelfAttention, 4, 2), directions=3 if i else None)
     for options in (
-        {"bias": True},
-        {"rotary_base": 10.0, "bias": True},
+        {"projection_bias": True},
+        {"rotary_base": 10.0, "projection_bias": True},
         {"dropout": 0.5},
         {"dropout": 0.9, "rotary_base": 9.0},
     ):
@@ -271,7 +273,7 @@ def self_attention_edges():
     for bias in (models.layers.AlibiBias(4), make_layer(models.layers.RelativeKeys, 4, 2, 1)):
         options = {"n_kv_heads": 2, "qk_norm": "rms_norm", "eps": 1e-2, "score_bias": bias}
         layer = make_layer(models.SelfAttention, 3, 4, 2, 1, **options)
-        for spec in (npx.AttentionSpec(causal=True), npx.AttentionSpec(bias=sample(2, 4, 3, 3))):
+        for spec in (npx.AttentionSpec(causal=True), npx.AttentionSpec(constant_bias=sample(2, 4, 3, 3))):
             yield Call((sample(2, 3, 3), spec), layer=layer, directions=3)
     yield Call((sample(2, 3, 3),), layer=make_layer(models.SelfAttention, 3, 4, 2, 1, n_kv_heads=1))
 
@@ -282,7 +284,7 @@ def cross_attention_edges():
     for i, spec in enumerate(spec_edges(2, 2, 3, 4)):
         layer = make_layer(models.CrossAttention, 4, 2)
         yield Call((sample(2, 3, 4), memory, spec), layer=layer, directions=3 if i else None)
-    for options in ({"bias": True}, {"dropout": 0.5}, {"dropout": 0.999, "bias": True}):
+    for options in ({"projection_bias": True}, {"dropout": 0.5}, {"dropout": 0.999, "projection_bias": True}):
         layer = make_layer(models.CrossAttention, 4, 2, 2, 1, **options)
         yield Call((sample(2, 3, 4), memory), layer=layer, directions=3)
     for options in ({"n_kv_heads": 1}, {"n_kv_heads": 1, "qk_norm": "layer_norm", "eps": 1e-2}):

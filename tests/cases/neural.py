@@ -85,7 +85,7 @@ def operation_embedding(draw):
     ids = draw(s.indices(rows))
     options = {"scale": draw(st.sampled_from([2.5, 1.0]))}
     if ids.ndim and draw(st.booleans()):
-        options |= {"added": draw(s.arrays((ids.shape[-1], table.shape[1]), BOUNDED)), **dropout_options(draw)}
+        options |= {"positions": draw(s.arrays((ids.shape[-1], table.shape[1]), BOUNDED)), **dropout_options(draw)}
     return Call((table, ids), options, saved=ids.size * table.shape[1])
 
 
@@ -108,7 +108,7 @@ def attention_spec(draw, b, h, t, source, d_k):
     return npx.AttentionSpec(
         causal=draw(st.booleans()),
         kv_lengths=None if lengths is None else npx.asarray(lengths, "int64"),
-        bias=bias,
+        constant_bias=bias,
         rotary_base=draw(st.sampled_from([None, 10.0, 10.0])) if d_k % 2 == 0 else None,
     )
 
@@ -264,9 +264,9 @@ def embedding_edges():
             yield Call((sample(5, 3), npx.asarray(ids, "int64")), {"scale": scale})
     yield Call((sample(1, 1), npx.asarray([0, 0], "int32")))
     ids = npx.asarray([[1, 0], [3, 1], [1, 1]], "int64")
-    yield Call((sample(5, 3), ids), {"added": sample(2, 3, seed=1)})
+    yield Call((sample(5, 3), ids), {"positions": sample(2, 3, seed=1)})
     for drop in drop_edges(3, 2, 3):
-        yield Call((sample(5, 3), ids), {"scale": 2.5, "added": sample(2, 3, seed=1), "drop": drop}, saved=18)
+        yield Call((sample(5, 3), ids), {"scale": 2.5, "positions": sample(2, 3, seed=1), "drop": drop}, saved=18)
 
 
 def spec_edges(b, h, t, source):
@@ -275,9 +275,9 @@ def spec_edges(b, h, t, source):
     yield npx.AttentionSpec()
     yield npx.AttentionSpec(causal=True)
     yield from (npx.AttentionSpec(kv_lengths=npx.asarray(n)) for n in ([0, source], [1, source + 2]))
-    yield npx.AttentionSpec(bias=bias)  # the first query attends to nothing
-    yield npx.AttentionSpec(bias=sample(b, h, t, source))
-    yield npx.AttentionSpec(bias=sample(h, 1, source))
+    yield npx.AttentionSpec(constant_bias=bias)  # the first query attends to nothing
+    yield npx.AttentionSpec(constant_bias=sample(b, h, t, source))
+    yield npx.AttentionSpec(constant_bias=sample(h, 1, source))
     yield npx.AttentionSpec(rotary_base=10.0)
     yield npx.AttentionSpec(True, npx.asarray([source - 1, source]), sample(1, source), 10.0)
 
@@ -334,7 +334,7 @@ def plain_attention_edges():
             k = sample(source, 1, 2, seed=1)
             v = sample(source, 1, 1, seed=2)
         else:
-            spec = npx.AttentionSpec(causal=True, bias=sample(3, 4, seed=3))
+            spec = npx.AttentionSpec(causal=True, constant_bias=sample(3, 4, seed=3))
             q = sample(2, 3, 2, 2)
             k = sample(2, 4, 1, 2, seed=1)
             v = sample(2, 4, 1, 1, seed=2)

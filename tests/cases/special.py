@@ -148,26 +148,28 @@ def attention(d):
     rows = np.zeros((5, 4), bool)
     rows[::2, :3] = True
     yield Call(
-        (*qkv(3, 5, 4, 2, 4, 3), AttentionSpec(bias=npx.mask_bias(rows)))
+        (*qkv(3, 5, 4, 2, 4, 3), AttentionSpec(constant_bias=npx.mask_bias(rows)))
     )  # two axes; some queries attend to no key
-    yield Call((*qkv(3, 5, 4, 2, 4, 3), AttentionSpec(bias=npx.mask_bias(rows & False))))
+    yield Call((*qkv(3, 5, 4, 2, 4, 3), AttentionSpec(constant_bias=npx.mask_bias(rows & False))))
     yield Call((*qkv(3, 5, 3, 2, 4, 3), AttentionSpec(causal=True)))  # the first queries precede all keys
     yield Call((*qkv(3, 1, 4, 2, 4, 3), AttentionSpec(causal=True, kv_lengths=np.array([0, 4, 2]))))
     yield Call((*qkv(4, 2, 3, 1, 4, 3), AttentionSpec(kv_lengths=np.array([0, 1, 0, 9]))))
     yield Call((*qkv(3, 2, 1, 2, 4, 1), AttentionSpec()))  # one key
     masks = np.arange(3 * 2 * 2 * 4).reshape(3, 2, 2, 4) % 5 < 3
-    yield Call((*qkv(3, 2, 4, 2, 4, 3), AttentionSpec(bias=npx.mask_bias(masks))))  # one per sentence and head
+    yield Call((*qkv(3, 2, 4, 2, 4, 3), AttentionSpec(constant_bias=npx.mask_bias(masks))))  # one per sentence and head
     if is_long(d):
         yield Call((*qkv(1, 2, 1030, 1, 2, 1), AttentionSpec(causal=True)))  # many keys, many queries
         yield Call((*qkv(1, 1030, 2, 1, 2, 1), AttentionSpec()))
     for rate in RATES:
         yield Call(
-            (*qkv(3, 4, 5, 2, 4, 3), AttentionSpec()), {"drop": npx.DropoutSpec(rate, KEY)}, gradient={"bias": True}
+            (*qkv(3, 4, 5, 2, 4, 3), AttentionSpec()),
+            {"drop": npx.DropoutSpec(rate, KEY)},
+            gradient={"return_bias_grad": True},
         )
     if is_wide(d):
         yield Call((*qkv(3, 4, 5, 2, 4, 3, scale=overflow_size(d) / 4), AttentionSpec()))
-        yield Call((*qkv(3, 4, 5, 2, 4, 3), AttentionSpec(bias=np.arange(20).reshape(4, 5) % 3 * -5e3)))
-        yield Call((*qkv(3, 4, 5, 2, 4, 3), AttentionSpec(bias=constant(d, overflow_size(d), 2, 4, 5))))
+        yield Call((*qkv(3, 4, 5, 2, 4, 3), AttentionSpec(constant_bias=np.arange(20).reshape(4, 5) % 3 * -5e3)))
+        yield Call((*qkv(3, 4, 5, 2, 4, 3), AttentionSpec(constant_bias=constant(d, overflow_size(d), 2, 4, 5))))
 
 
 def losses(d, classes):

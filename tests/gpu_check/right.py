@@ -17,7 +17,7 @@ from npx.dispatch import KERNELS, map_arrays
 from npx.precision import dtype_named
 from tests.gpu_check.sizes import Sizes
 from train import Adam, load_model
-from train.learn.graphs import Graphs
+from train.learn.graphs import GraphedLoss
 from train.run.keys import TrainSection
 from train.tasks.translation import translate_lines
 
@@ -104,7 +104,7 @@ def by_graph(name: str, graphs: bool, sizes: Sizes) -> tuple[np.ndarray, int]:
     precision = npx.use_precision(name)
     model, src, tgt = small_model(precision.weight_dtype, sizes)
     flat, scale = FlatParameters(model, precision.compute_dtype if precision.is_mixed else None), SCALE.get(name, 1.0)
-    steps = Graphs(model, TrainSection(seed=3), print)
+    steps = GraphedLoss(model, TrainSection(seed=3), print)
     steps.can_capture, adam = graphs, Adam(flat)
     for step in range(1, min(5, sizes.updates) + 1):
         flat.zero_grad()

@@ -26,9 +26,9 @@ def names(run):
 
 
 def one_line(error):
-    """Return the message of a UserError after checking that it is one line with "expected" and "try"."""
+    """Return the message of a UserError after checking that it is one line with the problem and what to try."""
     text = str(error.value)
-    assert "\n" not in text and "expected" in text and "; try " in text
+    assert "\n" not in text and ("expected" in text or ": missing; " in text) and "; try " in text
     return text
 
 

@@ -93,7 +93,7 @@ def rewrite(path, change):
 def one_line(error):
     """Return the message of a UserError after checking that it is one line with the problem and what to try."""
     text = str(error.value)
-    plain = "is not installed", " is in use by ", "lock was removed"  # sentences about an event
+    plain = "is not installed", " is in use by ", "lock was removed", ": missing; "  # messages without "expected"
     assert "\n" not in text and any(words in text for words in ("expected", *plain)) and "; try " in text
     return text
 

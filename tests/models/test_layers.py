@@ -272,7 +272,7 @@ def reference_attention(layer, x, memory, mask):
 @pytest.mark.parametrize("bias", [False, True])
 @pytest.mark.parametrize("sizes", [(None, None), (3, 5)])
 def test_self_attention(bias, sizes):
-    layer = build(SelfAttention, 8, 2, *sizes, bias=bias)
+    layer = build(SelfAttention, 8, 2, *sizes, projection_bias=bias)
     x = RNG.normal(size=(2, 3, 8))
     for spec, mask in (
         (npx.AttentionSpec(kv_lengths=np.array([3, 2])), [[[True, True, True]] * 3, [[True, True, False]] * 3]),
@@ -286,7 +286,7 @@ def test_self_attention(bias, sizes):
 @pytest.mark.parametrize("bias", [False, True])
 @pytest.mark.parametrize("sizes", [(None, None), (3, 5)])
 def test_cross_attention(bias, sizes):
-    layer = build(CrossAttention, 8, 2, *sizes, bias=bias)
+    layer = build(CrossAttention, 8, 2, *sizes, projection_bias=bias)
     x, memory = RNG.normal(size=(2, 3, 8)), RNG.normal(size=(2, 4, 8))
     mask = np.array([[[True, True, True, True]] * 3, [[True, True, False, False]] * 3])
     y = layer(Tensor(x), Tensor(memory), npx.AttentionSpec(kv_lengths=np.array([4, 2])))
@@ -316,7 +316,7 @@ def test_rotary_attention_depends_on_distances_only():
     x = RNG.normal(size=(1, 5, 8))
     first = RNG.normal(size=(1, 3, 8))  # the bias hides these positions
     bias = np.where(np.arange(8) < 3, -np.inf, 0.0)
-    later = layer(Tensor(np.concatenate([first, x], axis=1)), npx.AttentionSpec(bias=bias)).data[:, 3:]
+    later = layer(Tensor(np.concatenate([first, x], axis=1)), npx.AttentionSpec(constant_bias=bias)).data[:, 3:]
     assert np.allclose(later, layer(Tensor(x)).data, atol=1e-12)
     assert not np.allclose(layer(Tensor(x[:, ::-1])).data[:, ::-1], layer(Tensor(x)).data)
 

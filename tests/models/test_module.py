@@ -206,7 +206,9 @@ def test_a_buffer_of_a_changed_module_raises(change):
     else:
         tree.scale = Parameter(np.ones(3, "float32"))
     for use in (adam.flat.zero_grad, lambda: adam.step(0.1)):
-        with pytest.raises(ValueError, match="expected the 8 parameters that the Tree had.*; got .*; try creating"):
+        with pytest.raises(
+            ValueError, match="the parameters of Tree have changed since .*; create FlatParameters and Adam after"
+        ):
             use()
     assert adam.steps == 0
 
@@ -252,7 +254,7 @@ def test_frozen_parameters_are_not_updated():
     adam.step(0.1)
     assert (square.second.data == 2).all() and square.second.grad is None and (square.first.data < 1).all()
     square.second.requires_grad = True
-    with pytest.raises(ValueError, match="expected the 1 parameters that the Square had.*; try creating"):
+    with pytest.raises(ValueError, match="the parameters of Square have changed since .*; create FlatParameters"):
         adam.step(0.1)
     with pytest.raises(ValueError, match="that no other FlatParameters contains; .* or deleting it and its Adam"):
         Adam(square)
@@ -288,7 +290,7 @@ def test_weights_outside_of_the_buffer_raise():
     adam = Adam(square)
     square.first.data = np.full(2, 5, "float32")
     for use in (adam.flat.zero_grad, lambda: adam.step(0.1)):
-        with pytest.raises(ValueError, match=r"parameter whose data was set to another array; try p.assign\(values\)"):
+        with pytest.raises(ValueError, match=r"the data of first was set to an array .*; use p.assign\(values\)"):
             use()
 
 

@@ -124,7 +124,7 @@ def test_restricted_attention_equals_full_attention_with_a_mask(window, causal):
     lengths = np.array([11, 4, 1])
     mask = npx.mask_bias(window_mask(11, 11, window, causal))
     for spec in (npx.AttentionSpec(causal), npx.AttentionSpec(causal, lengths)):
-        full = SelfAttention.forward(layer, Tensor(x), spec._replace(bias=mask)).data
+        full = SelfAttention.forward(layer, Tensor(x), spec._replace(constant_bias=mask)).data
         y = layer(Tensor(x), spec).data
         is_real = np.arange(11) < (lengths if spec.kv_lengths is not None else np.array([11] * 3))[:, None]
         np.testing.assert_allclose(y[is_real], full[is_real], rtol=0, atol=1e-12)
@@ -137,7 +137,7 @@ def test_restricted_attention_equals_full_attention_with_a_mask(window, causal):
 def test_restricted_attention_rejects_a_bias(n_cached):
     layer = make_layer(models.RestrictedSelfAttention, 4, 2, window=2)
     x = Tensor(RNG.normal(size=(1, 4, 4)))
-    spec = npx.AttentionSpec(causal=True, bias=np.zeros((1, 1, 4, 4)))
+    spec = npx.AttentionSpec(causal=True, constant_bias=np.zeros((1, 1, 4, 4)))
     cache = layer.new_cache(1, "float64")
     calls = [lambda: layer(x, spec), lambda: layer.weights(x, spec), lambda: layer(x[:, n_cached:], spec, cache)]
     with no_grad():

@@ -152,9 +152,9 @@ kernel(
 def attention_mutant(change):
     """Return `attention_grad` with the gradients change(correct, g, q, k, v, p, dropped, spec)."""
 
-    def wrong(g, saved, out=None, bias=False):
-        if bias:
-            return ATTENTION_GRAD(g, saved, out=out, bias=True)
+    def wrong(g, saved, out=None, return_bias_grad=False):
+        if return_bias_grad:
+            return ATTENTION_GRAD(g, saved, out=out, return_bias_grad=True)
         q, k, v, *_, (drop, _), spec = saved.values  # q and k with rotary positions applied
         p, dropped = npx.attention.reference(q, k, v, spec._replace(rotary_base=None), drop)[1][3:5]
         grads = change(ATTENTION_GRAD.reference, g, q, k, v, p, dropped, spec)

@@ -166,8 +166,8 @@ source_mutant(
     "state",
     "weights stored in the array of the first call",
     FORWARD,
-    "p = np.empty((batch, heads, n_queries, n_keys), q.dtype)",
-    f"p = {cached('q.shape, k.shape, q.dtype', 'np.empty((batch, heads, n_queries, n_keys), q.dtype)')}",
+    "p = np.empty((batch, n_heads, n_queries, n_keys), q.dtype)",
+    f"p = {cached('q.shape, k.shape, q.dtype', 'np.empty((batch, n_heads, n_queries, n_keys), q.dtype)')}",
 )
 source_mutant(
     "attention",

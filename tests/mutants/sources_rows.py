@@ -196,21 +196,38 @@ source_mutant(
     SUMS,
     "tuple(len(parts) * part for part in parts[0])",
 )
-source_mutant("layer_norm", "blocks", "first block's standard deviations used for all", GRAD, "r2[i:j]", "r2[: j - i]")
+source_mutant(
+    "layer_norm",
+    "blocks",
+    "first block's standard deviations used for all",
+    GRAD,
+    "rstd_rows[i:j]",
+    "rstd_rows[: j - i]",
+)
 source_mutant(
     "dropout_residual_norm",
     "blocks",
     "first block's mask used in the backward pass",
     GRAD,
-    "keep2[i:j]",
-    "keep2[: j - i]",
+    "keep_rows[i:j]",
+    "keep_rows[: j - i]",
 )
 FORWARD = layer_norm.residual_norm_numpy
 source_mutant(
-    "dropout_residual_norm", "blocks", "first block's mask used for all", FORWARD, "keep2[i:j]", "keep2[: j - i]"
+    "dropout_residual_norm",
+    "blocks",
+    "first block's mask used for all",
+    FORWARD,
+    "keep_rows[i:j]",
+    "keep_rows[: j - i]",
 )
 source_mutant(
-    "dropout_residual_norm", "blocks", "first block's residual used for all", FORWARD, "res2[i:j]", "res2[: j - i]"
+    "dropout_residual_norm",
+    "blocks",
+    "first block's residual used for all",
+    FORWARD,
+    "residual_rows[i:j]",
+    "residual_rows[: j - i]",
 )
 source_mutant(
     "layer_norm",

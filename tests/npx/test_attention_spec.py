@@ -46,7 +46,7 @@ def test_causal_and_lengths_are_masks(mode):
         (AttentionSpec(kv_lengths=lengths), real),
         (AttentionSpec(causal=True, kv_lengths=lengths.astype("int32")), causal & real),
     ):
-        masked = AttentionSpec(bias=npx.mask_bias(mask))
+        masked = AttentionSpec(constant_bias=npx.mask_bias(mask))
         assert equal(attend(spec, mode), attend(masked, mode))
         p = npx.attention_weights(Q, K, spec)
         assert np.allclose(p.sum(axis=-1), 1) and not p[~np.broadcast_to(mask, p.shape)].any()
@@ -57,8 +57,10 @@ def test_a_bias_is_added_after_scaling(mode):
     bias = np.random.default_rng(3).normal(size=(H, T, S)).astype("float32")
     z = np.einsum("bthd,bshd->bhts", Q, K) / 2 + bias
     p = np.exp(z) / np.exp(z).sum(axis=-1, keepdims=True)
-    assert np.allclose(npx.attention_weights(Q, K, AttentionSpec(bias=bias)), p, atol=1e-6)
-    assert np.allclose(attend(AttentionSpec(bias=bias), mode)[0], np.einsum("bhts,bshd->bthd", p, V), atol=1e-5)
+    assert np.allclose(npx.attention_weights(Q, K, AttentionSpec(constant_bias=bias)), p, atol=1e-6)
+    assert np.allclose(
+        attend(AttentionSpec(constant_bias=bias), mode)[0], np.einsum("bhts,bshd->bthd", p, V), atol=1e-5
+    )
 
 
 @modes
@@ -76,7 +78,7 @@ def test_rotary_positions_are_relative(mode):
     spec = AttentionSpec(rotary_base=100.0)
     prefix = heads(7, 7)
     masked = np.arange(7 + S) >= 7
-    shifted = AttentionSpec(bias=npx.mask_bias(masked), rotary_base=100.0)
+    shifted = AttentionSpec(constant_bias=npx.mask_bias(masked), rotary_base=100.0)
     y, gq, gk, gv = attend(spec, mode)
     y2, gq2, gk2, gv2 = attend(shifted, mode, Q, *(np.concatenate([prefix, x], axis=1) for x in (K, V)))
     assert equal((y, gq, gk, gv), (y2, gq2, gk2[:, 7:], gv2[:, 7:]), 1e-5)
@@ -96,6 +98,6 @@ def test_rotation_is_that_of_the_paper_and_invertible():
 @modes
 def test_new_queries_over_a_cache_equal_the_last_rows_of_the_full_sequence(mode):
     q, k, v = heads(S, 9), K, V
-    spec = AttentionSpec(causal=True, rotary_base=100.0, bias=np.linspace(0, 1, S, dtype="float32"))
+    spec = AttentionSpec(causal=True, rotary_base=100.0, constant_bias=np.linspace(0, 1, S, dtype="float32"))
     full = attend(spec, mode, q, k, v)[0]
     assert np.allclose(attend(spec, mode, q[:, S - 2 :], k, v)[0], full[:, S - 2 :], atol=1e-6)

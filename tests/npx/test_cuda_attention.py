@@ -54,7 +54,7 @@ def inputs(dtype, batch, queries, keys, heads, d_k, d_v=None, seed=0):
 
 def masked(mask):
     """Return the AttentionSpec of a bool mask that is broadcastable to (B, H, T, S)."""
-    return npx.AttentionSpec(bias=npx.mask_bias(mask))
+    return npx.AttentionSpec(constant_bias=npx.mask_bias(mask))
 
 
 def make_spec(kind, batch, heads, queries, keys):
@@ -82,23 +82,23 @@ def on_device(*arrays):
 
 def spec_on_device(spec):
     """Return the spec with its arrays on the device."""
-    kv_lengths, bias = on_device(spec.kv_lengths, spec.bias)
-    return spec._replace(kv_lengths=kv_lengths, bias=bias)
+    kv_lengths, bias = on_device(spec.kv_lengths, spec.constant_bias)
+    return spec._replace(kv_lengths=kv_lengths, constant_bias=bias)
 
 
-def on_cuda(g, q, k, v, spec=npx.AttentionSpec(), drop=None, out=None, bias=False):
-    """Return (y, gq, gk, gv), and gz with `bias`, of the CUDA version on the host; inputs may be host arrays."""
+def on_cuda(g, q, k, v, spec=npx.AttentionSpec(), drop=None, out=None, return_bias_grad=False):
+    """Return (y, gq, gk, gv), and gz with `return_bias_grad`, of the CUDA version, on the host."""
     g, q, k, v = on_device(g, q, k, v)
     with kernel_mode(MODE):
         y, saved = npx.attention(q, k, v, spec_on_device(spec), drop)
-        return [npx.to_host(x) for x in (y, *npx.attention_grad(g, saved, out=out, bias=bias))]
+        return [npx.to_host(x) for x in (y, *npx.attention_grad(g, saved, out=out, return_bias_grad=return_bias_grad))]
 
 
-def in_reference(g, q, k, v, spec=npx.AttentionSpec(), drop=None, bias=False):
-    """Return (y, gq, gk, gv), and gz with `bias`, of the references in float64."""
+def in_reference(g, q, k, v, spec=npx.AttentionSpec(), drop=None, return_bias_grad=False):
+    """Return (y, gq, gk, gv), and gz with `return_bias_grad`, of the references in float64."""
     g, q, k, v = on_device(*(x.astype("float64") for x in (g, q, k, v)))
     y, saved = npx.attention.reference(q, k, v, spec_on_device(spec), drop)
-    return [npx.to_host(x) for x in (y, *npx.attention_grad.reference(g, *saved, bias=bias))]
+    return [npx.to_host(x) for x in (y, *npx.attention_grad.reference(g, *saved, return_bias_grad=return_bias_grad))]
 
 
 def assert_near(dtype, expected, result):
@@ -117,8 +117,12 @@ def test_values_and_gradients(queries, keys, kind, drop, dtype):
     batch, heads = 2, 2
     arrays = inputs(dtype, batch, queries, keys, heads, 16)
     spec = make_spec(kind, batch, heads, queries, keys)
-    bias = kind == "all"
-    assert_near(dtype, in_reference(*arrays, spec, drop, bias), on_cuda(*arrays, spec, drop, bias=bias))
+    return_bias_grad = kind == "all"
+    assert_near(
+        dtype,
+        in_reference(*arrays, spec, drop, return_bias_grad),
+        on_cuda(*arrays, spec, drop, return_bias_grad=return_bias_grad),
+    )
 
 
 @two_dtypes
@@ -136,7 +140,7 @@ def test_a_sentence_that_fits_one_tile(queries, keys, d_k, d_v, kind, drop, dtyp
     monkeypatch.setattr("npx.kernels.attention.launch", recording_launch)
     arrays = inputs(dtype, 2, queries, keys, 2, d_k, d_v)
     spec = make_spec(kind, 2, 2, queries, keys)
-    result = on_cuda(*arrays, spec, drop, bias=kind == "all")
+    result = on_cuda(*arrays, spec, drop, return_bias_grad=kind == "all")
     assert one_tile == [1, 1]
     assert_near(dtype, in_reference(*arrays, spec, drop, kind == "all"), result)
 
@@ -299,7 +303,7 @@ def test_views_of_a_merged_projection_are_read_and_written_in_place(before, dtyp
 def test_arrays_of_any_memory_layout(dtype):
     arrays = inputs(dtype, 2, 7, 9, 2, 16)
     spec = make_spec("full", 2, 2, 7, 9)
-    spec = spec._replace(bias=np.asfortranarray(spec.bias))
+    spec = spec._replace(constant_bias=np.asfortranarray(spec.constant_bias))
     out = tuple(npx.empty(x.shape[::-1], dtype).T for x in arrays[1:])
     strided = [npx.asarray(np.ascontiguousarray(x.T)).T for x in arrays]
     assert_near(dtype, in_reference(*arrays, spec), on_cuda(*strided, spec, out=out))
@@ -354,7 +358,7 @@ def test_operations_equal_their_composition(name, drop, dtype):
         "cross_attention": [(2, 7, 2 * 16), (2, 9, 2 * (16 + 24))],
     }[name]
     arrays = [rng.normal(size=shape).astype(dtype) for shape in shapes]
-    heads = {} if name == "attention" else {"heads": 2, "d_k": 16}
+    heads = {} if name == "attention" else {"n_heads": 2, "d_k": 16}
     spec = {"causal": True} if name == "self_attention" else {"kv_lengths": npx.asarray(np.array([1, 9]))}
     spec = npx.AttentionSpec(**spec, rotary_base=10.0)  # the composition supports no fully masked rows
 

@@ -191,7 +191,7 @@ def test_fully_masked_rows_are_zeros(mode, dtype):
         y, _ = npx.softmax(x, mask)
         assert not y[0].any() and np.allclose(y[1], 0.25)
         q = np.ones((2, 3, 1, 4), dtype)
-        spec = npx.AttentionSpec(bias=npx.mask_bias(mask[:, None, :, :3]))
+        spec = npx.AttentionSpec(constant_bias=npx.mask_bias(mask[:, None, :, :3]))
         out, saved = npx.attention(q, q, q, spec)
         p = npx.attention_weights(q, q, spec)
         assert not out[0].any() and not p[0].any() and np.allclose(out[1], 1)

@@ -37,7 +37,11 @@ def run_by_sentence(arguments, spec):
     """Run the reference on each sentence and concatenate the results."""
     outputs = [[x[:0]] for x in (arguments[3], *arguments[:3])]
     sizes = spec.q_packing.shape[1], spec.kv_packing.max_length
-    bias = None if spec.bias is None else np.broadcast_to(spec.bias, (len(spec.q_packing.counts), 1, *sizes))
+    bias = (
+        None
+        if spec.constant_bias is None
+        else np.broadcast_to(spec.constant_bias, (len(spec.q_packing.counts), 1, *sizes))
+    )
     for b in range(len(spec.q_packing.counts)):
         t, s = (slice(p.starts[b], p.starts[b + 1]) for p in (spec.q_packing, spec.kv_packing))
         q, k, v, g = (x[rows][None] for x, rows in zip(arguments, (t, s, s, t), strict=True))

@@ -271,7 +271,7 @@ def test_files_swapped_between_checkpoints_are_detected(run):
     second.rename(first)
     (run / "other").rename(second)
     for path in (first, second):
-        with pytest.raises(UserError, match="got the arrays of another checkpoint"):
+        with pytest.raises(UserError, match="expected the arrays of state.json; got those of another checkpoint"):
             load_checkpoint(path.parent)
 
 

@@ -11,7 +11,7 @@ import npx
 from models import Transformer, TransformerConfig
 from models.architectures import LanguageModel
 from npx.cuda import blas, graphs
-from npx.cuda.graphs import Graph
+from npx.cuda.graphs import CudaGraph
 from tests.fakes import strict_graphs
 from tests.fakes.strict_cupy import device
 from tests.fakes.strict_graphs import STATE
@@ -218,7 +218,7 @@ def refused(function, error, match):
     x = np.arange(4, dtype=np.float32)
     with device(cuda=True) as cupy, pytest.raises(error, match=match):
         buffers = [npx.ones(4)]
-        graph = Graph(lambda given: function(cupy, given, buffers[0]), [x])
+        graph = CudaGraph(lambda given: function(cupy, given, buffers[0]), [x])
         buffers.clear()
         graph([x])
 
@@ -249,10 +249,10 @@ def test_a_graph_repeats_the_captured_calls():
             total += y
             return y.sum() + n
 
-        graph = Graph(function, [np.ones(3, np.float32), np.zeros((), np.int64)])
+        graph = CudaGraph(function, [np.ones(3, np.float32), np.zeros((), np.int64)])
         assert npx.to_host(total).tolist() == [0, 0, 0]  # a capture computes nothing
         outputs = [graph([np.full(3, x, np.float32), np.array(n)]) for x, n in ((1, 5), (2, 6))]
         assert outputs[0] is outputs[1] and npx.to_host(outputs[1]) == 12 and npx.to_host(total).tolist() == [0, 3, 6]
-        other = Graph(lambda x: x + 1, [np.ones(3, np.float32)])
+        other = CudaGraph(lambda x: x + 1, [np.ones(3, np.float32)])
         other([np.ones(3, np.float32)])
         assert np.isnan(npx.to_host(outputs[1]))  # graphs share their memory

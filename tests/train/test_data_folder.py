@@ -363,12 +363,12 @@ def edit_texts(*keys, value):
 @pytest.mark.parametrize(
     ("damage", "options", "part"),
     [
-        (edit_texts("valid", value=[]), [], "got 'texts.valid: expected keys and values; got list'"),
-        (edit_texts("valid", "sha256", value=[1, 2]), [], "got 'texts.valid.sha256: expected keys and values"),
-        (edit_texts("valid", "sha256", value={}), [], "got 'texts.valid.sha256.src: missing'"),
-        (edit_texts("train", "sha256", "src", value=5), [], "got 'texts.train.sha256.src: expected str; got 5'"),
-        (edit_texts("train", "sha256", value={}), [], "got 'texts.train.sha256: expected two languages'"),
-        (edit_texts("more", value=5), [], "got 'texts.more: expected keys and values; got int'"),
+        (edit_texts("valid", value=[]), [], ": texts.valid: expected keys and values; got list"),
+        (edit_texts("valid", "sha256", value=[1, 2]), [], ": texts.valid.sha256: expected keys and values"),
+        (edit_texts("valid", "sha256", value={}), [], ": texts.valid.sha256.src: missing"),
+        (edit_texts("train", "sha256", "src", value=5), [], ": texts.train.sha256.src: expected str; got 5"),
+        (edit_texts("train", "sha256", value={}), [], ": texts.train.sha256: expected two languages"),
+        (edit_texts("more", value=5), [], ": texts.more: expected keys and values; got int"),
         (lambda folder: shutil.rmtree(folder), [], "got a path that does not exist; try `npx-transformer data own"),
         (lambda folder: (folder / "manifest.json").unlink(), [], "an unfinished folder; try the same `data` command"),
         (lambda folder: (folder / "manifest.json").write_text("{}"), [], "settings: missing"),

@@ -37,7 +37,7 @@ from train.viewer.curves import draw_curves, runs_by_name, series
 from train.viewer.heads import draw_figures, mosaic
 from train.viewer.inspection import (
     Head,
-    Inspection,
+    SentenceInspection,
     ablate_heads,
     all_heads,
     inspect,
@@ -401,7 +401,7 @@ def test_the_labels_of_heads_fit_into_the_picture(tmp_path, monkeypatch, kind, l
     tokens = ["Tom"] * length
     monkeypatch.setattr(heads, "write", lambda figure, *_: figures.append(figure))
     maps = {kind: np.full((2, 4, length, length), 1 / length)}
-    inspection = Inspection(tokens, tokens, tokens, maps, {kind: None}, None, None, None)
+    inspection = SentenceInspection(tokens, tokens, tokens, maps, {kind: None}, None, None, None)
     heads.draw_heads(inspection, "Tom", tmp_path / "a.svg", "nothing", [kind])
     (figure,) = figures
     figure.draw_without_rendering()
@@ -418,7 +418,7 @@ def test_figure_5_has_the_most_confident_heads(tmp_path):
     maps = np.full((1, 3, 2, 2), 0.5)
     maps[0, 1] = [[0.0, 1.0], [1.0, 0.0]]  # the most confident head is also the one that attends away from the word
     maps[0, 2] = [[0.9, 0.1], [0.1, 0.9]]
-    inspection = Inspection(["a", "end"], [], [], {"encoder": maps}, {"encoder": None}, None, None, None)
+    inspection = SentenceInspection(["a", "end"], [], [], {"encoder": maps}, {"encoder": None}, None, None, None)
     files = draw_figures(inspection, "a", 0, tmp_path, "nothing")
     lines = files[2].with_suffix(".alt.txt").read_text("utf-8").splitlines()
     assert any(line.startswith("a: head 1: end 1.00") and "head 2" in line for line in lines)

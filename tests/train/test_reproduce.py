@@ -98,7 +98,7 @@ def test_a_failed_row_is_retried_and_others_are_trained(tmp_path, texts, monkeyp
         return run_row(row, *rest)
 
     monkeypatch.setattr(table3, "run_row", failing)
-    with pytest.raises(UserError, match=r"expected 3 rows; got all but A-h4 .*finite loss.*; try the same command"):
+    with pytest.raises(UserError, match=r"1 of 3 rows failed: A-h4 .*finite loss.*; run the same command"):
         run(tmp_path, texts, ("base", "A-h4", "A-h16"), steps=1)
     assert [*table3.results(tmp_path)] == ["base", "A-h16"]
     assert "A-h4 failed: training: expected a finite loss" in (tmp_path / "table3.md").read_text("utf-8")

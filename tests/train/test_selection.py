@@ -348,7 +348,7 @@ def test_the_ranking_and_the_best_checkpoint_follow_one_comparison(values, keep,
     state = RunState()
     values = [(loss, None if by_loss else score) for loss, score in values]
     for state.step, value in enumerate(values, 1):
-        is_ranked = state.rank(*value, keep)
+        is_ranked = state.insert_into_ranking(*value, keep)
         assert is_ranked == (str(state.step) in state.ranking)
     remaining = dict(enumerate(values, 1))
     order = {}
@@ -366,7 +366,9 @@ def test_a_ranking_of_an_earlier_version_is_continued(by_loss):
     content = RunState(step=4, valid_step=4).to_json() | {"ranking": {"2": 1.0, "1": 3.0} if by_loss else {"1": 3.0}}
     state = RunState.read(content, 4)
     state.step = 5
-    assert state.rank(2.0, None if by_loss else 2.0, 2) and [*state.ranking] == (["2", "5"] if by_loss else ["1", "5"])
+    assert state.insert_into_ranking(2.0, None if by_loss else 2.0, 2) and [*state.ranking] == (
+        ["2", "5"] if by_loss else ["1", "5"]
+    )
     assert RunState.read(state.to_json() | {"validated": 5}, 5).ranking == state.ranking
 
 

@@ -9,7 +9,7 @@ from train.errors import UserError
 from train.experiments import table1
 from train.experiments.table1 import (
     KINDS,
-    Scale,
+    MeasuredSizes,
     gradient_by_distance,
     graph_depth,
     layers_to_reach,
@@ -56,7 +56,7 @@ def test_gradients_reach_as_far_as_the_layer():
 def test_an_interrupted_table_resumes_only_at_the_same_scale(tmp_path, monkeypatch, capsys):
     monkeypatch.setattr(table1, "MIN_SECONDS", 0.0)
     monkeypatch.setattr(table1, "KINDS", {"convolutional": CONVOLUTION, "self-attention": ATTENTION})
-    monkeypatch.setitem(table1.SCALES, "small", Scale((2, 4, 8), (4, 8), (1, 2), 2))
+    monkeypatch.setitem(table1.SCALES, "small", MeasuredSizes((2, 4, 8), (4, 8), (1, 2), 2))
     table = run_table1(tmp_path / "out", "small")
     assert json.loads((tmp_path / "out" / "table1.json").read_text())["kinds"].keys() == table["kinds"].keys()
     page = (tmp_path / "out" / "table1.md").read_text()

@@ -73,7 +73,7 @@ def data(
     """Download, verify and clean a corpus, train its tokenizer, and write token arrays."""
     from train.text.download.catalog import NAMES, Dataset, Pair, dataset
     from train.text.download.clean import Rules, describe_removed
-    from train.text.download.prepare import Settings, prepare_dataset
+    from train.text.download.prepare import PreparationOptions, prepare_dataset
     from train.text.tokenizer import KINDS
 
     check_choice("data", name, (*NAMES, OWN), otherwise="own --train-src F --train-tgt F for your own text")
@@ -104,7 +104,7 @@ def data(
     else:
         corpus = dataset(name)
     rules = Rules(max_words, max_ratio, not keep_scripts, not keep_duplicates)
-    settings = Settings(rules, tokenizer, vocab_size, learn_from, max_length, hold_out)
+    settings = PreparationOptions(rules, tokenizer, vocab_size, learn_from, max_length, hold_out)
     command = shlex.join(["npx-transformer", *sys.argv[1:]])
     try:
         manifest = prepare_dataset(corpus, out, settings, mirror, command, progress=not quiet)

@@ -22,7 +22,7 @@ from train.run.replace import remove_partial
 
 LIMIT = 1_000_000
 PICTURED = (342, 21_965)  # numbers in the attention picture, excluded from training
-N_PRINTED = 5  # number of translations printed
+N_PRINTED = 5
 
 CONFIG = """
 [model]

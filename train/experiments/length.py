@@ -27,7 +27,7 @@ from train.learn.optimizer import Adam
 from train.progress import Display
 
 POSITIONS = ("sinusoidal", "learned", "rotary", "alibi", "t5", "shaw")
-MAX_TRAINED_LENGTH = 20  # maximum source length in training
+MAX_TRAINED_LENGTH = 20
 LENGTHS = (5, 10, 15, 20, 25, 30, 40, 60, 80, 100, 150, 200)  # source lengths in the test
 N_TESTED = 50  # number of test sequences of each length
 BATCH = 64  # number of sequences per update

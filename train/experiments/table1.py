@@ -45,7 +45,7 @@ COPY_ACCURACY, COPY_RATE = 0.95, 1e-2
 
 
 @dataclass(frozen=True)
-class Scale:
+class MeasuredSizes:
     """The sizes that are measured."""
 
     lengths: tuple[int, ...]
@@ -55,8 +55,8 @@ class Scale:
 
 
 SCALES = {
-    "full": Scale((16, 64, 256, 1024, 4096), (64, 128, 256, 512, 1024), (1, 2, 4, 8, 16, 32), 1000),
-    "small": Scale((16, 64, 256), (64, 128, 256), (1, 4, 8), 400),
+    "full": MeasuredSizes((16, 64, 256, 1024, 4096), (64, 128, 256, 512, 1024), (1, 2, 4, 8, 16, 32), 1000),
+    "small": MeasuredSizes((16, 64, 256), (64, 128, 256), (1, 4, 8), 400),
 }
 
 
@@ -179,18 +179,18 @@ def results(out: Path) -> dict[str, dict[str, Any]]:
     return {name: result for name in KINDS if (result := read_sealed(result_file(out, name)))}
 
 
-def measure_kind(kind: Kind, scale: Scale, report: Callable[[str], object]) -> dict[str, Any]:
+def measure_kind(kind: Kind, sizes: MeasuredSizes, report: Callable[[str], object]) -> dict[str, Any]:
     """Return all measurements of a kind."""
     cells = []
-    for n, d in product(scale.lengths, scale.widths):
+    for n, d in product(sizes.lengths, sizes.widths):
         cells.append(measure_cell(kind, n, d))
         report("  n {n}, d {d}: forward {forward:.5f} s, backward {backward:.5f} s".format(**cells[-1]))
     depth = {str(n): graph_depth(kind, n) for n in (8, 16, 32)}
-    gradients = gradient_by_distance(kind, scale.distances)
-    path = {str(distance): path_length(kind, distance) for distance in scale.distances}
+    gradients = gradient_by_distance(kind, sizes.distances)
+    path = {str(distance): path_length(kind, distance) for distance in sizes.distances}
     copying = {}
-    for distance in scale.distances:
-        steps = copying[str(distance)] = steps_to_copy(kind, distance, max(scale.distances), scale.copy_steps)
+    for distance in sizes.distances:
+        steps = copying[str(distance)] = steps_to_copy(kind, distance, max(sizes.distances), sizes.copy_steps)
         report(f"  copying from distance {distance}: {steps or 'not learned'}")
     return {
         "cells": cells, "depth": depth, "gradients": gradients, "path": path, "copying": copying,

@@ -44,7 +44,7 @@ RESULT = "result.json"
 
 
 @dataclass(frozen=True)
-class Scale:
+class TrainingScale:
     """Model size and training length, relative to the paper's."""
 
     width: int  # divisor of d_model, d_ff, d_k and d_v
@@ -64,11 +64,11 @@ class Scale:
 
 
 SCALES = {
-    "paper": Scale(1, 1, 100_000, 66),
-    "small": Scale(
+    "paper": TrainingScale(1, 1, 100_000, 66),
+    "small": TrainingScale(
         4, 2, 8_000, 40, 2, {"data": {"vocab_size": 8000}, "train": {"batch_tokens": 2048, "warmup_steps": 1000}}
     ),
-    "tiny": Scale(
+    "tiny": TrainingScale(
         8, 2, 2_600, 25, 1, {"data": {"vocab_size": 4000}, "train": {"batch_tokens": 1024, "warmup_steps": 400}}
     ),
 }
@@ -146,8 +146,8 @@ def run_table3(
     if failed:
         first = next(iter(failed))
         raise UserError(
-            f"reproduce table3: expected {len(names)} rows; got all but {', '.join(failed)} ({first}: {failed[first]})"
-            "; try the same command again: it trains only the missing rows"
+            f"reproduce table3: {len(failed)} of {len(names)} rows failed: {', '.join(failed)} "
+            f"({first}: {failed[first]}); run the same command again to train only these"
         )
     return comparison
 

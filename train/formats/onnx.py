@@ -35,7 +35,7 @@ def write_onnx(model: Any, tokenizer: Any, config: RunConfig, folder: Path, dtyp
     write_tokenizer(tokenizer, converted, folder)
 
 
-class Graph:
+class GraphBuilder:
     """A graph under construction. The methods add nodes and return the name of the output."""
 
     def __init__(self, onnx: Any, converted: MarianModel, config: TransformerConfig, side: str) -> None:
@@ -166,7 +166,7 @@ class Graph:
 
 def encoder_graph(onnx: Any, converted: MarianModel, config: TransformerConfig) -> Any:
     """Return the graph from source ids and their mask to the memory (B, S, D)."""
-    g = Graph(onnx, converted, config, "encoder")
+    g = GraphBuilder(onnx, converted, config, "encoder")
     x = g.layers(g.embed("input_ids"), g.padding_mask("attention_mask"))
     ids = ["batch", "source"]
     return g.model({"input_ids": ids, "attention_mask": ids}, "last_hidden_state", x, [*ids, config.d_model])
@@ -174,7 +174,7 @@ def encoder_graph(onnx: Any, converted: MarianModel, config: TransformerConfig) 
 
 def decoder_graph(onnx: Any, converted: MarianModel, config: TransformerConfig) -> Any:
     """Return the graph from decoder ids, memory and its mask to the logits (B, T, V)."""
-    g = Graph(onnx, converted, config, "decoder")
+    g = GraphBuilder(onnx, converted, config, "decoder")
     memory, mask = "encoder_hidden_states", "encoder_attention_mask"
     length = g.add("Shape", "input_ids", start=1, end=2)
     square = g.add("ConstantOfShape", g.add("Concat", length, length, axis=0),

@@ -382,4 +382,6 @@ def schedule_of(content: Mapping[str, Any]) -> dict[str, Any]:
 
 def foreign_error(path: Path, problem: str) -> UserError:
     """Return the error for a checkpoint whose content does not fit this run."""
-    return UserError(f"{path}: expected a checkpoint of this run; got '{problem}'; try an older checkpoint")
+    return UserError(
+        f"{path}: this checkpoint does not fit its run ({problem}); try moving it away, to resume from an earlier one"
+    )

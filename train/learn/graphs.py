@@ -19,14 +19,14 @@ import numpy as np
 
 import npx
 from npx.cuda import blas
-from npx.cuda.graphs import Graph
+from npx.cuda.graphs import CudaGraph
 from train.run.keys import TrainSection
 
 T = TypeVar("T")
 MAX_SHAPES = 512  # maximum number of graphs; batches of other shapes run kernel by kernel
 
 
-class Graphs:
+class GraphedLoss:
     """Computes the losses and gradients of micro-batches, with CUDA graphs if possible.
 
     The gradients are accumulated in the model's flat buffer.
@@ -40,7 +40,7 @@ class Graphs:
     def __init__(self, model: Any, settings: TrainSection, warn: Callable[[str], object]) -> None:
         self.model, self.settings, self.warn = model, settings, warn
         self.loss_options = settings.loss_options(1)
-        self.graphs: dict[Any, tuple[Graph, int, Any] | None] = {}  # keyed by input shapes; None after only one batch
+        self.graphs: dict[Any, tuple[CudaGraph, int, Any] | None] = {}  # by input shapes; None after only one batch
         self.can_capture = True
         trained = next(p for p in model.parameters() if p.requires_grad)
         self.flat_gradient = trained.buffer().flatten_grad()  # graphs accumulate into this address
@@ -84,7 +84,7 @@ class Graphs:
             )
             return None
 
-    def capture(self, inputs: Sequence[np.ndarray]) -> tuple[Graph, int, Any]:
+    def capture(self, inputs: Sequence[np.ndarray]) -> tuple[CudaGraph, int, Any]:
         """Return the graph for these shapes, its number of dropout keys, and arrays that must be kept alive for it."""
         n_keys = 0
 
@@ -96,4 +96,4 @@ class Graphs:
             return loss
 
         references = [vars(module).copy() for module in self.model.modules()]  # position tables, which may grow
-        return Graph(function, [np.zeros(2, np.uint64), *inputs]), n_keys, references
+        return CudaGraph(function, [np.zeros(2, np.uint64), *inputs]), n_keys, references

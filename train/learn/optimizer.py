@@ -153,8 +153,8 @@ class LossScale:
     def __init__(self, dynamic: bool = False) -> None:
         self.dynamic = dynamic
         self.value = self.START if dynamic else 1.0
-        self.updates_since_change = 0  # number of updates since the last change
-        self.skipped = 0  # number of skipped updates
+        self.updates_since_change = 0
+        self.skipped = 0
 
     def record_update(self) -> None:
         """Record a completed update."""

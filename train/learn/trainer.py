@@ -176,7 +176,7 @@ class Trainer:
         self.stream.prepare([positions[index] for index in share.indices])
 
     def _locate_nonfinite(self, batches: list[Batch], positions: list[Position], share: WorkShare) -> tuple[str, str]:
-        """Return the examples of the non-finite micro-batches and, with debug, the first non-finite operation."""
+        """Return the examples of the non-finite micro-batches and, with --debug, the first non-finite operation."""
         indices, operation = self.update.locate_nonfinite(batches, self.state.step + 1, bool(self.debug), share)
         examples = (self.stream.examples(positions[index]) for index in indices)
         places = [self.task.describe_examples(self.corpora["train"], batch) for batch in examples]
@@ -255,7 +255,7 @@ class Trainer:
         is_best = state.add_validation(result["loss"], score := None if metric == "loss" else value)
         if value is None:  # there is no metric, or this validation has not measured it
             return
-        is_ranked = settings.keep_best > 1 and state.rank(result["loss"], score, settings.keep_best)
+        is_ranked = settings.keep_best > 1 and state.insert_into_ranking(result["loss"], score, settings.keep_best)
         if is_best or is_ranked:
             # Write a checkpoint first: a folder with best weights but no checkpoint is then known to be damaged.
             if self.checkpoints.newest is None:

@@ -17,7 +17,7 @@ from autograd import Tensor, no_grad, saved_arrays
 from models import FlatParameters, Module
 from train.errors import UserError
 from train.learn.anomaly import NO_OPERATION, first_anomaly, ignore_nonfinite_warnings
-from train.learn.graphs import Graphs
+from train.learn.graphs import GraphedLoss
 from train.learn.initial import freeze
 from train.learn.moving_average import MovingAverage
 from train.learn.optimizer import Adam, LossScale, clip_factor
@@ -33,7 +33,7 @@ OnLeafDone = Callable[[Tensor], object]
 
 
 class Update:
-    """Updates a model. Call `gradient` and, if loss and norm are finite, `apply`.
+    """Updates a model. Call `compute_gradient` and, if loss and norm are finite, `apply`.
 
     Args:
         task: the task that the model learns.
@@ -73,7 +73,7 @@ class Update:
         self.average = MovingAverage(self.flat, self.gradients, settings.ema_decay) if settings.ema_decay else None
         self.scale = LossScale(dynamic=precision.needs_loss_scaling)
         has_graphs = settings.cuda_graphs and npx.device() == "cuda"
-        self.graphs = Graphs(model, settings, report.write_line) if has_graphs else None
+        self.graphs = GraphedLoss(model, settings, report.write_line) if has_graphs else None
         self.dropout_calls: int | None = None  # the number of random keys that each micro-batch uses
         self.losses: list[float] = []  # losses of all micro-batches of the last gradient, on all ranks
 
@@ -101,7 +101,9 @@ class Update:
             try:
                 return self._compute_gradient(batches, share, step)
             except MemoryError:
-                message = self.describe_out_of_memory(batches, step)  # must run before the traceback releases the graph
+                memory = self.describe_memory(batches)  # must run before the traceback releases the graph
+            self.report.write_line(f"step {step:,}: memory ran out: {memory}")
+            message = self._out_of_memory_message(step)
             halves = [half for batch in batches for half in batch.halves()]
             if is_halved or len(halves) == len(batches) or self.gradients.has_sent:
                 raise UserError(message)
@@ -221,19 +223,19 @@ class Update:
         return loss.data
 
     def locate_nonfinite(
-        self, batches: Sequence[Batch], step: int, debug: bool, share: WorkShare | None = None
+        self, batches: Sequence[Batch], step: int, find_operation: bool, share: WorkShare | None = None
     ) -> tuple[list[int], str]:
         """Return the indices of the micro-batches with a non-finite gradient, and the first non-finite operation.
 
-        The operation is searched for only with `debug`, by recomputing the gradient; otherwise it is "".
+        The operation is searched for only with `find_operation`, by recomputing the gradient; otherwise it is "".
         """
         share = share or full_share(batches)
-        if debug:
+        if find_operation:
             index, operation = min(self.world.gather(self._first_anomaly(batches, share, step)))
             if operation:
                 return [index], operation
         nonfinite = [index for index, loss in enumerate(self.losses) if not math.isfinite(loss)]
-        return nonfinite or [*range(share.n_micro_batches)], NO_OPERATION if debug else ""
+        return nonfinite or [*range(share.n_micro_batches)], NO_OPERATION if find_operation else ""
 
     def _first_anomaly(self, batches: Sequence[Batch], share: WorkShare, step: int) -> tuple[int, str]:
         self.adam.zero_grad()
@@ -252,9 +254,8 @@ class Update:
             self.average.update(self.adam.steps)
         self.scale.record_update()
 
-    def describe_out_of_memory(self, batches: Sequence[Batch], step: int) -> str:
-        """Return a line that says which batch did not fit, what uses the memory, and which settings need less of it."""
-        settings = self.settings
+    def describe_memory(self, batches: Sequence[Batch]) -> str:
+        """Return a line that names the largest micro-batch and what uses the memory."""
         gpu_memory = npx.memory_use()
         largest = max(batches, key=lambda batch: batch.shape).describe()
         flat, adam = self.flat, self.adam
@@ -262,14 +263,20 @@ class Update:
         gradients = flat.size * flat.data.itemsize  # bytes for all weights, even if sharded
         parameters = (sum(a.nbytes for a in arrays if a is not None) + gradients) / 2**20
         saved = "; ".join(map(str, saved_arrays()[:3])) or "nothing yet"
-        remedy = ", or train.gradient_checkpointing = true, which is slower but gives identical results"
-        recompute = "" if settings.gradient_checkpointing else remedy
         gpu = ""
         if gpu_memory:
-            gpu = f", {gpu_memory.used / GIB:.1f} of the GPU's {gpu_memory.total / GIB:.1f} GiB in arrays"
+            gpu = f"{gpu_memory.used / GIB:.1f} of the GPU's {gpu_memory.total / GIB:.1f} GiB in arrays; "
+        return (
+            f"{gpu}weights, gradients and moments: {parameters:,.1f} MiB; largest micro-batch: {largest}; "
+            f"largest arrays saved for backward: {saved}"
+        )
+
+    def _out_of_memory_message(self, step: int) -> str:
+        """Return a line that says which configuration keys reduce the memory."""
+        settings = self.settings
+        checkpointing = ", or train.gradient_checkpointing = true (slower, same results)"
         return (
             f"step {step:,}: out of memory with train.batch_tokens = {settings.batch_tokens}; "
             f"try train.batch_tokens = {max(1, settings.batch_tokens // 2)} with train.gradient_accumulation_steps = "
-            f"{2 * settings.gradient_accumulation_steps}{recompute} (largest micro-batch: {largest}{gpu}; weights, "
-            f"gradients and moments: {parameters:,.1f} MiB; largest arrays saved for backward: {saved})"
+            f"{2 * settings.gradient_accumulation_steps}{'' if settings.gradient_checkpointing else checkpointing}"
         )

@@ -97,8 +97,8 @@ class Validation:
         with ignore_nonfinite_warnings():
             return float(self.model.loss(*self.task.sequences(batch), label_smoothing=0.0, loss_normalizer=1.0).item())
 
-    def locate_nonfinite(self, debug: bool) -> tuple[str, str]:
-        """Return where in the text the failed examples are and, with `debug`, the first non-finite operation.
+    def locate_nonfinite(self, find_operation: bool) -> tuple[str, str]:
+        """Return where in the text the failed examples are and, with `find_operation`, the first non-finite operation.
 
         The result is the same on all ranks.
         """
@@ -106,7 +106,7 @@ class Validation:
         if self.failure is not None:
             index, failed_examples, batch = self.failure
             examples = self.task.describe_examples(self.corpus, failed_examples)
-            if debug:
+            if find_operation:
                 self.model.eval()
                 with no_grad():
                     operation = first_anomaly(lambda: self.loss(batch)) or NO_OPERATION

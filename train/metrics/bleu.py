@@ -53,7 +53,7 @@ OTHER_METRICS = {
     "ter": (lambda: TER(), "TER", "edits per reference word; lower is better"),
 }
 
-SCORES = (*BLEUS, *OTHER_METRICS)  # the keys of all scores
+SCORES = (*BLEUS, *OTHER_METRICS)
 SHORT_NAMES = {"bleu": "bleu_13a", "chrf2": "chrf", "chrf2++": "chrf++"}  # names of train.best_metric and sacreBLEU
 WITHOUT_TER = tuple(key for key in SCORES if key != "ter")
 

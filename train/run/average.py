@@ -46,18 +46,19 @@ def average_checkpoints(run_dir: str | Path, last: int | None = None, best: bool
         for path, state in zip(paths, states, strict=True):
             check_same_run(path, state, paths[-1], states[-1], "average: ", "a smaller --last")
         total: dict[str, npx.Array] = {}
+        expected = f"expected the arrays of {paths[0]}"
         for path, state in zip(paths, states, strict=True):
             names = set()
             for name, array in read_arrays(path / MODEL, state):
                 names.add(name)
                 summed = total.get(name)
                 if path is not paths[0] and (summed is None or summed.shape != array.shape):
-                    raise damaged_error(path / MODEL, f"the arrays of {paths[0]}; got {name} of shape {array.shape}")
+                    raise damaged_error(path / MODEL, f"{expected}; got {name} of shape {array.shape}")
                 total[name] = array.astype(npx.float64) if summed is None else summed + array
                 if path is paths[-1]:
                     total[name] = (total[name] / last).astype(array.dtype)
             if missing := total.keys() - names:
-                raise damaged_error(path / MODEL, f"the arrays of {paths[0]}; got a file without {min(missing)}")
+                raise damaged_error(path / MODEL, f"{expected}; got a file without {min(missing)}")
         state = {key: states[-1][key] for key in (*IDENTITY, *RUN_IDENTITY) if key in states[-1]}
         state |= {"averaged_steps": [state["step"] for state in states], "averaged_best": best}
         lock.check()

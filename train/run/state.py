@@ -46,13 +46,13 @@ class RunState:
     # the lowest validation loss, or the loss of the validation with the best score
     best_loss: float | None = checked_field((NUMBER, None), None)
     best_score: float | None = checked_field((NUMBER, None), None)  # best score, for tasks with a selection metric
-    best_step: int = checked_field(COUNT)  # step of the best validation
+    best_step: int = checked_field(COUNT)
     stale_validations: int = checked_field(COUNT, key="worse")  # number of validations since the best one
     # Step -> [loss, score] of the retained checkpoints/best-N, best first; the steps are strings, like all JSON keys.
     ranking: dict[str, list[Any]] = field(default_factory=dict, metadata={"kind": dict, "key": ""})
     window_loss: float = checked_field(NUMBER, 0.0)  # sum of loss x target tokens
-    window_targets: int = checked_field(COUNT)  # target tokens
-    window_tokens: int = checked_field(COUNT)  # tokens trained on
+    window_targets: int = checked_field(COUNT)
+    window_tokens: int = checked_field(COUNT)
     window_seconds: float = checked_field(NONNEGATIVE, 0.0)
     window_network: float = checked_field(NONNEGATIVE, 0.0)
     # The number of consecutive updates, up to now, that were skipped because of a non-finite loss or gradient.
@@ -147,7 +147,7 @@ class RunState:
             self.stale_validations += 1
         return better
 
-    def rank(self, loss: float, score: float | None, keep: int) -> bool:
+    def insert_into_ranking(self, loss: float, score: float | None, keep: int) -> bool:
         """Insert this step into `ranking`, which holds at most `keep` steps; return whether it was inserted.
 
         The other arguments are those of `add_validation`.

@@ -56,15 +56,15 @@ def read_state(folder: Path, on_bytes: Callable[[bytes], object] | None = None) 
     except UserError as error:
         raise DamagedCheckpoint(str(error)) from None
     if problem := schema_error(state, SCHEMA):
-        raise damaged_error(file, f"a valid checkpoint state; got '{problem}'")
+        raise damaged_error(file, problem)
     if state["format"] not in FORMATS:
         raise UserError(
             f"{file}: expected checkpoint format {' or '.join(map(str, FORMATS))}; got {state['format']}; try {WRITER}"
         )
     if state["format"] > 1 and is_seal_broken(state):
-        raise damaged_error(file, "a state that matches its SHA-256; got a changed one")
+        raise damaged_error(file, "expected a state that matches its SHA-256; got a changed one")
     if (named := re.fullmatch(r"(?:step|best)-([0-9]+)", original_name(folder))) and named[1] != str(state["step"]):
-        raise damaged_error(file, f"the state of {named[0]}; got the state of step {state['step']}")
+        raise damaged_error(file, f"expected the state of {named[0]}; got the state of step {state['step']}")
     try:
         model_config(state)
     except UserError as error:
@@ -89,36 +89,36 @@ def read_arrays(file: Path, state: Mapping[str, Any]) -> Iterator[tuple[str, npx
     try:
         listed = state["files"].get(file.name)
         if listed is None or schema_error(listed, FILE):
-            raise damaged_error(file, f"a valid entry for this file in {STATE}; got a missing or invalid entry")
+            raise damaged_error(file, f"expected a valid entry in {STATE}; got a missing or invalid one")
         with open_for_reading(file, "a checkpoint's arrays", attempt=REMEDY) as raw:
             if (size := os.fstat(raw.fileno()).st_size) != listed["bytes"]:
-                raise damaged_error(file, f"{listed['bytes']:,} bytes; got {size:,}")
+                raise damaged_error(file, f"expected {listed['bytes']:,} bytes; got {size:,}")
             if (header := int.from_bytes(raw.read(8), "little")) > MAX_HEADER:
-                raise damaged_error(file, f"a header of at most {MAX_HEADER:,} bytes; got {header:,}")
+                raise damaged_error(file, f"expected a header of at most {MAX_HEADER:,} bytes; got {header:,}")
         if state["format"] == 1 and digest(file) != listed.get("sha256"):
-            raise damaged_error(file, "content that matches its SHA-256; got changed content")
+            raise damaged_error(file, "expected content that matches its SHA-256; got changed content")
         with safe_open(file, framework="np") as tensors:
             identity = json.loads((tensors.metadata() or {}).get("npx_transformer", "null"))
             if identity != {key: state[key] for key in IDENTITY}:
-                raise damaged_error(file, f"the arrays that belong to {STATE}; got the arrays of another checkpoint")
+                raise damaged_error(file, f"expected the arrays of {STATE}; got those of another checkpoint")
             names = list(tensors.keys())
             if state["format"] > 1 and {*names} != {*listed.get("tensors", ())}:
-                raise damaged_error(file, f"the arrays that {STATE} lists; got other arrays")
+                raise damaged_error(file, f"expected the arrays that {STATE} lists; got other arrays")
             for name in names:
                 array = tensors.get_tensor(name)
                 if str(array.dtype) not in DTYPES:
-                    raise damaged_error(file, f"{' or '.join(DTYPES)} in {name}; got {array.dtype}")
+                    raise damaged_error(file, f"expected {' or '.join(DTYPES)} in {name}; got {array.dtype}")
                 if state["format"] > 1 and array_digest(name, array) != listed["tensors"][name]:
-                    raise damaged_error(file, f"values of {name} that match their SHA-256; got changed values")
+                    raise damaged_error(file, f"expected values of {name} that match their SHA-256; got changed values")
                 if not np.isfinite(array).all():
-                    raise damaged_error(file, f"finite values in {name}; got NaN or infinity")
+                    raise damaged_error(file, f"expected finite values in {name}; got NaN or infinity")
                 yield name, array
     except UserError as error:
         raise error if isinstance(error, DamagedCheckpoint | ReadError) else DamagedCheckpoint(str(error)) from None
     except (OSError, SafetensorError, ValueError, TypeError, AttributeError, KeyError, RecursionError) as error:
         if error_number(error) in UNREADABLE:
             raise ReadError(f"{file}: cannot be read ({one_line(error)}); try {REMEDY}") from None
-        raise damaged_error(file, f"arrays; got '{one_line(error)}'") from None
+        raise damaged_error(file, f"expected arrays; got '{one_line(error)}'") from None
 
 
 def write_folder(target: Path, files: Mapping[str, Mapping[str, npx.Array]], state: Mapping[str, Any]) -> None:
@@ -158,9 +158,9 @@ def array_digest(name: str, array: npx.Array) -> str:
 
 
 def damaged_error(file: Path, problem: str) -> DamagedCheckpoint:
-    """Return the error for a file of a checkpoint folder; `problem` has the form "X; got Y"."""
+    """Return the error for a file of a checkpoint folder; `problem` has the form "expected X; got Y"."""
     remedy = "averaging again" if file.parent.name == "averaged" else REMEDY
-    return DamagedCheckpoint(f"{file}: damaged checkpoint: expected {problem}; try {remedy}")
+    return DamagedCheckpoint(f"{file}: damaged checkpoint: {problem}; try {remedy}")
 
 
 def check_shapes(model: Any, weights: Mapping[str, npx.Array], file: Path) -> None:
@@ -170,9 +170,9 @@ def check_shapes(model: Any, weights: Mapping[str, npx.Array], file: Path) -> No
     """
     shapes = {name: p.shape for name, p in model.named_parameters()}
     if problems := mismatches(shapes, weights):
-        raise damaged_error(file, f"the parameters of the model in {STATE}; got {problems[0]}")
+        raise damaged_error(file, f"expected the parameters of the model in {STATE}; got {problems[0]}")
     if len(dtypes := {str(array.dtype) for array in weights.values()}) != 1:
-        raise damaged_error(file, f"weights of one dtype; got {' and '.join(sorted(dtypes)) or 'no weights'}")
+        raise damaged_error(file, f"expected weights of one dtype; got {' and '.join(sorted(dtypes)) or 'no weights'}")
 
 
 def mismatches(shapes: Mapping[str, tuple[int, ...]], weights: Mapping[str, npx.Array]) -> list[str]:

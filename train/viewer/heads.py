@@ -6,7 +6,7 @@ from typing import Any
 
 import numpy as np
 
-from train.viewer.inspection import AXES, TEXT_AXES, Inspection, summary
+from train.viewer.inspection import AXES, TEXT_AXES, SentenceInspection, summary
 from train.viewer.picture import COLORMAP, new_figure, plain_text, set_ticks, write
 
 CELL, FONT = 0.16, 7.5  # inches per matrix cell, font size in points
@@ -25,7 +25,7 @@ def mosaic(weights: Any, mask: Any) -> Any:
 
 
 def draw_heads(
-    inspection: Inspection, sentence: str, path: Path, source: str, kinds: Sequence[str] = tuple(AXES)
+    inspection: SentenceInspection, sentence: str, path: Path, source: str, kinds: Sequence[str] = tuple(AXES)
 ) -> Path:
     """Draw a mosaic per kind of attention: layers from top to bottom, heads from left to right, one color scale."""
     axes = AXES | TEXT_AXES
@@ -75,7 +75,7 @@ def draw_heads(
     return write(figure, path, title, describe(inspection, kinds), source)
 
 
-def describe(inspection: Inspection, kinds: Sequence[str]) -> str:
+def describe(inspection: SentenceInspection, kinds: Sequence[str]) -> str:
     """Describe the picture in words: for each kind of attention, the most confident head and what it attends to."""
     output = "" if "text" in kinds else f" Output: {' '.join(inspection.target)}."
     lines = [f"Input: {' '.join(inspection.source)}.{output} Each row of a head sums to 1."]
@@ -140,7 +140,7 @@ def draw_links(
     return write(figure, path, title, alt, source, write_through=False)
 
 
-def draw_figures(inspection: Inspection, word: str, layer: int, out: Path, source: str) -> list[Path]:
+def draw_figures(inspection: SentenceInspection, word: str, layer: int, out: Path, source: str) -> list[Path]:
     """Draw the paper's figures 3, 4 and 5 into the folder `out`: encoder self-attention of one layer for `word`.
 
     Figure 4 shows the two heads in which the word attends most to other tokens, and figure 5 the two most confident

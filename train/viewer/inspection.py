@@ -161,7 +161,7 @@ def output_text(tokenizer: Any, sentence: str, tokens: Sequence[int]) -> str:
 
 
 @dataclass
-class Inspection:
+class SentenceInspection:
     """A sentence, its translation, and the values that the model computes for them.
 
     In shapes, L is the number of layers, H of heads, and T of target tokens, end of sentence included.
@@ -201,7 +201,7 @@ def masks_of(model: Any, maps: Mapping[str, Any]) -> dict[str, Any]:
     return {kind: mask_of(model, kind, weights.shape[2])[0] for kind, weights in maps.items()}
 
 
-def inspect(model: Any, tokenizer: Any, src: Sequence[int], tokens: Sequence[int]) -> Inspection:
+def inspect(model: Any, tokenizer: Any, src: Sequence[int], tokens: Sequence[int]) -> SentenceInspection:
     """Run the model once on a sentence and its translation `tokens` (ids without BOS and EOS)."""
     ids = [model.config.bos_id, *tokens][: model.max_length]
     internals = model.inspect(np.array([src]), np.array([ids]))
@@ -210,7 +210,7 @@ def inspect(model: Any, tokenizer: Any, src: Sequence[int], tokens: Sequence[int
     maps = {kind: np.stack([layer[0] for layer in weights]) for kind, weights in internals.maps.items() if weights}
     source = labels(tokenizer, src, "source")
     decoder_input = [BEGIN, *target[:-1]]
-    return Inspection(source, target, decoder_input, maps, masks_of(model, maps), *predictions(layers))
+    return SentenceInspection(source, target, decoder_input, maps, masks_of(model, maps), *predictions(layers))
 
 
 def predictions(layers: Sequence[Any]) -> tuple[Any, Any, Any]:
@@ -219,7 +219,7 @@ def predictions(layers: Sequence[Any]) -> tuple[Any, Any, Any]:
     return layers[-1], best, np.stack([np.exp(layer.max(axis=1)) for layer in layers])
 
 
-def inspect_text(model: Any, tokenizer: Any, text: str) -> Inspection:
+def inspect_text(model: Any, tokenizer: Any, text: str) -> SentenceInspection:
     """Run a language model once on a text; the kind of its attention is "text". Raises UserError for a long text.
 
     Entry t of `target` and of the predictions concerns the token after token t. The last token has no entry.
@@ -232,7 +232,7 @@ def inspect_text(model: Any, tokenizer: Any, text: str) -> Inspection:
         layers = [log_softmax(npx.to_host(model.logits(x).data)[0]) for x in (*below, last)]
     tokens = labels(tokenizer, ids)
     lens = predictions([layer[:-1] for layer in layers])
-    return Inspection(tokens, tokens[1:], tokens[:-1], maps, masks_of(model, maps), *lens)
+    return SentenceInspection(tokens, tokens[1:], tokens[:-1], maps, masks_of(model, maps), *lens)
 
 
 @contextmanager
@@ -249,12 +249,12 @@ def layer_inputs(layers: Sequence[Any]) -> Iterator[list[Tensor]]:
             layer.hook = hook
 
 
-def inspect_encoder(model: Any, tokenizer: Any, text: str) -> Inspection:
+def inspect_encoder(model: Any, tokenizer: Any, text: str) -> SentenceInspection:
     """Return the attention of an encoder over a text, as the kind "text". Raises UserError for a long text."""
     ids = source_ids(model, tokenizer, text)
     maps = {"text": np.stack([layer[0] for layer in model.attention_maps(np.array([[model.config.bos_id, *ids]]))])}
     source = [BEGIN, *labels(tokenizer, ids, "source")]
-    return Inspection(source, [], [], maps, masks_of(model, maps), None, None, None)
+    return SentenceInspection(source, [], [], maps, masks_of(model, maps), None, None, None)
 
 
 def log_softmax(logits: Any) -> Any:

@@ -12,7 +12,7 @@ from train.text.labeled_text import WordEncoder, encode_texts
 from train.text.tokenizer import SPECIALS
 from train.viewer.inspection import (
     BEGIN,
-    Inspection,
+    SentenceInspection,
     labels,
     layer_inputs,
     log_softmax,
@@ -25,7 +25,7 @@ from train.viewer.inspection import (
 class LabeledInspection(NamedTuple):
     """A text with its predicted labels: S tokens, BOS and EOS included, and T labels."""
 
-    inspection: Inspection
+    inspection: SentenceInspection
     ids: list[int]  # (S,) ids of the tokens
     positions: list[int]  # (T,) index of the token from which each label is predicted
     label_ids: list[int]  # (T,) ids of the predicted labels
@@ -72,5 +72,5 @@ def read_labels(model: Any, tokenizer: Any, text: str, task: str) -> LabeledInsp
     source = [BEGIN, *labels(tokenizer, ids[1:], "source")]
     if words:
         target = [f"{word}/{tag}" for word, tag in zip(words, target, strict=True)]
-    inspection = Inspection(source, target, source, maps, masks_of(model, maps), *predictions(layers))
+    inspection = SentenceInspection(source, target, source, maps, masks_of(model, maps), *predictions(layers))
     return LabeledInspection(inspection, ids, positions, label_ids)

@@ -27,7 +27,7 @@ from train.run.config import RunConfig
 from train.viewer.blocks import encode_array, encode_mask, has_head, show_block, show_overview
 from train.viewer.inspection import (
     Head,
-    Inspection,
+    SentenceInspection,
     ablate_heads,
     all_heads,
     constrained_model,
@@ -60,11 +60,11 @@ class Sentences:
     def __init__(self, model: Any, tokenizer: Any, config: RunConfig) -> None:
         self.model, self.tokenizer, self.config = model, tokenizer, config
         # Maps the id of a sentence to its inspection, its token ids and the heads that were ablated.
-        self.recent: dict[str, tuple[Inspection, list[list[int]], list[Head]]] = {}
+        self.recent: dict[str, tuple[SentenceInspection, list[list[int]], list[Head]]] = {}
         self.answers: dict[str, dict[str, Any]] = {}  # maps the text and options of a request to its answer
         self.traced: dict[str, Trace] = {}  # traces of the latest sentences
 
-    def remember(self, inspection: Inspection, ids: list[list[int]], ablated: list[Head]) -> str:
+    def remember(self, inspection: SentenceInspection, ids: list[list[int]], ablated: list[Head]) -> str:
         """Store a sentence for later questions and return its id."""
         name = secrets.token_urlsafe(8)
         self.recent = dict([*self.recent.items(), (name, (inspection, ids, ablated))][-RECENT:])
@@ -180,7 +180,7 @@ class Sentences:
             **self.predictions(inspection, label_ids, ablated), "beam": None,
         }  # fmt: skip
 
-    def predictions(self, inspection: Inspection, ids: list[int], ablated: list[Head]) -> dict[str, Any]:
+    def predictions(self, inspection: SentenceInspection, ids: list[int], ablated: list[Head]) -> dict[str, Any]:
         """Return tokens, their probabilities and alternatives, all heads, and the predictions of each layer."""
         log_p = inspection.log_probabilities
         tokenizer = self.tokenizer
@@ -273,7 +273,7 @@ class Sentences:
 
     # ---- parts of answers
 
-    def grids(self, inspection: Inspection) -> dict[str, Any]:
+    def grids(self, inspection: SentenceInspection) -> dict[str, Any]:
         """Return the weights of all heads, rounded to one byte each (for colors), and their exact mean."""
         out: dict[str, Any] = {}
         for kind, maps in inspection.maps.items():

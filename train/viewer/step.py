@@ -78,7 +78,7 @@ def source_of(vjp: Any) -> str:
 def steps(request: Mapping[str, Any]) -> dict[str, Any]:
     """Answer a request, {"expression", "values"} or {"head": {"causal"}}; raise UserError if it cannot be shown."""
     leaves: dict[str, Tensor] = {}
-    titles: dict[int, str] = {}  # titles of nodes, by number
+    titles: dict[int, str] = {}
     try:
         with np.errstate(all="ignore"), observing(StepRecorder()) as recorder:
             if "head" in request:

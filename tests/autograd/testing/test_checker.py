@@ -105,7 +105,7 @@ def test_line_that_reproduces_an_operation_fails_the_same_way(monkeypatch):
     right = npx.attention_grad
     monkeypatch.setattr(npx, "attention_grad", lambda g, saved: tuple(2 * x for x in right(g, saved)))
     q = np.arange(8.0).reshape(1, 2, 2, 2) / 4
-    scores = npx.AttentionSpec(bias=npx.mask_bias(np.array([[True, False], [True, True]])))
+    scores = npx.AttentionSpec(constant_bias=npx.mask_bias(np.array([[True, False], [True, True]])))
     with pytest.raises(GradientError) as first:
         check_operation(neural.attention, q, q + 1, q, scores, drop=npx.DropoutSpec(0.5, npx.Key(1, 2, 3)))
     with pytest.raises(GradientError) as second:

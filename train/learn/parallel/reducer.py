@@ -81,9 +81,9 @@ class GradientReducer(LocalGradients):
             p: [i for i, b in enumerate(self.buckets) if b.start < s.stop and s.start < b.stop] for p, s in spans
         }
         self.n_missing: list[int] = []
-        self.next_bucket = 0  # index of the next bucket to send
+        self.next_bucket = 0
         self.pending: list[Wait] = []  # buckets being sent
-        self.sends_during_backward = True  # whether to send buckets during backward instead of after it
+        self.sends_during_backward = True
 
     def _local_slice(self, bucket: slice) -> slice:
         part = self.world.shard_slice(bucket.stop - bucket.start)

@@ -51,7 +51,7 @@ def data_keys(folder: Path) -> dict[str, Any]:
         problem = schema_error({"texts": texts}, {"texts": hashes})
         problem = problem if len(languages) == 2 else "texts.train.sha256: expected two languages"
     if problem:
-        raise UserError(f"{file}: expected the manifest of `data`; got '{problem}'; try {data_command}")
+        raise UserError(f"{file}: {problem}; try {data_command}")
     check_max_length(folder, manifest["settings"]["max_length"])
     keys: dict[str, Any] = {}
     for part in ("train", "valid"):

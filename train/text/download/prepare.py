@@ -44,8 +44,8 @@ OPTIONS = {"scripts": "--keep-scripts", "duplicates": "--keep-duplicates"}
 
 
 @dataclass(frozen=True)
-class Settings:
-    """Settings of the preparation; if `tokenizer` is None, the dataset determines the tokenizer."""
+class PreparationOptions:
+    """Options of the preparation; if `tokenizer` is None, the dataset determines the tokenizer."""
 
     rules: Rules = Rules()
     tokenizer: str | None = None
@@ -60,7 +60,7 @@ class Settings:
 def prepare_dataset(
     dataset: Dataset,
     out: Path,
-    settings: Settings = Settings(),
+    settings: PreparationOptions = PreparationOptions(),
     mirror: str = "",
     command: str = "",
     progress: bool = True,
@@ -158,7 +158,7 @@ def remove_after_user_error(lock: FolderLock, dataset: Dataset, missing: list[Pa
         raise
 
 
-def check_same_inputs(out: Path, settings: Settings, sources: list[dict[str, Any]]) -> None:
+def check_same_inputs(out: Path, settings: PreparationOptions, sources: list[dict[str, Any]]) -> None:
     """Raise UserError if `out` is complete and has different sources or settings, because runs may train on it.
 
     Two differences are accepted: a user's text was moved, and a validation text was added.
@@ -173,7 +173,7 @@ def check_same_inputs(out: Path, settings: Settings, sources: list[dict[str, Any
             return  # no settings are known, and no run can use the folder
         raise
     if problem := schema_error(manifest, {"settings": {"rules": dict}, "sources": list}):
-        raise UserError(f"{file}: expected the manifest of `data`; got '{problem}'; try deleting the file")
+        raise UserError(f"{file}: {problem}; try deleting the file")
     check_max_length(out, manifest["settings"].get("max_length"))
     stored, requested = ({**values.pop("rules"), **values} for values in (manifest["settings"], asdict(settings)))
     stored = requested | {"hold_out": 0} | stored  # earlier versions did not record every setting
@@ -226,7 +226,7 @@ def count_outcomes(text: Mapping[str, Any], array: Mapping[str, Any]) -> dict[st
 
 
 def write_texts(
-    dataset: Dataset, out: Path, settings: Settings, sources: list[dict[str, Any]], display: Display
+    dataset: Dataset, out: Path, settings: PreparationOptions, sources: list[dict[str, Any]], display: Display
 ) -> dict[str, Any]:
     """Write the text of each part, unless it is up to date; return the counts and hashes of each part."""
     languages = dataset.src, dataset.tgt
@@ -328,7 +328,7 @@ def write_pairs(
 
 
 def train_tokenizer(
-    train: list[Path], file: Path, settings: Settings, display: Display, may_shrink: bool = False
+    train: list[Path], file: Path, settings: PreparationOptions, display: Display, may_shrink: bool = False
 ) -> Tokenizer:
     """Train the tokenizer, unless it is up to date.
 
