@@ -29,6 +29,11 @@ TARGETS: Registry[Writer] = Registry("target")
 TARGET_TASKS = {  # the tasks whose models a target can represent; other targets represent models of all tasks
     "huggingface": ("translation", "language"), **dict.fromkeys(("ctranslate2", "onnx"), ("translation",)),
 }  # fmt: skip
+# The values of [search] that a target's own beam search implements.
+SEARCHES = {
+    "huggingface": {"penalty_type": ("length",), "candidate_rule": ("fairseq", "transformers")},
+    "ctranslate2": {"penalty_type": ("length",), "candidate_rule": ("fairseq",)},
+}
 DTYPES = ("float32", "float16", "int8")
 # Model fields that need no check: sizes, ids, training settings (such as initialization and dropout), and fields that
 # have no effect for the architectures and positions that the targets support.
@@ -66,6 +71,20 @@ def export_run(run: Path, target: str, out: Path, dtype: str, on_warning: Callab
     out = Path(os.path.abspath(out))
     with disk_errors(str(out), "or another --out"), new_folder(out, replaces=False) as partial:
         TARGETS[target](model, tokenizer, config, Path(partial), dtype)
+    if task == "translation":
+        warn_of_search(config, target, on_warning)
+
+
+def warn_of_search(config: RunConfig, target: str, on_warning: Callable[[str], object]) -> None:
+    """Warn if the target's own beam search lacks the run's search settings."""
+    wanted = SEARCHES.get(target, {})
+    if keys := [key for key, values in wanted.items() if getattr(config.search, key) not in values]:
+        present = " and ".join(f"search.{key} = {getattr(config.search, key)}" for key in keys)
+        attempt = " and ".join(f'{key} = "{wanted[key][0]}"' for key in keys)
+        on_warning(
+            f"{target} has no equivalent of {present}, so some of its translations will differ from those of "
+            f"`translate`; for equal ones, try {attempt} in [search] of the run's config.toml"
+        )
 
 
 def write_json(path: Path, content: Any) -> None:

@@ -242,6 +242,22 @@ def test_forbidden_tokens_that_ctranslate2_lacks_are_reported(tmp_path, capsys, 
     assert "forbidden tokens are not part of CTranslate2's format" in capsys.readouterr().err
 
 
+@pytest.mark.parametrize("target", ["huggingface", "ctranslate2"])
+def test_search_settings_that_the_target_lacks_are_named_with_those_that_it_has(tmp_path, capsys, monkeypatch, target):
+    monkeypatch.setitem(TARGETS, target, lambda *arguments: None)
+    run = make_run(tmp_path / "run")
+    advice = 'try penalty_type = "length" and candidate_rule = "fairseq" in [search]'
+    assert run_export(run, target, tmp_path / "out") == 0
+    warning = capsys.readouterr().err
+    assert "no equivalent of search.penalty_type = paper and search.candidate_rule = plain" in warning
+    assert advice in warning
+    text = (run / "config.toml").read_text(encoding="utf-8")
+    text = text.replace('penalty_type = "paper"', 'penalty_type = "length"')
+    (run / "config.toml").write_text(text.replace('candidate_rule = "plain"', 'candidate_rule = "fairseq"'))
+    assert run_export(run, target, tmp_path / "other") == 0
+    assert "no equivalent" not in capsys.readouterr().err
+
+
 def test_the_tokenizer_for_ctranslate2_appends_the_end_of_the_sentence_and_the_model_does_not(tmp_path, monkeypatch):
     """CTranslate2's own converter does not make the model append it either, so both take the same tokens."""
     spec = MagicMock(config=SimpleNamespace())
