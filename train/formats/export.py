@@ -30,7 +30,7 @@ TARGET_TASKS = {  # the tasks whose models a target can represent; other targets
     "huggingface": ("translation", "language"), **dict.fromkeys(("ctranslate2", "onnx"), ("translation",)),
 }  # fmt: skip
 # The values of [search] that a target's own beam search implements.
-SEARCHES = {
+SEARCHES: dict[str, dict[str, tuple[str, ...]]] = {
     "huggingface": {"penalty_type": ("length",), "candidate_rule": ("fairseq", "transformers")},
     "ctranslate2": {"penalty_type": ("length",), "candidate_rule": ("fairseq",)},
 }
