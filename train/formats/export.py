@@ -31,8 +31,8 @@ TARGET_TASKS = {  # the tasks whose models a target can represent; other targets
 }  # fmt: skip
 # The values of [search] that a target's own beam search implements.
 SEARCHES: dict[str, dict[str, tuple[str, ...]]] = {
-    "huggingface": {"penalty_type": ("length",), "candidate_rule": ("fairseq", "transformers")},
-    "ctranslate2": {"penalty_type": ("length",), "candidate_rule": ("fairseq",)},
+    "huggingface": {"length_penalty_type": ("length",), "candidate_rule": ("fairseq", "transformers")},
+    "ctranslate2": {"length_penalty_type": ("length",), "candidate_rule": ("fairseq",)},
 }
 DTYPES = ("float32", "float16", "int8")
 # Model fields that need no check: sizes, ids, training settings (such as initialization and dropout), and fields that

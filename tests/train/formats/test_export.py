@@ -246,13 +246,13 @@ def test_forbidden_tokens_that_ctranslate2_lacks_are_reported(tmp_path, capsys, 
 def test_search_settings_that_the_target_lacks_are_named_with_those_that_it_has(tmp_path, capsys, monkeypatch, target):
     monkeypatch.setitem(TARGETS, target, lambda *arguments: None)
     run = make_run(tmp_path / "run")
-    advice = 'try penalty_type = "length" and candidate_rule = "fairseq" in [search]'
+    advice = 'try length_penalty_type = "length" and candidate_rule = "fairseq" in [search]'
     assert run_export(run, target, tmp_path / "out") == 0
     warning = capsys.readouterr().err
-    assert "no equivalent of search.penalty_type = paper and search.candidate_rule = plain" in warning
+    assert "no equivalent of search.length_penalty_type = paper and search.candidate_rule = plain" in warning
     assert advice in warning
     text = (run / "config.toml").read_text(encoding="utf-8")
-    text = text.replace('penalty_type = "paper"', 'penalty_type = "length"')
+    text = text.replace('length_penalty_type = "paper"', 'length_penalty_type = "length"')
     (run / "config.toml").write_text(text.replace('candidate_rule = "plain"', 'candidate_rule = "fairseq"'))
     assert run_export(run, target, tmp_path / "other") == 0
     assert "no equivalent" not in capsys.readouterr().err
