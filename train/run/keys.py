@@ -351,8 +351,8 @@ class SearchSection:
     candidate_rule: str = key(
         "plain",
         "Of the continuations at each step, which finish and which stay live. plain: of the `beam_size` best, those"
-        " with an end-of-sentence finish and the others stay live. tensor2tensor: of the 2 x beam_size best, those with an"
-        " end-of-sentence finish and the `beam_size` best others stay live. transformers (and Marian): the same, but"
+        " with an end-of-sentence finish and the others stay live. tensor2tensor: of the 2 x beam_size best, those with"
+        " an end-of-sentence finish and the `beam_size` best others stay live. transformers (and Marian): the same, but"
         " only the `beam_size` best can finish. fairseq (and CTranslate2): the same as transformers, but the search"
         " stops when `beam_size` hypotheses have finished, and not only when no other can be better.",
         choices=CANDIDATE_RULES,
