@@ -172,6 +172,10 @@ def test_a_users_file_is_not_overwritten_by_alternative_text(tmp_path, uninterru
             "--input applies only to heads and beam; got memory; try without --input",
         ),
         (["beam", "--input", "\u200b\ud800", "--out", "a.svg"], "expected UTF-8"),
+        (
+            ["memory", "--beam-size", "2", "--out", "a.svg"],
+            "--beam-size applies only to heads and beam; got memory; try without --beam-size",
+        ),
     ],
 )
 def test_user_errors_give_a_one_line_error(uninterrupted, capsys, tmp_path, monkeypatch, arguments, message):

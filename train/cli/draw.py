@@ -147,7 +147,7 @@ def draw_heads_of(run: Path, out: Path, sentence: str, kind: str, overrides: dic
     model, tokenizer, origin, search = load_for_search(run, overrides)
     if model.data_kind != "pairs":
         if kind or overrides:
-            name = "kind" if kind else next(iter(overrides))
+            name = "kind" if kind else next(iter(overrides)).replace("_", "-")
             got = MODEL_DESCRIPTIONS[model.data_kind]
             raise UserError(f"--{name}: expected an encoder-decoder model; got {got}; omit --{name}")
         inspect_one = inspect_text if model.data_kind == "text" else inspect_encoder
