@@ -229,6 +229,8 @@ def test_settings_accept_unquoted_text_and_the_last_one_wins():
         (b"[train]\nseed = = 3\n", ":2: "),
         (b"[train]\nseed = 3\nseed = 4\n", ":3: "),
         (b"[train\n", ":1: "),
+        (b'[model]\npreset = """tiny\n\n', ':2: expected TOML; got "preset = '),
+        (b"[train]\nx = 1" + b" " * 5000 + b"\nseed = 3\n", ':2: expected TOML; got "x = 1'),
         (b"[train]\nseed = \xff\n", ":2: "),
         (b"[train]\nseed = " + b"9" * 5000, ":2: "),
     ],

@@ -100,6 +100,10 @@ def test_curves_of_two_runs_tell_them_apart(tmp_path, uninterrupted):
     same_name = runs_by_name([uninterrupted, tmp_path / "other" / uninterrupted.name, uninterrupted])
     assert len(same_name) == 2 and all(name.endswith(f"/{uninterrupted.name}") for name in same_name)
     assert not any(name.startswith("/") for name in same_name)
+    assert [*runs_by_name([tmp_path / "run", tmp_path / "run" / "run", tmp_path / "x" / ".." / "run"])] == [
+        "run",
+        "run/run",
+    ]
     last = RunFolder(uninterrupted).metrics()[-1]
     assert "other, validation perplexity, valid: first" in alt and f"at update {last['step']}" in alt
 
