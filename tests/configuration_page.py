@@ -13,8 +13,9 @@ from typing import Any
 from models import PRESETS
 from models.fields import keys_of, range_of
 from npx.settings import SETTINGS
-from train.run.config import default_of, preset_values, to_toml
+from train.run.config import default_of, preset_values
 from train.run.keys import PRESET_DATA, PRESET_TRAIN, SECTIONS, VARIANTS
+from train.run.toml_text import to_toml
 
 PAGE = Path(__file__).parents[1] / "docs" / "configuration.md"
 INTRODUCTION = """# Configuration

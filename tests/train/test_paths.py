@@ -8,7 +8,7 @@ import pytest
 from tests.helpers.trainings import tables
 from train import RunConfig, UserError, train
 from train.cli import main
-from train.run.config import to_toml
+from train.run.toml_text import to_toml
 
 
 def start(folder, out, **data):

@@ -131,3 +131,28 @@ def test_a_run_without_a_checkpoint_starts_at_its_first_step(text, tmp_path, cap
     capfd.readouterr()
     run(text, tmp_path / "run", resume=True)
     assert f"{tmp_path}/run: there is no checkpoint, so training starts at step 1\n" in capfd.readouterr().err
+
+
+def test_a_configuration_given_again_leaves_the_other_keys_of_the_run(text, tmp_path, monkeypatch, capfd):
+    """Keys that were set on the command line, such as those that keep the best checkpoints, are not reset."""
+    scripted(monkeypatch, [9.0, 8.0, 7.0, 6.0, 5.0])
+    out, file = tmp_path / "run", tmp_path / "my.toml"
+    file.write_text(
+        "[model]\nd_model = 8\nd_ff = 16\nn_heads = 2\nn_layers = 1\n[data]\nvocab_size = 290\n"
+        "[train]\nbatch_tokens = 60\nwarmup_steps = 6\nvalidate_every = 1\nmax_steps = 3\n"
+    )
+    texts = [
+        f"--{part}-{side}={text}/{part}.{language}"
+        for part in ("train", "valid")
+        for side, language in (("src", "en"), ("tgt", "de"))
+    ]
+    settings = ["seed=3", "keep_best=2", "best_metric=loss", "validate_score=false", "peak_lr=0.01"]
+    assert main(["train", str(file), *texts, *(f"--set=train.{setting}" for setting in settings), f"--out={out}"]) == 0
+    before = RunFolder(out).load_config()
+    capfd.readouterr()
+    assert main(["train", str(file), "--resume", f"--out={out}", "--set=train.max_steps=4"]) == 0
+    assert "changed since the last start: train.max_steps = 4\n" in capfd.readouterr().err
+    assert before.changes(RunFolder(out).load_config()) == ["train.max_steps"]
+    assert [path.name for path in RunFolder(out).best_paths()] == ["best-3", "best-4"]
+    assert main(["train", "--resume", f"--out={out}", "--set=train.max_steps=5", "--set=train.keep_best=1"]) == 0
+    assert "keep_best = 1 do not keep best-3, best-4; removed\n" in capfd.readouterr().err

@@ -8,8 +8,9 @@ from typing import Any
 from models import PRESETS, TransformerConfig
 from train.errors import NoCheckpoint, UserError, quote
 from train.files import MISSING
-from train.run.config import RunConfig, to_toml
+from train.run.config import RunConfig
 from train.run.folder import RunFolder, not_a_run_error, similar_run
+from train.run.toml_text import to_toml
 
 
 def load_models(

@@ -4,6 +4,7 @@ import inspect
 import os
 import re
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
+from contextlib import suppress
 from dataclasses import fields, replace
 from pathlib import Path
 from typing import Annotated, Any
@@ -15,8 +16,9 @@ from train.cli.app import Device, app, use_device
 from train.cli.options import checked_option, number_option, warn
 from train.errors import UserError, quote
 from train.files import describe_path
-from train.run.config import RunConfig, keys_of, preset_values, to_toml
+from train.run.config import RunConfig, keys_of, preset_values
 from train.run.folder import RunFolder, not_a_run_error
+from train.run.toml_text import to_toml
 from train.tasks import TASKS, Task
 from train.tasks.task import option
 
@@ -133,8 +135,6 @@ def train(
         run_config, notes = use_data_folder(data, read, paths, init)
         for note in notes if not quiet else ():
             warn(note)
-    elif resume and config is not None and (out / "config.toml").exists():
-        run_config = use_data_of_run(RunFolder(out), run_config, read)
     task = TASKS[run_config.data.task]
     check_task_options(paths, run_config)
     if not resume:
@@ -177,19 +177,6 @@ def check_sides(changed: Collection[str], task: Task[Any, Any, Any], data: Any) 
                     f"{option(given[0])}: expected both sides of a text; got one side, to be paired with {file} "
                     f"from the configuration; try adding {option(name)} F"
                 )
-
-
-def use_data_of_run(run: RunFolder, config: RunConfig, read: Callable[[Mapping[str, Any]], RunConfig]) -> RunConfig:
-    """Return the configuration for resuming a run.
-
-    If `config` names no training text, it receives the run's texts, tokenizer and related keys.
-    """
-    if any(getattr(config.data, name) for name in TASKS[config.data.task].files["train"]):
-        return config
-    data = run.load_config().data
-    texts = [name for names in TASKS[data.task].files.values() for name in names]
-    names = [name for name in (*texts, "tokenizer", "vocab_size", "max_length", "prepared") if getattr(data, name)]
-    return read({name: getattr(data, name) for name in names})
 
 
 def use_data_folder(
@@ -253,7 +240,8 @@ def use_data_folder(
 def read_config(config: str | None, changes: list[str], out: Path, resume: bool, init: Path | None = None) -> RunConfig:
     """Return the configuration of a file or preset or, if neither is given, that of the resumed run or of `init`.
 
-    With `init`, its tokenizer is used unless the file or `changes` name another one.
+    With `init`, its tokenizer is used unless the file or `changes` name another one. With `resume`, keys that neither
+    the file nor `changes` name keep the values of the run.
     """
     from train.run.checkpoint import find_checkpoint, run_files
 
@@ -276,19 +264,28 @@ def read_config(config: str | None, changes: list[str], out: Path, resume: bool,
             base = load_config(config, ())
             if base.data.tokenizer in TASKS[base.data.task].tokenizers:
                 changes = [tokenizer, *changes]
-    return RunFolder(out).load_config(changes) if config is None else load_config(config, changes, config_is_of_run)
+    if config is None:
+        return RunFolder(out).load_config(changes)
+    stored = None
+    if resume and run_file.exists():
+        with suppress(UserError):  # the run's file is damaged and will be replaced
+            stored = RunFolder(out).load_config()
+    return load_config(config, changes, config_is_of_run, stored)
 
 
-def load_config(config: str, changes: Iterable[str], complete: bool = False) -> RunConfig:
+def load_config(
+    config: str, changes: Iterable[str], complete: bool = False, base: RunConfig | None = None
+) -> RunConfig:
     """Return the configuration of a file or, if there is no such file, of a preset, with changes.
 
     Args:
         complete: whether the file belongs to a run and must be complete (see `RunConfig.load`).
+        base: a configuration with the values of keys that the file does not contain.
     """
     from models import PRESETS
 
     if config in PRESETS and not Path(config).exists():
-        return RunConfig.from_dict({"model": {"preset": config}}, changes, source=config)
+        return RunConfig.from_dict({"model": {"preset": config}}, changes, config, base)
     if os.path.isdir(config):
         folder = Path(config)
         attempt = "the path of a file inside it"
@@ -298,4 +295,4 @@ def load_config(config: str, changes: Iterable[str], complete: bool = False) -> 
             attempt = f"{quote(folder / 'config.toml')}, or, instead of CONFIG, --init {quote(config)}"
             attempt += f" or --resume --out {quote(config)}"
         raise UserError(f"{config}: expected a configuration file; got a folder; try {attempt}")
-    return RunConfig.load(config, changes, complete=complete)
+    return RunConfig.load(config, changes, complete, base)

@@ -118,7 +118,8 @@ def run_demo(out: Path, seed: int = 1, n_train: int = 20_000, settings: Sequence
     from train.progress import Display
     from train.run.average import average_checkpoints
     from train.run.checkpoint import load_model
-    from train.run.config import RunConfig, to_toml
+    from train.run.config import RunConfig
+    from train.run.toml_text import to_toml
     from train.tasks.translation import best_translations
 
     numbers = sample_numbers(seed, n_train)

@@ -32,8 +32,9 @@ from train.metrics.bleu import BLEUS, bleu
 from train.progress import Display
 from train.run.average import average_checkpoints
 from train.run.checkpoint import find_checkpoint, load_model
-from train.run.config import RunConfig, preset_values, to_toml
+from train.run.config import RunConfig, preset_values
 from train.run.folder import RunFolder
+from train.run.toml_text import to_toml
 from train.tasks import TASKS
 from train.tasks.translation import best_translations
 from train.text.lines import read_all_lines

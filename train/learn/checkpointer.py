@@ -91,7 +91,9 @@ class Checkpointer:
                     if not state.best_step:  # the best weights belong to an earlier run in this folder
                         remove_partial(str(self.folder.best))
                     self._copy_best(state)
-                    self._prune_best(state)
+                    if removed := self._prune_best(state):
+                        keys = f"train.best_metric and train.keep_best = {config.train.keep_best}"
+                        self.warnings.append(f"warning: {keys} do not keep {', '.join(removed)}; removed")
                     # The program may have been killed just before pruning.
                     store.prune(self.folder, config.train.keep_last)
             yield
@@ -189,10 +191,12 @@ class Checkpointer:
         folders = store.readable_states([existing_folder(self.folder.best)])
         return any(content["step"] == state.best_step for _, content in folders)
 
-    def _prune_best(self, state: RunState) -> None:
-        for path in self.folder.best_paths():
-            if str(step_of(path)) not in state.ranking:
-                remove_folder(path)
+    def _prune_best(self, state: RunState) -> list[str]:
+        """Remove the folders best-N that are not in the ranking, and return their names."""
+        removed = [path for path in self.folder.best_paths() if str(step_of(path)) not in state.ranking]
+        for path in removed:
+            remove_folder(path)
+        return [path.name for path in removed]
 
     def _identity(self, state: RunState) -> dict[str, Any]:
         """Return the keys of state.json that identify the weights."""
@@ -299,7 +303,10 @@ class Checkpointer:
         state.best_loss, state.best_score = best or (None, None)
         state.ranking = {step: measured[step] for step in state.ranking.keys() & measured}
         effect = "the next validation counts as the best so far"
-        if best is not None:
+        if not metric:
+            name = "unset"
+            effect = "checkpoints/best is not replaced any more, but commands load it until you delete it"
+        elif best is not None:
             value = f"{name} {best[0 if is_loss else 1]:.4g}"
             effect = f"checkpoints/best keeps step {state.best_step:,}, {value}, until a validation is better"
         self.warnings.append(

@@ -19,8 +19,8 @@ from models.fields import keys_of, value_type
 from models.layers.positions import resolve_rates
 from train.errors import UserError, nearest
 from train.run.checkpoint import MODEL, check_peer, load_weights, run_files, task_of, warn_of_old_average
-from train.run.config import to_toml
 from train.run.storage import mismatches, model_config
+from train.run.toml_text import to_toml
 from train.tasks.protocols import TextTokenizer
 
 MAX_LISTED, MAX_PATTERNS = 3, 8  # maximum number of parameters, and of patterns, in a message
@@ -111,7 +111,7 @@ def initialize(
         if not patterns:
             problems = size_differences(model.config, model_config(checkpoint.state)) or problems
         more = f" and {len(problems) - MAX_LISTED} more" if len(problems) > MAX_LISTED else ""
-        attempt = "the [model] and tokenizer of that run, which apply if you omit CONFIG"
+        attempt = "the [model] and tokenizer of that run, which apply if you omit CONFIG and --set"
         fixed = set() if is_same_text else set(model.vocabulary_parameters())
         fixed |= {n for n in parameters if not is_same_tokenizer and n.split(".")[0] in model.label_parameters()}
         fits = {n: n not in fixed and n in weights and weights[n].shape == p.shape for n, p in parameters.items()}

@@ -31,13 +31,14 @@ from train.learn.text_checks import (
 from train.learn.trainer import Trainer
 from train.progress import Display, Work
 from train.run.checkpoint import is_imported, resumed_config
-from train.run.config import RunConfig, format_value, preset_values
+from train.run.config import RunConfig, preset_values
 from train.run.folder import RunFolder
 from train.run.keys import METRICS
 from train.run.metric_files import check_tensorboard
 from train.run.report import describe_vocabularies
 from train.run.state import Summary
 from train.run.storage import array_digest
+from train.run.toml_text import format_value
 from train.tasks import TASKS, Task
 from train.tasks.protocols import Corpus, TextTokenizer
 
@@ -150,7 +151,8 @@ def describe_changes(run: RunFolder, config: RunConfig) -> str:
     with suppress(UserError):  # config.toml is missing or was damaged; it will be replaced
         values = {f"{table}.{f.name}": value for table, f, value in config.keys()}
         stored = run.load_config().with_absolute_paths(is_resumed=True)
-        return ", ".join(f"{key} = {format_value(values[key])}" for key in config.changes(stored))
+        changes = {key: values[key] for key in config.changes(stored)}
+        return ", ".join(f"{key} {'unset' if v is None else f'= {format_value(v)}'}" for key, v in changes.items())
     return ""
 
 

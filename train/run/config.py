@@ -14,7 +14,6 @@ import difflib
 import os
 import re
 import textwrap
-import tomllib
 from collections.abc import Iterable, Iterator, Mapping
 from contextlib import suppress
 from dataclasses import Field, dataclass, fields, replace
@@ -39,11 +38,10 @@ from train.run.keys import (
     SearchSection,
     TrainSection,
 )
+from train.run.toml_text import MAX_BYTES, MAX_LINE, format_value, read_toml, to_toml
 from train.run.value_names import suggest_value
 from train.tasks import TASKS
 
-# Limits of a TOML text: the parser's time is quadratic in the parts of a dotted key and in the number of tables.
-MAX_BYTES, MAX_LINE = 1 << 16, 4096
 HEADER = "# Configuration of npx-transformer, to the last line. A relative path refers to the working directory."
 END = "# end of the configuration"  # the last line after a HEADER; missing in a truncated file
 
@@ -72,13 +70,20 @@ class RunConfig:
                 checked_value(table, f, value)
 
     @classmethod
-    def load(cls, path: str | os.PathLike[str], settings: Iterable[str] = (), complete: bool = False) -> "RunConfig":
+    def load(
+        cls,
+        path: str | os.PathLike[str],
+        settings: Iterable[str] = (),
+        complete: bool = False,
+        base: "RunConfig | None" = None,
+    ) -> "RunConfig":
         """Load a TOML file.
 
         Args:
             path: the file.
             settings: `table.key=value` strings that override it.
             complete: whether the file must be as complete as `dump` wrote it, as in a run folder.
+            base: a configuration whose values apply to the keys that the file does not contain.
 
         Raises UserError if the file is missing, invalid or truncated; the message names the line or the key.
         """
@@ -116,16 +121,26 @@ class RunConfig:
                 f"{path}: expected the complete configuration of a run, with the tables {', '.join(SECTIONS)}"
                 f"{f' and the last line {END!r}' if HEADER in text else ''}; got a truncated file; try a backup"
             )
-        return cls.from_dict(tables, settings, source=str(path))
+        return cls.from_dict(tables, settings, str(path), base)
 
     @classmethod
-    def from_dict(cls, tables: Mapping[str, Any], settings: Iterable[str] = (), source: str = "config") -> "RunConfig":
+    def from_dict(
+        cls,
+        tables: Mapping[str, Any],
+        settings: Iterable[str] = (),
+        source: str = "config",
+        base: "RunConfig | None" = None,
+    ) -> "RunConfig":
         """Return the configuration in `tables` (table -> key -> value), with the changes in `settings`.
 
         The preset and the variant set defaults. If `settings` change the preset or the variant, values that equal the
-        old defaults are replaced by the new ones. `source` is the name of the tables in messages.
+        old defaults are replaced by the new ones. `source` is the name of the tables in messages. The values of `base`
+        apply to keys that are not in `tables`.
         """
         given: dict[str, dict[str, Any]] = {table: {} for table in SECTIONS}
+        for table, f, value in base.keys() if base else ():
+            if value is not None:
+                given[table][f.name] = value
         for table, entries in tables.items():
             if table not in SECTIONS or not isinstance(entries, Mapping):
                 got = f"the table [{table}]"
@@ -372,29 +387,3 @@ def parse_value(table: str, f: Field[Any], text: str) -> Any:
                 value = kind(text)
     value = text if value_type(f) is str and not isinstance(value, str) else value
     return checked_value(table, f, value, "--set")
-
-
-def read_toml(text: str) -> dict[str, Any]:
-    """Parse TOML. Raises ValueError for text that is invalid or too large."""
-    if len(text) > MAX_BYTES or max(map(len, text.split("\n"))) > MAX_LINE:
-        raise ValueError(f"more than {MAX_BYTES:,} bytes, or a line of more than {MAX_LINE:,} characters")
-    try:
-        return tomllib.loads(text)
-    except RecursionError:
-        raise ValueError("brackets nested too deeply") from None
-
-
-def format_value(value: Any, width: int = 60) -> str:
-    """Return a value for an error message, on one line and shortened."""
-    text = one_line(to_toml(value) if isinstance(value, (str, bool, int, float)) else repr(value))
-    return text if len(text) <= width else text[: width - 3] + "..."
-
-
-def to_toml(value: Any) -> str:
-    """Return a string, number or bool in TOML syntax; numbers have the fewest digits that give the same value."""
-    if isinstance(value, bool):
-        return "true" if value else "false"
-    if isinstance(value, str):
-        escaped = value.replace("\\", "\\\\").replace('"', '\\"')
-        return '"' + "".join(c if " " <= c != "\x7f" else f"\\u{ord(c):04x}" for c in escaped) + '"'
-    return repr(value)

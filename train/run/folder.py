@@ -29,9 +29,10 @@ from train.errors import ReadError, UserError, plural, quote
 from train.files import describe_path, disk_errors, make_folder, open_for_appending, open_for_reading, write_text
 from train.json_files import check_outside_run, parse_json, read_json, read_sealed
 from train.lock import FOLDERS, FolderLock, lock_folder
-from train.run.config import HEADER, RunConfig, read_toml
+from train.run.config import HEADER, RunConfig
 from train.run.key_names import FORMER_KEYS, misspelled
 from train.run.replace import CHECKPOINT, existing_folder, finish_replacements, original_name, remove_partial
+from train.run.toml_text import read_toml
 from train.tasks.protocols import TextTokenizer
 
 MORE_CHECKPOINTS = "again after more updates, or a run with a smaller train.checkpoint_every"
@@ -302,8 +303,10 @@ def describe_other_format(folder: Path) -> tuple[str, str] | None:
 def similar_run(path: Path) -> str:
     """Return the path of a run of which the name of `path` may be a misspelling, for a message, or ""."""
     with suppress(OSError):
-        for name in misspelled(path.name, os.listdir(path.absolute().parent)):
-            if re.sub(r"\d", "", name) != re.sub(r"\d", "", path.name):  # run-1 is not a misspelling of run-2
+        names = os.listdir(path.absolute().parent)
+        same = [name for name in names if name.lower() == path.name.lower()]
+        for name in same or misspelled(path.name, names):
+            if same or re.sub(r"\d", "", name) != re.sub(r"\d", "", path.name):  # run-1 is no misspelling of run-2
                 with suppress(UserError):  # a folder that the user may not read
                     if RunFolder(path.with_name(name)).step_paths():
                         return quote(path.with_name(name))

@@ -7,7 +7,8 @@ from typing import Any
 import npx
 from train.errors import UserError
 from train.files import digest, text_digest
-from train.run.config import RunConfig, format_value
+from train.run.config import RunConfig
+from train.run.toml_text import format_value
 
 
 def join_ranks(command: str) -> npx.distributed.World:
