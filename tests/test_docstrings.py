@@ -33,11 +33,9 @@ def literal_defaults(node, constants):
     defaults = {}
     for name, value in pairs:
         try:
-            defaults[name] = literal(constants.get(ast.unparse(value), value)) if value else None
-        except ValueError:
+            defaults[name] = ast.literal_eval(constants.get(value.id) if isinstance(value, ast.Name) else value)
+        except (ValueError, TypeError):  # another expression, or no default
             continue
-        if value is None:
-            del defaults[name]
     return defaults
 
 
@@ -51,7 +49,8 @@ def parameters(function):
 
 def definitions(tree):
     """Yield (class or None, node, docstring, defaults) for each class and function with a docstring."""
-    constants = {ast.unparse(x.targets[0]): x.value for x in tree.body if isinstance(x, ast.Assign)}
+    assignments = [x for x in tree.body if isinstance(x, ast.Assign) and isinstance(x.targets[0], ast.Name)]
+    constants = {x.targets[0].id: x.value for x in assignments}
     for parent in ast.walk(tree):
         for node in ast.iter_child_nodes(parent):
             if isinstance(node, ast.ClassDef | ast.FunctionDef) and (text := ast.get_docstring(node)):
@@ -81,9 +80,10 @@ def wrong_defaults(tree):
 
 @cache
 def trees():
-    """Return the syntax tree of each file of the packages, by its path."""
+    """Return the syntax tree of each file of the packages that documents arguments, by its path."""
     paths = [path for package in PACKAGES for path in sorted((ROOT / package).rglob("*.py"))]
-    return {str(path.relative_to(ROOT)): ast.parse(path.read_text(encoding="utf-8")) for path in paths}
+    texts = {str(path.relative_to(ROOT)): path.read_text(encoding="utf-8") for path in paths}
+    return {path: ast.parse(text) for path, text in texts.items() if "Args:" in text}
 
 
 def test_documented_defaults_are_those_of_the_signatures():
@@ -102,21 +102,22 @@ def test_a_method_that_others_refer_to_has_the_same_defaults():
     methods = {(parent.name, node.name): defaults for parent, node, _, defaults in documented_objects if parent}
 
     def method_of(name, method):
-        inherited = (method_of(base, method) for base in bases.get(name, ()))
-        return methods.get((name, method)) or next(filter(None, inherited), None)
+        if (name, method) in methods:
+            return methods[name, method]
+        return next(filter(None, (method_of(base, method) for base in bases.get(name, ()))), None)
 
-    lines, n_references = [], 0
-    for _, node, text, defaults in documented_objects:
-        if match := SEE_METHOD.search(text):
-            n_references += 1
-            listed = {name for entry in ENTRY.finditer(text) for name in entry[1].split(", ")}
-            other = method_of(match[1], match[2]) or {}
-            lines += [
-                f"{node.name}: {name} = {value!r}; in {match[0]}: {other[name]!r}"
-                for name, value in defaults.items()
-                if name not in listed and name in other and other[name] != value
-            ]
-    assert n_references and not lines, "\n".join(lines)
+    references = [(x[1], x[3], x[2], match) for x in documented_objects if (match := SEE_METHOD.search(x[2]))]
+    lines = []
+    for node, defaults, text, match in references:
+        listed = {name for entry in ENTRY.finditer(text) for name in entry[1].split(", ")}
+        other = method_of(match[1], match[2])
+        assert other is not None, f"{node.name} refers to {match[1]}.{match[2]}, which has no docstring"
+        lines += [
+            f"{node.name}: {name} = {value!r}; in {match[1]}.{match[2]}: {other[name]!r}"
+            for name, value in defaults.items()
+            if name not in listed and other.get(name, value) != value
+        ]
+    assert references and not lines, "\n".join(lines)
 
 
 @pytest.mark.parametrize(

@@ -345,7 +345,8 @@ def describe_unit(name: str, key: str | None) -> str:
     if key is None or plain_name(name) not in OTHER_UNITS:
         return key or ""
     table, _, field_name = key.partition(".")
-    return f"{key} ({keys_of(table)[field_name].metadata['help'].partition('. ')[0].rstrip('.')})"
+    meaning = keys_of(table)[field_name].metadata["help"].partition(". ")[0].rstrip(".")
+    return f"{key} ({meaning[0].lower()}{re.sub(r' [(].*?[)]', '', meaning[1:])})"
 
 
 def parse_setting(setting: str) -> tuple[str, str, Any]:
