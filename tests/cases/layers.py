@@ -67,9 +67,9 @@ def layer_FeedForward(draw):
     return Call((draw(s.arrays((*leading(draw), layer.outer.weight.shape[1]), ("normal",))),), layer=layer)
 
 
-def make_experts(d_model, n_experts, n_active):
+def make_experts(d_model, n_experts, experts_per_token):
     """Return a mixture of small experts."""
-    return models.layers.Experts(d_model, n_experts, n_active, lambda: models.FeedForward(d_model, 2))
+    return models.layers.Experts(d_model, n_experts, experts_per_token, lambda: models.FeedForward(d_model, 2))
 
 
 @case
@@ -83,7 +83,7 @@ def layer_Experts(draw):
 def layer_Residual(draw):
     x, _, _ = norm_inputs(draw)
     layer = draw_layer(draw, models.Residual, x.shape[-1], rates(draw), draw(st.sampled_from(PLACEMENTS)), 1e-1)
-    layer.drop_path.rate = rates(draw)
+    layer.stochastic_depth.rate = rates(draw)
     return Call((x, ops.tanh), layer=layer)
 
 
@@ -220,8 +220,8 @@ def feed_forward_edges():
 
 @edges("layer Experts")
 def experts_edges():
-    for i, (n_experts, n_active) in enumerate(((2, 1), (2, 2), (5, 2))):
-        layer = make_layer(make_experts, 3, n_experts, n_active)
+    for i, (n_experts, experts_per_token) in enumerate(((2, 1), (2, 2), (5, 2))):
+        layer = make_layer(make_experts, 3, n_experts, experts_per_token)
         yield Call((sample(2, 3, 3),), layer=layer, n_directions=3 if i else None)
     yield Call((sample(3),), layer=make_layer(make_experts, 3, 4, 1))
     yield Call((sample(0, 3),), layer=make_layer(make_experts, 3, 4, 2))
@@ -236,7 +236,7 @@ def residual_edges():
                 yield Call((sample(2, 2, 3), ops.tanh), layer=layer, n_directions=None if rate == RATES[0] else 3)
     for place in PLACEMENTS:
         layer = make_layer(models.Residual, 3, 0.5, place, 1e-2, alpha=1.5)
-        layer.drop_path.rate = 0.3
+        layer.stochastic_depth.rate = 0.3
         yield Call((sample(2, 2, 3), ops.tanh), layer=layer)
 
 
@@ -273,7 +273,7 @@ def self_attention_edges():
         layer = make_layer(models.SelfAttention, 3, 2, 4, 1, **options)
         yield Call((sample(2, 3, 3), npx.AttentionSpec(causal=True)), layer=layer, n_directions=3)
     for bias in (models.layers.AlibiBias(4), make_layer(models.layers.RelativeKeys, 4, 2, 1)):
-        options = {"n_kv_heads": 2, "qk_norm": "rms_norm", "eps": 1e-2, "score_bias": bias}
+        options = {"n_kv_heads": 2, "qk_norm_type": "rms_norm", "eps": 1e-2, "score_bias": bias}
         layer = make_layer(models.SelfAttention, 3, 4, 2, 1, **options)
         for spec in (npx.AttentionSpec(causal=True), npx.AttentionSpec(constant_bias=sample(2, 4, 3, 3))):
             yield Call((sample(2, 3, 3), spec), layer=layer, n_directions=3)
@@ -289,7 +289,7 @@ def cross_attention_edges():
     for options in ({"projection_bias": True}, {"dropout": 0.5}, {"dropout": 0.999, "projection_bias": True}):
         layer = make_layer(models.CrossAttention, 4, 2, 2, 1, **options)
         yield Call((sample(2, 3, 4), memory), layer=layer, n_directions=3)
-    for options in ({"n_kv_heads": 1}, {"n_kv_heads": 1, "qk_norm": "layer_norm", "eps": 1e-2}):
+    for options in ({"n_kv_heads": 1}, {"n_kv_heads": 1, "qk_norm_type": "layer_norm", "eps": 1e-2}):
         yield Call((sample(2, 3, 4), memory), layer=make_layer(models.CrossAttention, 4, 2, 2, 1, **options))
 
 
