@@ -167,6 +167,7 @@ def test_another_name_of_an_option_leads_to_the_option(capsys):
         ("translate", {"constrain": "prefixes", "tgt-prefix": "prefixes"}),
         ("train tiny", {"init-only": "init-parameters", "text": "train-text"}),
         ("translate", {"penalty": "penalty-type", "max-extra": "max-extra-tokens"}),
+        ("data own", {"learn-from": "tokenizer-lines", "keep-scripts": "keep-non-latin"}),
         ("train tiny", {"save-dir": "out", "restore-file": "resume, or --init RUN to copy only weights"}),
     ],
 )
