@@ -92,7 +92,7 @@ def data(
                 f"{'is' if len(missing) == 1 else 'are'} missing; try {' '.join(f'{option} F' for option in missing)}"
             )
         valid = (Pair("", valid_src, valid_tgt),) if valid_src else ()
-        for file in {train_src, valid_src} & {train_tgt, valid_tgt} - {""}:
+        for file in filter(os.path.isfile, {train_src, valid_src} & {train_tgt, valid_tgt}):
             warn(f"warning: {file} is both a source and a target; try the file of each language")
         if mirror:
             raise UserError(f"data own: --mirror {mirror} has no effect, because nothing is downloaded; omit --mirror")
