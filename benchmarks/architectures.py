@@ -94,7 +94,10 @@ def run(name: str, a: argparse.Namespace) -> dict[str, Any]:
     average_checkpoints(folder.path, min(5, len(folder.step_paths())))
     model, model_tokenizer, config = load_model(find_checkpoint(folder.path))
     source, reference = (read_all_lines(a.data / f"test2016.{language}") for language in ("en", "de"))
-    search = {key: getattr(config.search, key) for key in ("beam", "alpha", "penalty_type", "max_extra_tokens")}
+    search = {
+        key: getattr(config.search, key)
+        for key in ("beam_size", "length_penalty", "length_penalty_type", "max_extra_tokens")
+    }
     score = bleu(best_translations(model, model_tokenizer, source, **search), reference, BLEUS["bleu_tok"])
     curve = [{key: e[key] for key in ("step", "perplexity")} for e in folder.metrics() if e["kind"] == "valid"]
     return {

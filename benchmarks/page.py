@@ -113,7 +113,7 @@ def measured(tab: Any, address: str, sentence: str, times: int) -> dict[str, lis
         tab.goto(f"{address}#translate")
         tab.wait_for_selector("body[data-ready]")
         tab.fill("#text", sentence)
-        tab.fill("#alpha", f"0.6{number}")  # a search that the server has not cached
+        tab.fill("#length_penalty", f"0.6{number}")  # a search that the server has not cached
         tab.evaluate("document.getElementById('ask').dataset.milliseconds = ''")
         tab.press("#text", "Enter")
         tab.wait_for_selector("#ask[data-milliseconds]:not([data-milliseconds=''])", timeout=120_000)

@@ -66,7 +66,7 @@ def ours(a: argparse.Namespace) -> Callable[[], None]:
         if a.beam == 1:
             hypotheses = greedy_search(model, src, max_extra_tokens=extra)
         else:
-            hypotheses = [best for best, *_ in beam_search(model, src, beam=a.beam, max_extra_tokens=extra)]
+            hypotheses = [best for best, *_ in beam_search(model, src, beam_size=a.beam, max_extra_tokens=extra)]
         lengths = {len(hypothesis.tokens) for hypothesis in hypotheses}
         assert lengths == {a.output_length}, lengths
 

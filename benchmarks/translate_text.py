@@ -100,9 +100,9 @@ def copy_run(a: argparse.Namespace, folder: Path) -> None:
     shutil.copytree(a.run, folder, ignore=ignored)
     config = RunConfig.load(folder / "config.toml")
     search = {
-        "beam": a.beam,
-        "alpha": a.alpha,
-        "penalty_type": "length",
+        "beam_size": a.beam,
+        "length_penalty": a.alpha,
+        "length_penalty_type": "length",
         "candidate_rule": "fairseq",
         "batch_tokens": a.batch_tokens,
     }

@@ -92,7 +92,7 @@ def test_imported_models_equal_those_of_transformers(tmp_path, options):
     assert [(best.tokens, best.finished) for best in greedy] == outputs
     assert 0 < sum(ended for _, ended in outputs) < N_PROMPTS  # outputs of both kinds are compared
 
-    rules = {"alpha": 1.0, "penalty_type": "length", "max_extra_tokens": LENGTH}
+    rules = {"length_penalty": 1.0, "length_penalty_type": "length", "max_extra_tokens": LENGTH}
     for rule, early_stopping in (("transformers", "never"), ("fairseq", True)):
         beams = beam_search(ours, prompts, **rules, candidate_rule=rule)
         settings = {"num_beams": 4, "length_penalty": 1.0, "early_stopping": early_stopping}

@@ -116,7 +116,7 @@ def test_imported_and_exported_models_equal_those_of_transformers(tmp_path, piec
     src = batch.input_ids.numpy()
     tgt = np.concatenate([np.full((len(lines), 1), tokenizer.pad_id), src[:, :4]], axis=1)
     logits = ours(src, tgt).data
-    rules = {"alpha": ALPHA, "penalty_type": "length", "max_extra_tokens": EXTRA}
+    rules = {"length_penalty": ALPHA, "length_penalty_type": "length", "max_extra_tokens": EXTRA}
     searches = [({"num_beams": 1}, greedy_search(ours, src, max_extra_tokens=EXTRA))] + [
         (
             {"num_beams": 4, "length_penalty": ALPHA, "early_stopping": early_stopping},

@@ -192,7 +192,9 @@ def model(tmp_path_factory):
 
 
 TOML = st.lists(
-    st.sampled_from(["[model]", "[train]", "[search]", "[[data]]", "d_model", "seed", "alpha", "=", "-1", "1e400"])
+    st.sampled_from(
+        ["[model]", "[train]", "[search]", "[[data]]", "d_model", "seed", "length_penalty", "=", "-1", "1e400"]
+    )
     | st.sampled_from(["nan", '"x"', "[", "]", "{", "}", ",", ".", "0x", "1979-05-27", "true", "''''", "#", "\n"]),
     max_size=30,
 ).map(lambda parts: " ".join(parts).encode())

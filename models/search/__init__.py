@@ -7,12 +7,12 @@ from models.search.forced import forced_log_probabilities
 from models.search.greedy import greedy_search
 from models.search.prefix import ForcedPrefix
 from models.search.protocol import (
-    ALPHA_RANGE,
     CANDIDATE_RULES,
-    PENALTY_TYPES,
+    LENGTH_PENALTY_RANGE,
+    LENGTH_PENALTY_TYPES,
     Hypothesis,
     SearchModel,
     check_search,
-    length_penalty,
+    score_divisor,
 )
 from models.search.sampling import check_sampling, sample, sample_outputs

@@ -4,7 +4,7 @@ from collections.abc import Callable
 from typing import Any, NamedTuple
 
 from models.module import evaluation_mode
-from models.search.protocol import Hypothesis, SearchModel, length_penalty, prepare_search, top_continuations
+from models.search.protocol import Hypothesis, SearchModel, prepare_search, score_divisor, top_continuations
 from npx import Array, host  # NumPy, for arrays that stay on the CPU
 
 ROOT = -1  # in `SearchStep.parent`: the node of the empty prefix
@@ -138,9 +138,9 @@ def beam_search(
     model: SearchModel,
     src_ids: Any,
     *,
-    beam: int = 4,
-    alpha: float = 0.6,
-    penalty_type: str = "paper",
+    beam_size: int = 4,
+    length_penalty: float = 0.6,
+    length_penalty_type: str = "paper",
     max_extra_tokens: int = 50,
     n_best: int = 1,
     candidate_rule: str = "plain",
@@ -149,16 +149,16 @@ def beam_search(
 ) -> list[list[Hypothesis]]:
     """Return the `n_best` hypotheses with the highest scores for each sentence, best first (section 6.1).
 
-    score(Y) = log P(Y | X) / length_penalty(|Y|), where |Y| counts EOS.
+    score(Y) = log P(Y | X) / score_divisor(|Y|), where |Y| counts EOS.
 
     Args:
         model: a Transformer, or any SearchModel.
         src_ids: (B, S), each row with tokens, EOS, padding.
-        beam: number K of hypotheses kept at each step. Default 4.
-        alpha: exponent of the length penalty, from -10 to 10. Default 0.6.
-        penalty_type: kind of length penalty, "paper" (default) or "length".
+        beam_size: number K of hypotheses kept at each step. Default 4.
+        length_penalty: exponent of the length penalty (the paper's alpha), from -10 to 10. Default 0.6.
+        length_penalty_type: formula of the length penalty, "paper" (default) or "length".
         max_extra_tokens: |Y| is at most the number of source tokens plus `max_extra_tokens`. Default 50.
-        n_best: number of hypotheses returned, at most `beam`. Default 1.
+        n_best: number of hypotheses returned, at most `beam_size`. Default 1.
         candidate_rule: which continuations finish and which stay live; see below. Default "plain".
         stop_when_decided: stop the search for a sentence as soon as no live hypothesis can enter its `n_best`. Default
             True. With False the search continues to the length limit; the result is the same.
@@ -166,13 +166,13 @@ def beam_search(
 
     A continuation that ends in EOS finishes, and is ranked by its score. The rules differ in what they do at each step:
 
-    - "plain": Of the `beam` most probable continuations, those with EOS finish, and the others stay live.
-    - "tensor2tensor": Of the 2 `beam` most probable continuations, those with EOS finish, and the `beam` most probable
-      others stay live.
+    - "plain": Of the K most probable continuations, those with EOS finish, and the others stay live.
+    - "tensor2tensor": Of the 2 K most probable continuations, those with EOS finish, and the K most probable others
+      stay live.
     - "transformers", with its early_stopping="never", and Marian: the same, but a continuation finishes only if it is
-      among the `beam` most probable ones.
+      among the K most probable ones.
     - "fairseq", CTranslate2, and transformers with early_stopping=True: the same as "transformers", but the search for
-      a sentence stops when `beam` hypotheses have finished. It may miss a better one.
+      a sentence stops when K hypotheses have finished. It may miss a better one.
 
     Ties go to the better-ranked parent, then to the lower token. Hypotheses that are cut off at the limit come last and
     are returned only if fewer than `n_best` have finished. A list is shorter than `n_best` only if there are no more
@@ -184,9 +184,9 @@ def beam_search(
         model,
         src_ids,
         max_extra_tokens,
-        beam=beam,
-        alpha=alpha,
-        penalty_type=penalty_type,
+        beam_size=beam_size,
+        length_penalty=length_penalty,
+        length_penalty_type=length_penalty_type,
         n_best=n_best,
         candidate_rule=candidate_rule,
     )
@@ -195,10 +195,10 @@ def beam_search(
     config = model.config
     keeps_beam = candidate_rule != "plain"
     finishes_in_beam = candidate_rule in ("transformers", "fairseq")
-    n_candidates = 2 * beam if keeps_beam else beam
-    # If EOS counts only among the `beam` best candidates, beam + 1 continuations per row suffice: EOS, and at most
-    # `beam` others that stay live.
-    per_row = min(n_candidates, beam + 1) if finishes_in_beam else n_candidates
+    n_candidates = 2 * beam_size if keeps_beam else beam_size
+    # If EOS counts only among the K best candidates, K + 1 continuations per row suffice: EOS, and at most
+    # K others that stay live.
+    per_row = min(n_candidates, beam_size + 1) if finishes_in_beam else n_candidates
     best = _BestHypotheses(len(src_ids), n_best)
     tree = _PrefixTree()
     n_finished = host.zeros(len(src_ids), host.int64)
@@ -213,46 +213,48 @@ def beam_search(
             logits = model.step(tokens, state)  # (R, V)
             continuations = _Continuations(len(active), log_p, *top_continuations(logits, per_row, config, length))
             candidates = continuations.best(n_candidates)
-            ended, live, new_node = _decide(candidates, config.eos_id, beam, finishes_in_beam)
+            ended, live, new_node = _decide(candidates, config.eos_id, beam_size, finishes_in_beam)
             new_node[live] = tree.add(
                 node[candidates.row[live]], candidates.token[live], candidates.token_log_probability[live]
             )
 
-            score_divisor = length_penalty(length, alpha, penalty_type)
+            divisor = score_divisor(length, length_penalty, length_penalty_type)
             n_finished[active] += ended.sum(axis=1)
             has_ended: Any = ended.any(axis=1)  # (n,)
             if has_ended.any():
                 finished = {"end": candidates.token_log_probability, "node": node[candidates.row], "depth": length - 1}
-                best.add(active, has_ended, ended, True, candidates.log_probability, score_divisor, **finished)
+                best.add(active, has_ended, ended, True, candidates.log_probability, divisor, **finished)
 
             limit = limits[active]
             at_limit = limit == length
             top = host.where(live, candidates.log_probability, -host.inf).max(axis=1)  # (n,)
-            bound = _best_reachable_score(top, length, limit, alpha, penalty_type)
+            bound = _best_reachable_score(top, length, limit, length_penalty, length_penalty_type)
             done = at_limit | (top == -host.inf)
             if candidate_rule == "fairseq":
-                done |= n_finished[active] >= beam
+                done |= n_finished[active] >= beam_size
             if stop_when_decided:
                 done |= best.score[active, -1] >= bound
             if at_limit.any():
                 unfinished = {"end": 0.0, "node": new_node, "depth": length}
-                best.add(active, at_limit, live, False, candidates.log_probability, score_divisor, **unfinished)
+                best.add(active, at_limit, live, False, candidates.log_probability, divisor, **unfinished)
             if observe is not None:
                 ranked = continuations.best()
                 found = node[ranked.row], ranked.token, ranked.log_probability, new_node
-                observe(SearchStep(active, *found, score_divisor, best.score[active, -1], bound, at_limit, done))
+                observe(SearchStep(active, *found, divisor, best.score[active, -1], bound, at_limit, done))
             if done.all():
                 break
 
             remaining = _compacted_places(done)
             active = active[remaining]
-            row, tokens, node, log_p = _next_rows(candidates, live, new_node, remaining, beam if keeps_beam else None)
+            row, tokens, node, log_p = _next_rows(
+                candidates, live, new_node, remaining, beam_size if keeps_beam else None
+            )
             if len(row) != len(logits) or (row != host.arange(len(row))).any():
                 state.select(row)
     return _read_hypotheses(best, tree)
 
 
-def _decide(candidates: _Candidates, eos_id: int, beam: int, finishes_in_beam: bool) -> tuple[Array, Array, Array]:
+def _decide(candidates: _Candidates, eos_id: int, beam_size: int, finishes_in_beam: bool) -> tuple[Array, Array, Array]:
     """Return which candidates end, which stay live, and the array for `SearchStep.node`, each (n, C).
 
     The array contains ENDED or BEAM_FULL; the caller sets the nodes of live candidates.
@@ -261,19 +263,21 @@ def _decide(candidates: _Candidates, eos_id: int, beam: int, finishes_in_beam: b
     ended = exists & (candidates.token == eos_id)
     continues = exists & ~ended
     if finishes_in_beam:
-        ended[:, beam:] = False
-    live = continues & (continues.cumsum(axis=1) <= beam)
+        ended[:, beam_size:] = False
+    live = continues & (continues.cumsum(axis=1) <= beam_size)
     return ended, live, host.where(continues, BEAM_FULL, ENDED)
 
 
-def _best_reachable_score(log_p: Array, length: int, limit: Array, alpha: float, penalty_type: str) -> Array:
+def _best_reachable_score(
+    log_p: Array, length: int, limit: Array, length_penalty: float, length_penalty_type: str
+) -> Array:
     """Return the best score (n,) that live hypotheses can reach if their log-probability is at most `log_p`.
 
     The log-probability of a live hypothesis can only fall. The penalty is monotonic in the length, so at any later
     length the score is at most the greater of the scores at `length` + 1 and at `limit`.
     """
-    score_at_next = log_p / length_penalty(length + 1, alpha, penalty_type)
-    score_at_limit = log_p / length_penalty(limit, alpha, penalty_type)
+    score_at_next = log_p / score_divisor(length + 1, length_penalty, length_penalty_type)
+    score_at_limit = log_p / score_divisor(limit, length_penalty, length_penalty_type)
     return host.maximum(score_at_next, score_at_limit)
 
 

@@ -4,7 +4,7 @@ All live hypotheses of all sentences are the rows of one flat batch. One step of
 logits of every row. The logits stay on the model's device, where each row is reduced to its most probable tokens. These
 few values and the bookkeeping of the search are on the host.
 
-Dimensions: `B` sentences, `S` source length, `R` live rows, `V` vocabulary, `K` beam.
+Dimensions: `B` sentences, `S` source length, `R` live rows, `V` vocabulary, `K` beam size.
 """
 
 from dataclasses import dataclass
@@ -18,8 +18,8 @@ from models.config import TransformerConfig
 from npx import host  # NumPy, for arrays that stay on the CPU
 from npx.ranges import Range, is_inside
 
-PENALTY_TYPES = ("paper", "length")
-ALPHA_RANGE = Range(float, "[-10, 10]")  # exponents of the length penalty; negative ones favor short outputs
+LENGTH_PENALTY_TYPES = ("paper", "length")
+LENGTH_PENALTY_RANGE = Range(float, "[-10, 10]")  # exponents of the length penalty; negative ones favor short outputs
 CANDIDATE_RULES = ("plain", "tensor2tensor", "transformers", "fairseq")
 
 
@@ -50,7 +50,7 @@ class Hypothesis:
     Attributes:
         tokens: ids without BOS and EOS.
         log_probability: sum over tokens and EOS, in nats.
-        score: log_probability divided by length_penalty(|Y|); hypotheses are ranked by their scores.
+        score: log_probability divided by score_divisor(|Y|); hypotheses are ranked by their scores.
         finished: False if the output was cut off at the length limit; EOS then counts neither in log_probability nor in
             |Y|.
         token_log_probabilities: the terms of log_probability.
@@ -63,36 +63,38 @@ class Hypothesis:
     token_log_probabilities: list[float]
 
 
-def length_penalty(length: Any, alpha: float, penalty_type: str = "paper") -> Any:
+def score_divisor(length: Any, length_penalty: float, length_penalty_type: str = "paper") -> Any:
     """Return the number by which the log-probability of an output Y is divided to compute its score.
 
     Args:
         length: |Y| >= 1, EOS included; a number or an array.
-        alpha: the exponent; 0.6 in section 6.1 of the paper.
-        penalty_type: "paper" for ((5 + |Y|) / 6)^alpha (Wu et al., 2016, equation 14), or "length" for |Y|^alpha
-            (fairseq, Marian).
+        length_penalty: the exponent alpha; 0.6 in section 6.1 of the paper.
+        length_penalty_type: "paper" for ((5 + |Y|) / 6)^alpha (Wu et al., 2016, equation 14), or "length" for
+            |Y|^alpha (fairseq, Marian).
     """
-    return ((5.0 + length) / 6.0) ** alpha if penalty_type == "paper" else (1.0 * length) ** alpha
+    base = (5.0 + length) / 6.0 if length_penalty_type == "paper" else 1.0 * length
+    return base**length_penalty
 
 
 def check_search(
     *,
-    beam: int = 4,
-    alpha: float = 0.6,
-    penalty_type: str = "paper",
+    beam_size: int = 4,
+    length_penalty: float = 0.6,
+    length_penalty_type: str = "paper",
     max_extra_tokens: int = 50,
     n_best: int = 1,
     candidate_rule: str = "plain",
 ) -> None:
     """Raise ValueError, naming the option, for invalid options of a search."""
-    for name, value in (("beam", beam), ("max_extra_tokens", max_extra_tokens), ("n_best", n_best)):
+    for name, value in (("beam_size", beam_size), ("max_extra_tokens", max_extra_tokens), ("n_best", n_best)):
         check_integer(name, value, 1)
-    if n_best > beam:
-        raise ValueError(f"n_best: expected at most the beam size, {beam}; got {n_best}; try beam={n_best}")
-    if not is_inside(ALPHA_RANGE.interval, alpha):
-        raise ValueError(f"alpha: expected {ALPHA_RANGE.describe()}; got {alpha}; try 0.6, as in the paper")
+    if n_best > beam_size:
+        raise ValueError(f"n_best: expected at most the beam size, {beam_size}; got {n_best}; try beam_size={n_best}")
+    if not is_inside(LENGTH_PENALTY_RANGE.interval, length_penalty):
+        expected = LENGTH_PENALTY_RANGE.describe()
+        raise ValueError(f"length_penalty: expected {expected}; got {length_penalty}; try 0.6, as in the paper")
     for name, choice, choices in (
-        ("penalty_type", penalty_type, PENALTY_TYPES),
+        ("length_penalty_type", length_penalty_type, LENGTH_PENALTY_TYPES),
         ("candidate_rule", candidate_rule, CANDIDATE_RULES),
     ):
         if choice not in choices:

@@ -1,7 +1,7 @@
 """The tree of a beam search, for inspection: every candidate of every step, its fate, and why the search ended.
 
 tree = SearchTree()
-best = beam_search(model, src_ids, beam=4, observe=tree)  # for one sentence
+best = beam_search(model, src_ids, beam_size=4, observe=tree)  # for one sentence
 """
 
 from dataclasses import dataclass

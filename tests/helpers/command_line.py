@@ -13,7 +13,7 @@ WORDS = "red green blue big small old new cat dog bird house tree".split()
 SIZES = [
     *("model.d_model=16", "model.d_ff=16", "model.n_heads=2", "model.n_layers=1", "data.vocab_size=300"),
     *("train.batch_tokens=200", "train.max_steps=6", "train.checkpoint_every=2", "train.validate_every=3"),
-    *("train.log_every=2", "train.warmup_steps=4", "search.beam=2", "search.max_extra_tokens=4"),
+    *("train.log_every=2", "train.warmup_steps=4", "search.beam_size=2", "search.max_extra_tokens=4"),
 ]
 SET = [part for size in SIZES for part in ("--set", size)]
 

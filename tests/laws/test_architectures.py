@@ -116,7 +116,7 @@ def test_search_scores_equal_forced_scores(kind):
     model = build(kind)
     rng = np.random.default_rng(6)
     src = padded([s + [EOS] for s in sentences(rng, 3)])
-    best = [hypotheses[0] for hypotheses in beam_search(model, src, beam=2, max_extra_tokens=3)]
+    best = [hypotheses[0] for hypotheses in beam_search(model, src, beam_size=2, max_extra_tokens=3)]
     forced = forced_log_probabilities(model, src, [h.tokens for h in best])
     for h, values in zip(best, forced, strict=True):
         np.testing.assert_allclose(h.token_log_probabilities, values[: len(h.token_log_probabilities)], atol=1e-9)

@@ -15,8 +15,8 @@ from models.search import (
     beam_search,
     forced_log_probabilities,
     greedy_search,
-    length_penalty,
     sample_outputs,
+    score_divisor,
 )
 from tests.laws.test_search import (
     BOS,
@@ -24,9 +24,9 @@ from tests.laws.test_search import (
     FIRST,
     PAD,
     MarkovModel,
-    alphas,
+    length_penalties,
+    length_penalty_types,
     log_probability,
-    penalty_types,
     seeds,
     source_length,
     sources,
@@ -73,17 +73,19 @@ def assert_same(a, b):
         np.testing.assert_allclose((x.score, x.log_probability), (y.score, y.log_probability), rtol=0, atol=1e-9)
 
 
-@given(seeds, alphas, penalty_types, st.integers(1, 3), st.data())
+@given(seeds, length_penalties, length_penalty_types, st.integers(1, 3), st.data())
 @settings(max_examples=25, deadline=None)
-def test_a_constrained_search_equals_a_filtered_exhaustive_search(seed, alpha, penalty_type, n_best, data):
+def test_a_constrained_search_equals_a_filtered_exhaustive_search(
+    seed, length_penalty, length_penalty_type, n_best, data
+):
     vocab_size, max_extra_tokens = 6, 3
     model = MarkovModel(vocab_size, seed)
     src = sources(np.random.default_rng(seed), 3, 1, vocab_size)
     prefixes = data.draw(st.lists(st.lists(st.integers(FIRST, vocab_size - 1), max_size=3), min_size=3, max_size=3))
     options = {
-        "beam": 81,
-        "alpha": alpha,
-        "penalty_type": penalty_type,
+        "beam_size": 81,
+        "length_penalty": length_penalty,
+        "length_penalty_type": length_penalty_type,
         "max_extra_tokens": max_extra_tokens,
         "n_best": n_best,
     }
@@ -93,7 +95,8 @@ def test_a_constrained_search_equals_a_filtered_exhaustive_search(seed, alpha, p
         texts = [list(t) for n in range(limit) for t in product(range(FIRST, vocab_size), repeat=n)]
         allowed = [t for t in texts if t[: len(prefix)] == prefix]
         score = {
-            tuple(t): log_probability(model, row, t) / length_penalty(len(t) + 1, alpha, penalty_type) for t in allowed
+            tuple(t): log_probability(model, row, t) / score_divisor(len(t) + 1, length_penalty, length_penalty_type)
+            for t in allowed
         }
         best = sorted(score, key=score.__getitem__, reverse=True)[:n_best]
         finished = [h for h in hypotheses if h.finished]
@@ -110,7 +113,7 @@ def test_scores_of_hypotheses_equal_forced_scores(members, seed):
     prefixes = random_prefixes(rng, 4)
     for model in decoders(members, prefixes):
         scorer = model.model if isinstance(model, ForcedPrefix) else model
-        best = beam_search(model, src, beam=3, n_best=3, max_extra_tokens=3)
+        best = beam_search(model, src, beam_size=3, n_best=3, max_extra_tokens=3)
         samples = sample_outputs(model, src, 2, seed=seed % 97, max_extra_tokens=3)
         greedy = [[h] for h in greedy_search(model, src, max_extra_tokens=3)]
         for hypotheses in (best, samples, greedy):
@@ -141,7 +144,7 @@ def test_forced_scores_do_not_depend_on_the_batch_or_on_blocks(members, monkeypa
 @settings(max_examples=3, deadline=None)
 def test_an_ensemble_averages_probabilities_in_any_order(members, seed):
     src = sources(np.random.default_rng(seed), 3, 5, V)
-    options = {"beam": 3, "n_best": 3, "max_extra_tokens": 3}
+    options = {"beam_size": 3, "n_best": 3, "max_extra_tokens": 3}
     forward, backward = (beam_search(Ensemble(order), src, **options) for order in (members, members[::-1]))
     for a, b in zip(forward, backward, strict=True):
         assert_same(a, b)
@@ -170,28 +173,37 @@ def test_an_ensemble_needs_one_vocabulary_and_has_the_smallest_limits(members):
 
 @given(seeds, st.integers(1, 3))
 @settings(max_examples=2, deadline=None)
-def test_batched_equals_one_by_one(members, seed, beam):
+def test_batched_equals_one_by_one(members, seed, beam_size):
     rng = np.random.default_rng(seed)
     src = sources(rng, 4, 5, V)
     prefixes = random_prefixes(rng, 4)
-    together = [beam_search(model, src, beam=beam, max_extra_tokens=3) for model in decoders(members, prefixes)]
-    samples = [sample_outputs(model, src, beam, seed=3, max_extra_tokens=3) for model in decoders(members, prefixes)]
+    together = [
+        beam_search(model, src, beam_size=beam_size, max_extra_tokens=3) for model in decoders(members, prefixes)
+    ]
+    samples = [
+        sample_outputs(model, src, beam_size, seed=3, max_extra_tokens=3) for model in decoders(members, prefixes)
+    ]
     for i, row in enumerate(src):
         single = row[None, : source_length(row) + 1]
         for j, model in enumerate(decoders(members, prefixes[i : i + 1])):
-            assert_same(beam_search(model, single, beam=beam, max_extra_tokens=3)[0], together[j][i])
+            assert_same(beam_search(model, single, beam_size=beam_size, max_extra_tokens=3)[0], together[j][i])
             assert_same(
-                sample_outputs(model, single, beam, seed=3, source_numbers=[i], max_extra_tokens=3)[0], samples[j][i]
+                sample_outputs(model, single, beam_size, seed=3, source_numbers=[i], max_extra_tokens=3)[0],
+                samples[j][i],
             )
 
 
-@given(seeds, st.booleans(), alphas, st.integers(1, 4))
+@given(seeds, st.booleans(), length_penalties, st.integers(1, 4))
 @settings(max_examples=30, deadline=None)
-def test_token_log_probabilities_are_the_terms_of_the_log_probability(seed, coarse, alpha, beam):
+def test_token_log_probabilities_are_the_terms_of_the_log_probability(seed, coarse, length_penalty, beam_size):
     model = MarkovModel(8, seed, coarse)
     src = sources(np.random.default_rng(seed), 4, 4, 8)
     hypotheses = [
-        h for hs in beam_search(model, src, beam=beam, n_best=beam, alpha=alpha, max_extra_tokens=3) for h in hs
+        h
+        for hs in beam_search(
+            model, src, beam_size=beam_size, n_best=beam_size, length_penalty=length_penalty, max_extra_tokens=3
+        )
+        for h in hs
     ]
     for h in [*hypotheses, *greedy_search(model, src, max_extra_tokens=3)]:
         assert len(h.token_log_probabilities) == len(h.tokens) + h.finished

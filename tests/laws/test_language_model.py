@@ -138,7 +138,7 @@ def test_a_text_is_memorized_and_reproduced():
     assert sample(model, [[4, 5]], 7, temperature=0.0) == [[6, 4, 7, 8, 4, 5, 3]]
     (hypothesis,) = greedy_search(model, text[:, :3], max_extra_tokens=6)
     assert hypothesis.tokens == [4, 7, 8, 4, 5, 3]
-    assert beam_search(model, text[:, :3], beam=2, max_extra_tokens=6)[0][0].tokens == hypothesis.tokens
+    assert beam_search(model, text[:, :3], beam_size=2, max_extra_tokens=6)[0][0].tokens == hypothesis.tokens
 
 
 def test_dropout_depends_on_the_key_only():

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 import npx
 from autograd import no_grad
 from models import DecodingState, Transformer, TransformerConfig
-from models.search import CANDIDATE_RULES, beam_search, check_search, greedy_search, length_penalty
+from models.search import CANDIDATE_RULES, beam_search, check_search, greedy_search, score_divisor
 from models.search.tree import SearchTree
 
 PAD, BOS, EOS, FIRST = 0, 1, 2, 3
@@ -95,34 +95,41 @@ def source_length(row) -> int:
 
 
 seeds = st.integers(0, 2**32 - 1)
-alphas = st.sampled_from([-3.0, -1.0, 0.0, 0.3, 0.6, 1.0, 2.0])
-penalty_types = st.sampled_from(["paper", "length"])
+length_penalties = st.sampled_from([-3.0, -1.0, 0.0, 0.3, 0.6, 1.0, 2.0])
+length_penalty_types = st.sampled_from(["paper", "length"])
 
 
-@given(seeds, alphas, penalty_types, st.integers(1, 3))
+@given(seeds, length_penalties, length_penalty_types, st.integers(1, 3))
 @settings(max_examples=40, deadline=None)
-def test_a_beam_as_wide_as_the_search_space_finds_the_optimum(seed, alpha, penalty_type, n_best):
+def test_a_beam_as_wide_as_the_search_space_finds_the_optimum(seed, length_penalty, length_penalty_type, n_best):
     vocab_size, max_extra_tokens = 6, 3
     rng = np.random.default_rng(seed)
     model = MarkovModel(vocab_size, seed)
     src = sources(rng, 2, 1, vocab_size)
     results = beam_search(
-        model, src, beam=81, alpha=alpha, penalty_type=penalty_type, max_extra_tokens=max_extra_tokens, n_best=n_best
+        model,
+        src,
+        beam_size=81,
+        length_penalty=length_penalty,
+        length_penalty_type=length_penalty_type,
+        max_extra_tokens=max_extra_tokens,
+        n_best=n_best,
     )
     for row, hypotheses in zip(src, results, strict=True):
         limit = source_length(row) + max_extra_tokens
         texts = [list(t) for n in range(limit) for t in product(range(FIRST, vocab_size), repeat=n)]
         score = {
-            tuple(t): log_probability(model, row, t) / length_penalty(len(t) + 1, alpha, penalty_type) for t in texts
+            tuple(t): log_probability(model, row, t) / score_divisor(len(t) + 1, length_penalty, length_penalty_type)
+            for t in texts
         }
         best = sorted(score, key=score.__getitem__, reverse=True)[:n_best]
         assert [tuple(h.tokens) for h in hypotheses] == best
         np.testing.assert_allclose([h.score for h in hypotheses], [score[t] for t in best], rtol=1e-5, atol=1e-5)
 
 
-def search_with_lists(model, row, beam, alpha, penalty_type, limit, candidate_rule):
+def search_with_lists(model, row, beam_size, length_penalty, length_penalty_type, limit, candidate_rule):
     """Return the best tokens by a rule of `beam_search`, using lists, up to the limit."""
-    width = beam if candidate_rule == "plain" else 2 * beam
+    width = beam_size if candidate_rule == "plain" else 2 * beam_size
     live = [([], 0.0)]
     finished = []
     for length in range(1, limit + 1):
@@ -133,30 +140,44 @@ def search_with_lists(model, row, beam, alpha, penalty_type, limit, candidate_ru
                 total = log_probability(model, row, tokens if is_end else [*tokens, token], is_end)
                 grown.append(([*tokens, token], total))
         grown = sorted(grown, key=lambda pair: -pair[1])[:width]
-        divisor = length_penalty(length, alpha, penalty_type)
-        ranked = grown if candidate_rule == "tensor2tensor" else grown[:beam]
+        divisor = score_divisor(length, length_penalty, length_penalty_type)
+        ranked = grown if candidate_rule == "tensor2tensor" else grown[:beam_size]
         finished += [(tokens[:-1], total / divisor) for tokens, total in ranked if tokens[-1] == EOS]
-        live = [pair for pair in grown if pair[0][-1] != EOS][:beam]
-        if candidate_rule == "fairseq" and len(finished) >= beam:
+        live = [pair for pair in grown if pair[0][-1] != EOS][:beam_size]
+        if candidate_rule == "fairseq" and len(finished) >= beam_size:
             break
     return max(finished, key=lambda pair: pair[1])[0] if finished else live[0][0]
 
 
 @given(
-    seeds, alphas, penalty_types, st.integers(1, 4), st.sampled_from([-1.0, 0.0, 3.0]), st.sampled_from(CANDIDATE_RULES)
+    seeds,
+    length_penalties,
+    length_penalty_types,
+    st.integers(1, 4),
+    st.sampled_from([-1.0, 0.0, 3.0]),
+    st.sampled_from(CANDIDATE_RULES),
 )
 @settings(max_examples=60, deadline=None)
-def test_each_rule_equals_a_search_with_lists(seed, alpha, penalty_type, beam, end_bias, candidate_rule):
+def test_each_rule_equals_a_search_with_lists(
+    seed, length_penalty, length_penalty_type, beam_size, end_bias, candidate_rule
+):
     rng = np.random.default_rng(seed)
     model = MarkovModel(7, seed, end_bias=end_bias)
     src = sources(rng, 3, 2, 7)
-    options = {"beam": beam, "alpha": alpha, "penalty_type": penalty_type, "candidate_rule": candidate_rule}
+    options = {
+        "beam_size": beam_size,
+        "length_penalty": length_penalty,
+        "length_penalty_type": length_penalty_type,
+        "candidate_rule": candidate_rule,
+    }
     options["max_extra_tokens"] = 3
     for stop_when_decided in (True, False):
         results = beam_search(model, src, stop_when_decided=stop_when_decided, **options)
         for row, (best, *_) in zip(src, results, strict=True):
             limit = source_length(row) + 3
-            assert best.tokens == search_with_lists(model, row, beam, alpha, penalty_type, limit, candidate_rule)
+            assert best.tokens == search_with_lists(
+                model, row, beam_size, length_penalty, length_penalty_type, limit, candidate_rule
+            )
 
 
 def test_a_full_beam_keeps_its_size_and_the_tree_says_what_was_dropped():
@@ -169,7 +190,12 @@ def test_a_full_beam_keeps_its_size_and_the_tree_says_what_was_dropped():
         sizes.append((step.node[0] >= 0).sum())
 
     beam_search(
-        model, np.array([[5, 6, 7, EOS]]), beam=3, max_extra_tokens=4, candidate_rule="tensor2tensor", observe=observe
+        model,
+        np.array([[5, 6, 7, EOS]]),
+        beam_size=3,
+        max_extra_tokens=4,
+        candidate_rule="tensor2tensor",
+        observe=observe,
     )
     assert len(sizes) > 1 and set(sizes) == {3}
     for length in range(1, len(sizes) + 1):
@@ -179,27 +205,35 @@ def test_a_full_beam_keeps_its_size_and_the_tree_says_what_was_dropped():
         assert set(others[:3]) <= {"kept", "cut off"} and set(others[3:]) <= {"dropped"}
 
 
-@given(seeds, st.booleans(), alphas)
+@given(seeds, st.booleans(), length_penalties)
 @settings(max_examples=60, deadline=None)
-def test_beam_1_is_greedy(seed, coarse, alpha):
+def test_beam_1_is_greedy(seed, coarse, length_penalty):
     rng = np.random.default_rng(seed)
     model = MarkovModel(9, seed, coarse)
     src = sources(rng, int(rng.integers(1, 7)), 5, 9)
     greedy = greedy_search(model, src, max_extra_tokens=4)
-    beams = beam_search(model, src, beam=1, alpha=alpha, max_extra_tokens=4)
+    beams = beam_search(model, src, beam_size=1, length_penalty=length_penalty, max_extra_tokens=4)
     for a, (b,) in zip(greedy, beams, strict=True):
         assert (a.tokens, a.finished) == (b.tokens, b.finished)
         assert a.log_probability == b.log_probability == a.score
 
 
-@given(seeds, st.booleans(), alphas, penalty_types, st.integers(1, 5), st.data())
+@given(seeds, st.booleans(), length_penalties, length_penalty_types, st.integers(1, 5), st.data())
 @settings(max_examples=60, deadline=None)
-def test_batched_equals_one_by_one_and_padding_changes_nothing(seed, coarse, alpha, penalty_type, beam, data):
-    n_best = data.draw(st.integers(1, beam))
+def test_batched_equals_one_by_one_and_padding_changes_nothing(
+    seed, coarse, length_penalty, length_penalty_type, beam_size, data
+):
+    n_best = data.draw(st.integers(1, beam_size))
     rng = np.random.default_rng(seed)
     model = MarkovModel(8, seed, coarse)
     src = sources(rng, 6, 6, 8)
-    options = {"beam": beam, "alpha": alpha, "penalty_type": penalty_type, "max_extra_tokens": 5, "n_best": n_best}
+    options = {
+        "beam_size": beam_size,
+        "length_penalty": length_penalty,
+        "length_penalty_type": length_penalty_type,
+        "max_extra_tokens": 5,
+        "n_best": n_best,
+    }
     together = beam_search(model, src, **options)
     for row, expected in zip(src, together, strict=True):
         single = row[None, : source_length(row) + 1]
@@ -207,31 +241,45 @@ def test_batched_equals_one_by_one_and_padding_changes_nothing(seed, coarse, alp
     assert greedy_search(model, src) == [greedy_search(model, row[None])[0] for row in src]
 
 
-@given(seeds, st.booleans(), alphas, penalty_types, st.integers(1, 5), st.sampled_from([0.0, 3.0]), st.data())
+@given(
+    seeds,
+    st.booleans(),
+    length_penalties,
+    length_penalty_types,
+    st.integers(1, 5),
+    st.sampled_from([0.0, 3.0]),
+    st.data(),
+)
 @settings(max_examples=80, deadline=None)
 def test_stopping_when_the_result_is_decided_does_not_change_it(
-    seed, coarse, alpha, penalty_type, beam, end_bias, data
+    seed, coarse, length_penalty, length_penalty_type, beam_size, end_bias, data
 ):
-    n_best = data.draw(st.integers(1, beam))
+    n_best = data.draw(st.integers(1, beam_size))
     rng = np.random.default_rng(seed)
     model = MarkovModel(8, seed, coarse, end_bias)
     src = sources(rng, 5, 5, 8)
-    options = {"beam": beam, "alpha": alpha, "penalty_type": penalty_type, "max_extra_tokens": 8, "n_best": n_best}
+    options = {
+        "beam_size": beam_size,
+        "length_penalty": length_penalty,
+        "length_penalty_type": length_penalty_type,
+        "max_extra_tokens": 8,
+        "n_best": n_best,
+    }
     assert beam_search(model, src, **options) == beam_search(model, src, **options, stop_when_decided=False)
 
 
 def test_stopping_when_decided_saves_work_and_finished_sentences_leave_the_batch():
     model = MarkovModel(8, 1, end_bias=4.0)
     src = sources(np.random.default_rng(1), 20, 5, 8)
-    beam_search(model, src, beam=4, max_extra_tokens=30)
+    beam_search(model, src, beam_size=4, max_extra_tokens=30)
     early, model.rows_run = model.rows_run, 0
-    beam_search(model, src, beam=4, max_extra_tokens=30, stop_when_decided=False)
+    beam_search(model, src, beam_size=4, max_extra_tokens=30, stop_when_decided=False)
     assert early < model.rows_run / 3
     assert model.rows_run <= sum(4 * (source_length(row) + 30) for row in src)
 
 
 def test_a_longer_hypothesis_may_win_after_the_beam_has_finished():
-    """Stopping when `beam` hypotheses have finished is wrong, because the penalty can favor a live one."""
+    """Stopping when `beam_size` hypotheses have finished is wrong, because the penalty can favor a live one."""
     model = MarkovModel(5, 0)
     a, b = 3, 4
     model.by_source[:] = 0
@@ -241,24 +289,38 @@ def test_a_longer_hypothesis_may_win_after_the_beam_has_finished():
     model.table[6, :, :, :] = -50
     model.table[6, :, :, EOS] = 0
     src = np.array([[EOS]])
-    ((best,),) = beam_search(model, src, beam=2, alpha=1.0, max_extra_tokens=10)
+    ((best,),) = beam_search(model, src, beam_size=2, length_penalty=1.0, max_extra_tokens=10)
     assert best.tokens == [a, b, b, b, b, b]
     assert best.score == pytest.approx(np.log(0.5) / 2)  # (5 + 7) / 6
-    ((best,),) = beam_search(model, src, beam=2, alpha=0.0, max_extra_tokens=10)
+    ((best,),) = beam_search(model, src, beam_size=2, length_penalty=0.0, max_extra_tokens=10)
     assert best.tokens == []
 
 
-@given(seeds, st.booleans(), alphas, penalty_types, st.integers(1, 6), st.sampled_from([-4.0, 0.0, 2.0]), st.data())
+@given(
+    seeds,
+    st.booleans(),
+    length_penalties,
+    length_penalty_types,
+    st.integers(1, 6),
+    st.sampled_from([-4.0, 0.0, 2.0]),
+    st.data(),
+)
 @settings(max_examples=80, deadline=None)
 def test_hypotheses_are_sorted_distinct_within_the_limit_and_scored_correctly(
-    seed, coarse, alpha, penalty_type, beam, end_bias, data
+    seed, coarse, length_penalty, length_penalty_type, beam_size, end_bias, data
 ):
-    n_best = data.draw(st.integers(1, beam))
+    n_best = data.draw(st.integers(1, beam_size))
     rng = np.random.default_rng(seed)
     model = MarkovModel(9, seed, coarse, end_bias)
     src = sources(rng, 4, 4, 9)
     results = beam_search(
-        model, src, beam=beam, alpha=alpha, penalty_type=penalty_type, max_extra_tokens=2, n_best=n_best
+        model,
+        src,
+        beam_size=beam_size,
+        length_penalty=length_penalty,
+        length_penalty_type=length_penalty_type,
+        max_extra_tokens=2,
+        n_best=n_best,
     )
     for row, hypotheses in zip(src, results, strict=True):
         limit = source_length(row) + 2
@@ -271,7 +333,9 @@ def test_hypotheses_are_sorted_distinct_within_the_limit_and_scored_correctly(
             assert len(h.tokens) <= limit - 1 if h.finished else len(h.tokens) == limit
             expected = log_probability(model, row, h.tokens, h.finished)
             assert h.log_probability == pytest.approx(expected, abs=1e-4)
-            assert h.score == h.log_probability / length_penalty(len(h.tokens) + h.finished, alpha, penalty_type)
+            assert h.score == h.log_probability / score_divisor(
+                len(h.tokens) + h.finished, length_penalty, length_penalty_type
+            )
 
 
 def test_cut_off_hypotheses_come_last_and_only_fill_gaps():
@@ -280,16 +344,16 @@ def test_cut_off_hypotheses_come_last_and_only_fill_gaps():
     model.table[..., EOS] = -30
     model.table[1, :, 3, EOS] = 30  # only after the token 3 at the start
     src = np.array([[3, EOS]])
-    (hypotheses,) = beam_search(model, src, beam=4, n_best=4, max_extra_tokens=3)
+    (hypotheses,) = beam_search(model, src, beam_size=4, n_best=4, max_extra_tokens=3)
     assert [h.tokens for h in hypotheses] == [[3], [4, 3, 3, 3], [4, 3, 3, 4], [4, 3, 3, 5]]
     assert [h.finished for h in hypotheses] == [True, False, False, False]
-    (best,) = beam_search(model, src, beam=4, n_best=1, max_extra_tokens=3)
+    (best,) = beam_search(model, src, beam_size=4, n_best=1, max_extra_tokens=3)
     assert best == hypotheses[:1]
 
 
 def test_fewer_hypotheses_only_if_no_more_exist():
     model = MarkovModel(4, 0)  # EOS and one more token: within the limit of 2 there are "", "a" and, cut off, "a a"
-    (hypotheses,) = beam_search(model, np.array([[EOS]]), beam=8, n_best=8, max_extra_tokens=2)
+    (hypotheses,) = beam_search(model, np.array([[EOS]]), beam_size=8, n_best=8, max_extra_tokens=2)
     assert sorted(h.tokens for h in hypotheses) == [[], [3], [3, 3]]
     assert hypotheses[-1].tokens == [3, 3] and not hypotheses[-1].finished
 
@@ -300,7 +364,7 @@ def test_ties_go_to_the_earlier_beam_then_the_lower_token():
     model.by_source[:] = 0
     model.table[:, :, :, EOS] = -30
     model.table[1, :, :, EOS] = 30
-    (hypotheses,) = beam_search(model, np.array([[EOS]]), beam=3, n_best=3, max_extra_tokens=4)
+    (hypotheses,) = beam_search(model, np.array([[EOS]]), beam_size=3, n_best=3, max_extra_tokens=4)
     assert [h.tokens for h in hypotheses] == [[3], [4], [5]]
 
 
@@ -322,18 +386,18 @@ def test_an_empty_batch_gives_an_empty_list():
 @pytest.mark.parametrize(
     ("changes", "message"),
     [
-        ({"beam": 0}, "beam: expected a whole number"),
-        ({"beam": 1.5}, "beam: expected a whole number"),
-        ({"beam": 2, "n_best": 3}, "n_best: expected at most the beam size, 2; got 3"),
-        ({"beam": 2.0}, "beam: expected a whole number >= 1; got 2.0"),
-        ({"beam": float("inf")}, "beam: expected a whole number"),
-        ({"beam": True}, "beam: expected a whole number"),
+        ({"beam_size": 0}, "beam_size: expected a whole number"),
+        ({"beam_size": 1.5}, "beam_size: expected a whole number"),
+        ({"beam_size": 2, "n_best": 3}, "n_best: expected at most the beam size, 2; got 3"),
+        ({"beam_size": 2.0}, "beam_size: expected a whole number >= 1; got 2.0"),
+        ({"beam_size": float("inf")}, "beam_size: expected a whole number"),
+        ({"beam_size": True}, "beam_size: expected a whole number"),
         ({"n_best": 0}, "n_best: expected"),
         ({"max_extra_tokens": 2.0}, "max_extra_tokens: expected a whole number"),
         ({"max_extra_tokens": 0}, "max_extra_tokens: expected"),
-        ({"alpha": float("nan")}, "alpha: expected"),
-        ({"alpha": 1e9}, "alpha: expected"),
-        ({"penalty_type": "google"}, "penalty_type: expected one of paper, length; got 'google'"),
+        ({"length_penalty": float("nan")}, "length_penalty: expected"),
+        ({"length_penalty": 1e9}, "length_penalty: expected"),
+        ({"length_penalty_type": "google"}, "length_penalty_type: expected one of paper, length; got 'google'"),
     ],
 )
 def test_invalid_arguments_are_named_in_one_line(changes, message):
@@ -389,16 +453,16 @@ def test_log_probabilities_are_at_most_0(dtype):
     assert (npx.top_k(logits, 3)[0] <= 0).all()
 
 
-@given(st.floats(-10, 10), penalty_types)
-def test_the_length_penalty_is_monotonic(alpha, penalty_type):
-    steps = np.diff(length_penalty(np.arange(1.0, 40), alpha, penalty_type))
+@given(st.floats(-10, 10), length_penalty_types)
+def test_the_length_penalty_is_monotonic(length_penalty, length_penalty_type):
+    steps = np.diff(score_divisor(np.arange(1.0, 40), length_penalty, length_penalty_type))
     assert (steps >= 0).all() or (steps <= 0).all()
 
 
 def test_the_papers_length_penalty():
-    assert length_penalty(1, 0.6) == 1
-    assert length_penalty(25, 0.6) == pytest.approx(5**0.6)
-    assert length_penalty(25, 0.6, "length") == pytest.approx(25**0.6)
+    assert score_divisor(1, 0.6) == 1
+    assert score_divisor(25, 0.6) == pytest.approx(5**0.6)
+    assert score_divisor(25, 0.6, "length") == pytest.approx(25**0.6)
 
 
 @pytest.fixture(scope="module")
@@ -411,11 +475,13 @@ def transformer():
     return model
 
 
-@given(seeds, alphas, st.integers(1, 4))
+@given(seeds, length_penalties, st.integers(1, 4))
 @settings(max_examples=10, deadline=None)
-def test_scores_of_a_transformer_equal_full_decoding(transformer, seed, alpha, beam):
+def test_scores_of_a_transformer_equal_full_decoding(transformer, seed, length_penalty, beam_size):
     src = sources(np.random.default_rng(seed), 5, 6, 13)
-    results = beam_search(transformer, src, beam=beam, alpha=alpha, max_extra_tokens=4, n_best=beam)
+    results = beam_search(
+        transformer, src, beam_size=beam_size, length_penalty=length_penalty, max_extra_tokens=4, n_best=beam_size
+    )
     transformer.eval()
     for row, hypotheses in zip(src, results, strict=True):
         for h in hypotheses:
@@ -430,14 +496,14 @@ def test_scores_of_a_transformer_equal_full_decoding(transformer, seed, alpha, b
 
 @given(seeds, st.integers(1, 4))
 @settings(max_examples=10, deadline=None)
-def test_batched_search_of_a_transformer_equals_one_by_one(transformer, seed, beam):
+def test_batched_search_of_a_transformer_equals_one_by_one(transformer, seed, beam_size):
     src = sources(np.random.default_rng(seed), 6, 6, 13)
     transformer.train()
-    together = beam_search(transformer, src, beam=beam, max_extra_tokens=4)
+    together = beam_search(transformer, src, beam_size=beam_size, max_extra_tokens=4)
     greedy = greedy_search(transformer, src, max_extra_tokens=4)
     for row, expected, expected_greedy in zip(src, together, greedy, strict=True):
         single = row[None, : source_length(row) + 1]
-        ((result,),) = beam_search(transformer, single, beam=beam, max_extra_tokens=4)
+        ((result,),) = beam_search(transformer, single, beam_size=beam_size, max_extra_tokens=4)
         (greedy_result,) = greedy_search(transformer, single, max_extra_tokens=4)
         for a, b in ((result, expected[0]), (greedy_result, expected_greedy)):
             assert a.tokens == b.tokens

@@ -33,8 +33,10 @@ def test_search_equals_search_with_the_layers(options, monkeypatch):
 
     def search():
         results = [
-            beam_search(model, SOURCES, beam=beam, candidate_rule="tensor2tensor", n_best=2, alpha=2.0)
-            for beam in (2, 5)
+            beam_search(
+                model, SOURCES, beam_size=beam_size, candidate_rule="tensor2tensor", n_best=2, length_penalty=2.0
+            )
+            for beam_size in (2, 5)
         ]
         return [*sum(results, []), greedy_search(model, SOURCES), sample_outputs(model, SOURCES, samples=3)[0]]
 

@@ -128,7 +128,7 @@ def test_search_on_the_device_equals_that_on_the_host(settings, mode):
         return (
             [
                 greedy_search(made, SRC, max_extra_tokens=4),
-                *beam_search(made, SRC, beam=3, n_best=2, max_extra_tokens=4),
+                *beam_search(made, SRC, beam_size=3, n_best=2, max_extra_tokens=4),
             ],
             [weights.tobytes() for weights in maps],
         )
@@ -177,7 +177,7 @@ def test_cupy_has_every_function_that_is_used():
         made = model(positions="learned", norm_placement="pre")
         with npx.keyed(1, 1):
             made.loss(SRC, TGT).backward()
-        beam_search(made, SRC, beam=3, max_extra_tokens=4)
+        beam_search(made, SRC, beam_size=3, max_extra_tokens=4)
         Adam(made).step(0.01)
         made.load_state_dict(made.state_dict())
         assert len(strict.names) > 20 and [name for name in strict.names if not hasattr(cupy, name)] == []

@@ -110,7 +110,7 @@ def test_concurrent_trainings_and_translations_equal_sequential_ones():
     def translated(seed):
         model = Transformer(config, seed=seed)
         model.eval()
-        return [beam_search(model, SRC, beam=3, max_extra_tokens=8)[0][0].score for _ in range(10)]
+        return [beam_search(model, SRC, beam_size=3, max_extra_tokens=8)[0][0].score for _ in range(10)]
 
     jobs = [(trained, 1), (translated, 2), (trained, 3), (translated, 4)]
     expected = [job(seed) for job, seed in jobs]

@@ -29,7 +29,7 @@ TREES = [f"((S (NP (DT the) (NN {noun})) (VP (VBD sat)) (. .)))\n" for noun in (
 MODEL = {"d_model": 8, "d_ff": 16, "n_heads": 2, "n_layers": 1, "dropout": 0.2}
 STEPS = {"max_steps": 6, "warmup_steps": 3, "validate_every": 2, "checkpoint_every": 2, "keep_last": 2, "log_every": 2}
 SMALL = ("model.d_model=8", "model.d_ff=8", "model.d_k=4", "model.d_v=4", "model.n_layers=1", "data.vocab_size=280")
-SMALL += ("train.batch_tokens=100", "search.max_extra_tokens=2", "search.beam=1")
+SMALL += ("train.batch_tokens=100", "search.max_extra_tokens=2", "search.beam_size=1")
 
 
 class Program(NamedTuple):
@@ -65,7 +65,7 @@ def task_tables(folder, task, **changes):
     return {
         "model": MODEL | ({"architecture": "decoder"} if task == "language" else {}), "data": {"task": task, **data},
         "train": STEPS | {"batch_tokens": 60, "gradient_accumulation_steps": 2} | changes,
-        "search": {"beam": 2, "max_extra_tokens": 10},
+        "search": {"beam_size": 2, "max_extra_tokens": 10},
     }  # fmt: skip
 
 
@@ -105,7 +105,7 @@ def programs(workspace):
         train_task, result = partial(training, folder, task, out[task]), partial(outcome, out[task])
         yield Program(f"a {task} training", train_task, result, out[task])
     yield Program("`average`", run("average", out["average"], "--last", 2), files("average"), out["average"], model)
-    picture = ("--out", out["draw"] / "heads.svg", "--input", "one two", "--beam", 1)
+    picture = ("--out", out["draw"] / "heads.svg", "--input", "one two", "--beam-size", 1)
     yield Program("`draw`", run("draw", model, "heads", *picture), files("draw"), out["draw"], empty)
     own = run("data", "own", "--out", out["own"], *texts, "--vocab-size", 290, "--quiet")
     yield Program("`data own`", own, files("own"), out["own"])

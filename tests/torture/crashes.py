@@ -213,7 +213,7 @@ def translations(workspace, scale=1.0):
     arguments = ["translate", "--model", run, "--input", workspace.folder / "source", "--output", out / "out"]
 
     def translate():
-        status, _ = command(*arguments, "--beam", 1)
+        status, _ = command(*arguments, "--beam-size", 1)
         disk.mark(workspace.folder, "done")
         return status
 
@@ -227,7 +227,7 @@ def translations(workspace, scale=1.0):
         return "" if content == new or content == old and not marks else f"the output has {len(content)} characters"
 
     def resume(folder):
-        status, output = command(*arguments, "--beam", 1)
+        status, output = command(*arguments, "--beam-size", 1)
         return check(folder, ["done"]) if status == 0 else f"exit {status}: {output}"
 
     return result.examine(log, check, resume, at="output")

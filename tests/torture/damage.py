@@ -69,14 +69,14 @@ def checkpoint_at(out, step):
 def translations(path):
     """Return the translations of a checkpoint."""
     model, tokenizer, config = load_model(path)
-    results = translate_lines(model, tokenizer, LINES, beam=2, max_extra_tokens=config.search.max_extra_tokens)
+    results = translate_lines(model, tokenizer, LINES, beam_size=2, max_extra_tokens=config.search.max_extra_tokens)
     return [hypotheses[0][0] for hypotheses in results]
 
 
 def command(arguments, folder):
     """Run a command on a damaged folder."""
     if arguments[0] == "translate":
-        arguments = [*arguments, "--beam", "2", "--input", str(folder / "source"), "--output", str(folder / "out")]
+        arguments = [*arguments, "--beam-size", "2", "--input", str(folder / "source"), "--output", str(folder / "out")]
     return main(arguments)
 
 

@@ -143,7 +143,7 @@ def read_translate(model, data):
     with open(model.file, "rb") as file:
         lines = list(stream_lines(file, "input", 1 << 16))
     results = list(
-        translate_stream(network, tokenizer, lines, beam=1, max_extra_tokens=2, max_length=40, on_warning=str)
+        translate_stream(network, tokenizer, lines, beam_size=1, max_extra_tokens=2, max_length=40, on_warning=str)
     )
     assert len(results) == sum(line is not None for line in lines)
     assert all("\n" not in best[0][0] and "\r" not in best[0][0] for best in results)

@@ -103,7 +103,7 @@ def test_score_with_bootstrap_baseline_and_model(run, texts, tmp_path, capfd):
 
 
 def test_stdin_to_stdout_preserves_the_line_order(run):
-    process = command("translate", "--quiet", "--model", run, "--beam", "1", stdin=subprocess.PIPE)
+    process = command("translate", "--quiet", "--model", run, "--beam-size", "1", stdin=subprocess.PIPE)
     out, err = process.communicate("the red cat\n\nthe blue dog\u0085bird\r\nno newline")
     assert (process.returncode, err) == (0, "")
     lines = out.split("\n")
@@ -112,7 +112,17 @@ def test_stdin_to_stdout_preserves_the_line_order(run):
 
 
 def test_n_best_prints_n_scored_lines_per_input(run, texts, capfd):
-    arguments = ["translate", "--model", str(run), "--input", str(texts / "valid.src"), "--n-best", "3", "--beam", "3"]
+    arguments = [
+        "translate",
+        "--model",
+        str(run),
+        "--input",
+        str(texts / "valid.src"),
+        "--n-best",
+        "3",
+        "--beam-size",
+        "3",
+    ]
     assert main(arguments) == 0
     rows = [line.split(" ||| ") for line in capfd.readouterr().out.splitlines()]
     assert [int(row[0]) for row in rows] == [i for i in range(8) for _ in range(3)]
@@ -128,15 +138,17 @@ def test_search_options_override_the_runs_configuration(run, texts, monkeypatch,
         return iter([])
 
     monkeypatch.setattr(decoding, "decode_stream", spy)
-    assert main(["translate", "--model", str(run), "--input", str(texts / "valid.src"), "--alpha", "0.25"]) == 0
-    names = ("beam", "alpha", "penalty_type", "max_extra_tokens")
+    assert (
+        main(["translate", "--model", str(run), "--input", str(texts / "valid.src"), "--length-penalty", "0.25"]) == 0
+    )
+    names = ("beam_size", "length_penalty", "length_penalty_type", "max_extra_tokens")
     assert [search[name] for name in names] == [2, 0.25, "paper", 4]
 
 
 def test_the_demo_writes_all_its_files(tmp_path, capfd):
     pytest.importorskip("num2words")
     pytest.importorskip("matplotlib")
-    short = [*SIZES, "data.vocab_size=350", "train.keep_last=2", "search.beam=1", "search.max_extra_tokens=1"]
+    short = [*SIZES, "data.vocab_size=350", "train.keep_last=2", "search.beam_size=1", "search.max_extra_tokens=1"]
     result = demo.run_demo(tmp_path / "demo", n_train=1200, settings=short)
     assert result["exact"] < 50  # so few steps are not enough to learn anything
     held_out = (tmp_path / "demo" / "test.en").read_text(encoding="utf-8").splitlines()
@@ -230,8 +242,12 @@ def test_invalid_options_of_the_other_commands(run, texts, invalid_files, tmp_pa
         (["translate", *model, "--input", source, "--output", tmp_path / "no" / "file"], "is not a folder"),
         (["translate", *model, "--input", source, "--output", tmp_path], "a folder"),
         (["translate", *model, "--input", source, "--n-best", "9"], "--n-best", "9"),
-        (["translate", *model, "--input", source, "--beam", "0"], "--beam", "from 1 to 512"),
-        (["translate", *model, "--input", source, "--penalty-type", "papers"], "--penalty-type", '"paper"'),
+        (["translate", *model, "--input", source, "--beam-size", "0"], "--beam-size", "from 1 to 512"),
+        (
+            ["translate", *model, "--input", source, "--length-penalty-type", "papers"],
+            "--length-penalty-type",
+            '"paper"',
+        ),
         (["translate", "--input", source], "--model"),
         (["score", "--ref", source, "--hyp", texts / "train.src"], "60", "8"),
         (["score", "--ref", source, "--hyp", "none.txt"], "none.txt"),
@@ -338,7 +354,7 @@ def test_an_internal_error_prints_a_traceback(monkeypatch, capfd):
 
 
 def test_a_closed_reader_ends_the_command_silently(run):
-    process = command("translate", "--model", run, "--beam", "1", stdin=subprocess.PIPE)
+    process = command("translate", "--model", run, "--beam-size", "1", stdin=subprocess.PIPE)
     process.stdout.close()  # like `head` after its last line
     process.stdin.write("the red cat\n" * 20)
     process.stdin.close()

@@ -116,7 +116,7 @@ FORMER_TABLES = {
         **{"init_only": "encoder.*"},
     },
     "data": {"text": "train.txt", "leaves": "tags"},
-    "search": {"penalty": "length", "rule": "fairseq", "max_extra": 7},
+    "search": {"beam": 2, "alpha": 0.3, "penalty": "length", "rule": "fairseq", "max_extra": 7},
 }
 
 
@@ -186,8 +186,8 @@ def test_rows_can_be_added_to_a_table_whose_settings_have_former_names(tmp_path)
 )  # fmt: skip
 def test_the_former_keys_of_search_become_its_rule(former, rule, variant):
     table = dict(zip(("full_beam", "finish_in_beam", "stop_at_beam"), former, strict=True))
-    config = RunConfig.from_dict({"model": {"variant": variant}, "search": {"beam": 3, **table}})
-    assert config.search == SearchSection(beam=3, candidate_rule=rule)
+    config = RunConfig.from_dict({"model": {"variant": variant}, "search": {"beam_size": 3, **table}})
+    assert config.search == SearchSection(beam_size=3, candidate_rule=rule)
 
 
 @pytest.mark.parametrize(

@@ -152,7 +152,7 @@ def test_a_shipped_config_loads_and_explains_its_keys(file):
     ("tables", "named", "hint"),
     [
         ({"train": {"max_stepz": 3}}, "train.max_stepz", "train.max_steps"),
-        ({"train": {"beam": 3}}, "train.beam", "search.beam"),
+        ({"train": {"beam_size": 3}}, "train.beam_size", "search.beam_size"),
         ({"trian": {"seed": 3}}, "trian", "[train]"),
         ({"max_steps": 3}, "max_steps", "[train]"),
         ({"model": {"preset": "bigg"}}, "model.preset", '"big"'),
@@ -174,7 +174,7 @@ def test_a_shipped_config_loads_and_explains_its_keys(file):
         ({"train": {"precision": "float99"}}, "train.precision", 'got "float99"'),
         ({"train": {"seed": [1, 2]}}, "train.seed", "seed = 1"),
         ({"data": {"train_src": "a\nb"}}, "data.train_src", "one line"),
-        ({"search": {"alpha": -11}}, "search.alpha", "from -10 to 10; got -11.0"),
+        ({"search": {"length_penalty": -11}}, "search.length_penalty", "from -10 to 10; got -11.0"),
     ],
 )
 def test_an_invalid_table_is_reported_with_key_and_hint(tables, named, hint):
@@ -229,6 +229,8 @@ def test_settings_accept_unquoted_text_and_the_last_one_wins():
         (b"[train]\nseed = = 3\n", ":2: "),
         (b"[train]\nseed = 3\nseed = 4\n", ":3: "),
         (b"[train\n", ":1: "),
+        (b'[model]\npreset = """tiny\n\n', ':2: expected TOML; got "preset = '),
+        (b"[train]\nx = 1" + b" " * 5000 + b"\nseed = 3\n", ':2: expected TOML; got "x = 1'),
         (b"[train]\nseed = \xff\n", ":2: "),
         (b"[train]\nseed = " + b"9" * 5000, ":2: "),
     ],
@@ -248,7 +250,9 @@ def test_a_missing_file_is_reported(tmp_path):
 
 def test_a_resumed_run_can_change_max_steps_but_no_frozen_key():
     config = RunConfig.from_dict({"train": {"seed": 1}})
-    longer = RunConfig.from_dict({"train": {"seed": 1, "max_steps": 7, "validate_every": 3}, "search": {"beam": 9}})
+    longer = RunConfig.from_dict(
+        {"train": {"seed": 1, "max_steps": 7, "validate_every": 3}, "search": {"beam_size": 9}}
+    )
     longer.check_frozen(config.frozen(), Path("before"))
     assert config.frozen() == longer.frozen()
     for tables, name, attempt in (

@@ -73,7 +73,7 @@ def test_scores_of_translations_equal_scores_of_pairs(uninterrupted, source, tmp
 
 
 def test_fields_follow_the_text_in_both_formats(uninterrupted, source, capfd):
-    options = ("--input", source, "--n-best", 2, "--beam", 3, "--scores", "--alignments")
+    options = ("--input", source, "--n-best", 2, "--beam-size", 3, "--scores", "--alignments")
     rows = [row.split(" ||| ") for row in translate(capfd, uninterrupted, *options)]
     objects = [json.loads(line) for line in translate(capfd, uninterrupted, *options, "--json")]
     assert len(rows) == len(objects) == 9  # two for each line with words, one for the empty line
@@ -89,7 +89,7 @@ def test_fields_follow_the_text_in_both_formats(uninterrupted, source, capfd):
         pairs = [tuple(map(int, pair.split("-"))) for pair in alignment.split()]
         assert pairs == sorted(set(pairs)) and {j for _, j in pairs} == set(range(n_target))
         assert all(i < n_source for i, _ in pairs)
-    plain = translate(capfd, uninterrupted, "--input", source, "--beam", 3)
+    plain = translate(capfd, uninterrupted, "--input", source, "--beam-size", 3)
     assert plain == [row[1] for i, row in enumerate(rows) if i == 0 or row[0] != rows[i - 1][0]]
 
 
@@ -112,11 +112,11 @@ def test_samples_depend_on_the_seed_and_the_line_only(loaded):
 def test_translations_begin_with_their_prefixes(loaded, uninterrupted, source, tmp_path, capfd):
     model, tokenizer = loaded
     prefixes = ["eins zwe", "", "", "ne", "vier  fünf"]
-    for options in ({"beam": 2}, {"sampling": {"samples": 1}}):
+    for options in ({"beam_size": 2}, {"sampling": {"samples": 1}}):
         results = [ts[0].text for ts in decode_stream(model, tokenizer, LINES, prefixes=prefixes, **options)]
         assert all(t.startswith(" ".join(p.split())) for t, p in zip(results, prefixes, strict=True) if p)
-    free = [ts[0].text for ts in decode_stream(model, tokenizer, LINES, beam=2)]
-    some = [ts[0].text for ts in decode_stream(model, tokenizer, LINES, beam=2, prefixes=["", *prefixes[1:]])]
+    free = [ts[0].text for ts in decode_stream(model, tokenizer, LINES, beam_size=2)]
+    some = [ts[0].text for ts in decode_stream(model, tokenizer, LINES, beam_size=2, prefixes=["", *prefixes[1:]])]
     assert some[:3] == free[:3]
     file = tmp_path / "prefixes"
     for lines, got in (("a\nb\n", "got 2 for 5 lines"), ("a\n" * 6, "got 6 for 5 lines")):
@@ -140,12 +140,12 @@ def test_a_line_longer_than_those_in_training_is_reported(loaded, uninterrupted,
     file.write_text("".join(f"{line}\n" for line in lines), encoding="utf-8")
     n = len(tokenizer.encode(lines[0]))
     assert n > 255
-    list(decode_stream(model, tokenizer, lines, beam=1, trained_length=n + 1, on_warning=messages.append))
+    list(decode_stream(model, tokenizer, lines, beam_size=1, trained_length=n + 1, on_warning=messages.append))
     assert not messages
     warning = (
         f"line 1: the model was trained on at most 255 tokens, and this line has {n}, so its output may be incomplete"
     )
-    assert main(["translate", "--model", str(uninterrupted), "--input", str(file), "--beam", "1", "--quiet"]) == 0
+    assert main(["translate", "--model", str(uninterrupted), "--input", str(file), "--beam-size", "1", "--quiet"]) == 0
     assert capfd.readouterr().err == f"{warning}; try splitting the line\n"
     imported = RunConfig()  # has no training text
     assert trained_length(imported) is None
@@ -166,7 +166,7 @@ def test_sequences_beyond_the_models_limit_are_named():
     tokenizer = LetterTokenizer()
     model.max_length = 4
     with pytest.raises(UserError, match="prefix 2: expected at most 3 tokens; got 4; try"):
-        list(decode_stream(model, tokenizer, ["ab", "c"], prefixes=["", "abcd"], beam=1))
+        list(decode_stream(model, tokenizer, ["ab", "c"], prefixes=["", "abcd"], beam_size=1))
     with pytest.raises(UserError, match="line 2: expected at most 3 target tokens; got 5; try"):
         list(score_pairs(model, tokenizer, [(["a", "b"], ["a", "abcde"])]))
 
@@ -175,7 +175,7 @@ def test_sequences_beyond_the_models_limit_are_named():
     ("arguments", "message"),
     [
         (["--top-k", "3"], "--top-k has no effect without --samples; try adding --samples 1"),
-        (["--samples", "2", "--beam", "3"], "--beam applies to beam search, not to --samples"),
+        (["--samples", "2", "--beam-size", "3"], "--beam-size applies to beam search, not to --samples"),
         (["--samples", "2", "--n-best", "3"], "--n-best applies to beam search, not to --samples"),
         (["--samples", "0"], "--samples: expected"),
         (["--prefixes", "none"], "none: expected a text file"),
@@ -258,7 +258,7 @@ def test_tokens_belong_to_words(tmp_path):
 def test_json_of_a_translation_that_was_cut_off_has_no_end(loaded):
     model, tokenizer = loaded
     ((t,),) = decode_stream(
-        model, tokenizer, ["one two three"], beam=1, max_extra_tokens=1, prefixes=["acht neun acht neun"]
+        model, tokenizer, ["one two three"], beam_size=1, max_extra_tokens=1, prefixes=["acht neun acht neun"]
     )
     fields = to_json(t, tokenizer, True, False)
     assert len(fields["tokens"]) == len(fields["token_log_probabilities"])

@@ -97,7 +97,7 @@ def test_ranks_that_begin_different_runs_are_named(text, uninterrupted, tmp_path
 
 
 @pytest.mark.parametrize(
-    "key", ["command", "--model", "--prefixes", "--alignments", "beam", "max_extra_tokens", "batch_tokens"]
+    "key", ["command", "--model", "--prefixes", "--alignments", "beam_size", "max_extra_tokens", "batch_tokens"]
 )
 def test_ranks_that_translate_differently_are_named(text, uninterrupted, tmp_path, monkeypatch, capfd, key):
     differ(monkeypatch, key)

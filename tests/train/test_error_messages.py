@@ -47,7 +47,10 @@ def test_a_misspelled_run_is_answered_with_the_run(command, copy, capfd):
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        (["translate", "--model", "RUN", "--beam", "x"], "--beam: expected a whole number from 1 to 512; got x; try"),
+        (
+            ["translate", "--model", "RUN", "--beam-size", "x"],
+            "--beam-size: expected a whole number from 1 to 512; got x; try",
+        ),
         (["train", "tiny", "--set", "train.peak_lr=0,001", "--out", "D"], "try peak_lr = 0.001\n"),
         (["average", "RUN", "--last", "1,000"], "got 1,000; try 1000\n"),
         (["plan", "base", "--price", "12,345.5"], "got 12,345.5; try 12345.5\n"),
@@ -59,7 +62,7 @@ def test_a_misspelled_run_is_answered_with_the_run(command, copy, capfd):
         (["generate", "--model", "RUN", "--top-k", "-1"], "got -1; try 0\n"),
         (["generate", "--model", "RUN", "--seed", "-1"], "got -1; try 0\n"),
         (["train", "tiny", "--max-hours", "-1", "--out", "D"], "got -1.0; try 0\n"),
-        (["translate", "--model", "RUN", "--beam", "5,000"], "got 5,000; try leaving --beam out\n"),
+        (["translate", "--model", "RUN", "--beam-size", "5,000"], "got 5,000; try leaving --beam-size out\n"),
         (["translate", "--model", "RUN", "--device", "tpu"], '--device: expected one of "cpu", "cuda"; got tpu\n'),
         (["info", "base", "--device", "gpu"], "got gpu; try cuda\n"),
         (
@@ -93,7 +96,7 @@ def test_a_misspelled_run_is_answered_with_the_run(command, copy, capfd):
         (["train", "--arch", "x", "--out", "D"], "; try a preset, such as tiny, as the first argument\n"),
         (
             ["train", "tiny", "--lenpen", "1", "--out", "D"],
-            "; try --set search.alpha=VALUE (exponent of the length penalty)\n",
+            "; try --set search.length_penalty=VALUE (exponent of the length penalty)\n",
         ),
         (["data", "own", "--bpe-dropout", "0.1"], "; try `train` with --set train.bpe_dropout=0.1\n"),
         (["train", "tiny", "--fp16", "--out", "D"], "try --set train.precision=fp16\n"),
@@ -248,7 +251,7 @@ def test_a_misspelled_run_is_answered_with_the_run(command, copy, capfd):
         ),
         (["score", "-m", "bleu"], "-m: unknown option; try --metric\n"),
         (["translate", "--model", "RUN", "--remove-bpe"], "try --input F alone; the output has no subwords\n"),
-        (["translate", "--model", "RUN", "--set", "search.beam=2"], "--set: unknown option; try --beam 2\n"),
+        (["translate", "--model", "RUN", "--set", "search.beam_size=2"], "--set: unknown option; try --beam-size 2\n"),
         (["translate", "--model", "RUN", "--set=search.batch_tokens=9"], "try --batch-tokens 9\n"),
         *(
             (
@@ -258,8 +261,8 @@ def test_a_misspelled_run_is_answered_with_the_run(command, copy, capfd):
             for command in ("translate", "parse")
             for words in (["--rule", "fairseq"], ["--set", "search.candidate_rule=fairseq"], ["--stop-early"])
         ),
-        (["translate", "--model", "RUN", "--set", "lenpen=2"], "--set: unknown option; try --alpha 2\n"),
-        (["translate", "--model", "RUN", "--beams", "2"], "--beams: unknown option; try --beam\n"),
+        (["translate", "--model", "RUN", "--set", "lenpen=2"], "--set: unknown option; try --length-penalty 2\n"),
+        (["translate", "--model", "RUN", "--beams", "2"], "--beams: unknown option; try --beam-size\n"),
         (["translate", "--model", "RUN", "--set", "train.seed=9"], "No such option: --set"),
         (
             ["train", "tiny", "--set", "data.tokenizer=runs/a", "b/tokenizer.json", "--out", "D"],

@@ -55,8 +55,8 @@ MEANINGS = {
     "train.clip_norm": "max_grad_norm clip_grad_norm clip_grad",
     "train.rdrop_weight": "rdrop_alpha reg-alpha",
     "train.seed": "random_seed sed sead",
-    "search.beam": "beam_size num_beams",
-    "search.alpha": "lenpen beam_alpha length_penalty",
+    "search.beam_size": "beam num_beams beams",
+    "search.length_penalty": "alpha lenpen beam_alpha",
     "search.max_extra_tokens": "max_output_length max_new_tokens max_len_b",
 }  # fmt: skip
 UNKNOWN = "unknown option"
@@ -136,7 +136,11 @@ def test_another_name_of_an_option_leads_to_the_option(capsys):
     [
         (
             "translate",
-            {"lenpen": "penalty-type length --alpha", "path": "model", "checkpoint": "model RUN/checkpoints/step-N"},
+            {
+                "lenpen": "length-penalty-type length --length-penalty",
+                "path": "model",
+                "checkpoint": "model RUN/checkpoints/step-N",
+            },
         ),
         (
             "translate",
@@ -166,8 +170,16 @@ def test_another_name_of_an_option_leads_to_the_option(capsys):
         ("export run", {"format": "to"}),
         ("translate", {"constrain": "prefixes", "tgt-prefix": "prefixes"}),
         ("train tiny", {"init-only": "init-parameters", "text": "train-text"}),
-        ("translate", {"penalty": "penalty-type", "max-extra": "max-extra-tokens"}),
         ("data own", {"learn-from": "tokenizer-lines", "keep-scripts": "keep-non-latin"}),
+        (
+            "translate",
+            {
+                "beam": "beam-size",
+                "alpha": "length-penalty",
+                "penalty": "length-penalty-type",
+                "max-extra": "max-extra-tokens",
+            },
+        ),
         ("train tiny", {"save-dir": "out", "restore-file": "resume, or --init RUN to copy only weights"}),
     ],
 )
@@ -192,7 +204,7 @@ def test_the_names_of_options_belong_to_existing_options():
     ("command", "option"),
     [
         ("train tiny --out D", "--train-src"), ("data own --out D", "--train-tgt"), ("score --ref x", "--hyp"),
-        ("score", "--pairs"), ("translate --model x", "--input"), ("translate --model x", "--beam"),
+        ("score", "--pairs"), ("translate --model x", "--input"), ("translate --model x", "--beam-size"),
         ("average x", "--last"), ("info x", "--data"), ("plan base", "--price"), ("demo", "--out"),
     ],
 )  # fmt: skip

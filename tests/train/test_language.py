@@ -290,7 +290,7 @@ def test_the_heads_of_a_language_model_are_drawn(trained_run, tmp_path, capsys):
     assert main(draw) == 0
     alt = (tmp_path / "a.alt.txt").read_text("utf-8")
     assert "Each row of a head sums to 1" in alt and "text, " in alt and "Output" not in alt
-    for option in (["--kind", "cross"], ["--beam", "2"]):
+    for option in (["--kind", "cross"], ["--beam-size", "2"]):
         assert main([*draw, *option]) == 2
         error = capsys.readouterr().err
         assert f"{option[0]}: expected an encoder-decoder model; got a language model; omit --" in error

@@ -51,7 +51,12 @@ def test_configurations_match_the_paper(name, preset, language, steps, dropout, 
     assert (t.clip_norm, t.weight_decay) == (0, 0)
     assert t.batch_tokens * t.gradient_accumulation_steps == 25_000
     assert (t.checkpoint_minutes, t.keep_last) == (10.0, last)
-    assert (c.search.beam, c.search.alpha, c.search.penalty_type, c.search.max_extra_tokens) == (4, 0.6, "paper", 50)
+    assert (c.search.beam_size, c.search.length_penalty, c.search.length_penalty_type, c.search.max_extra_tokens) == (
+        4,
+        0.6,
+        "paper",
+        50,
+    )
     assert c.data.train_tgt == f"data/wmt14-en-{language}/train.{language}" and c.data.vocab_size == kind
     assert c.model.variant == "paper"
 
@@ -70,9 +75,9 @@ def test_defaults_match_the_paper():
     }
     assert defaults(NoamSchedule) == {"warmup_steps": 4000, "lr_scale": 1.0}
     search = {
-        "beam": 4,
-        "alpha": 0.6,
-        "penalty_type": "paper",
+        "beam_size": 4,
+        "length_penalty": 0.6,
+        "length_penalty_type": "paper",
         "max_extra_tokens": 50,
         "n_best": 1,
         "candidate_rule": "plain",

@@ -100,6 +100,10 @@ def test_curves_of_two_runs_tell_them_apart(tmp_path, uninterrupted):
     same_name = runs_by_name([uninterrupted, tmp_path / "other" / uninterrupted.name, uninterrupted])
     assert len(same_name) == 2 and all(name.endswith(f"/{uninterrupted.name}") for name in same_name)
     assert not any(name.startswith("/") for name in same_name)
+    assert [*runs_by_name([tmp_path / "run", tmp_path / "run" / "run", tmp_path / "x" / ".." / "run"])] == [
+        "run",
+        "run/run",
+    ]
     last = RunFolder(uninterrupted).metrics()[-1]
     assert "other, validation perplexity, valid: first" in alt and f"at update {last['step']}" in alt
 
@@ -172,6 +176,10 @@ def test_a_users_file_is_not_overwritten_by_alternative_text(tmp_path, uninterru
             "--input applies only to heads and beam; got memory; try without --input",
         ),
         (["beam", "--input", "\u200b\ud800", "--out", "a.svg"], "expected UTF-8"),
+        (
+            ["memory", "--beam-size", "2", "--out", "a.svg"],
+            "--beam-size applies only to heads and beam; got memory; try without --beam-size",
+        ),
     ],
 )
 def test_user_errors_give_a_one_line_error(uninterrupted, capsys, tmp_path, monkeypatch, arguments, message):
@@ -220,7 +228,7 @@ def test_every_weight_that_is_not_0_is_drawn(architecture, kind, window):
 def test_an_inspection_has_the_engines_numbers(loaded):
     model, tokenizer, _ = loaded
     src = source_ids(model, tokenizer, "one two three")
-    tokens = translate(model, src, {"beam": 2, "max_extra_tokens": 5})[0].tokens
+    tokens = translate(model, src, {"beam_size": 2, "max_extra_tokens": 5})[0].tokens
     inspection = inspect(model, tokenizer, src, tokens)
     ids, out = np.array([src]), np.array([[1, *tokens]])
     for kind, maps in inspection.maps.items():
@@ -277,15 +285,20 @@ def test_labels_show_where_words_begin_and_differ_for_different_tokens(loaded):
 
 
 @given(
-    seed=st.integers(0, 500), beam=st.integers(1, 4), coarse=st.booleans(), alpha=st.sampled_from([0.0, 0.6, 1.0]),
-    end_bias=st.sampled_from([-3.0, 0.0, 2.0]),
+    seed=st.integers(0, 500), beam_size=st.integers(1, 4), coarse=st.booleans(),
+    length_penalty=st.sampled_from([0.0, 0.6, 1.0]), end_bias=st.sampled_from([-3.0, 0.0, 2.0]),
 )  # fmt: skip
 @settings(max_examples=40)
-def test_the_leaves_of_a_tree_are_exactly_the_hypotheses(seed, beam, coarse, alpha, end_bias):
+def test_the_leaves_of_a_tree_are_exactly_the_hypotheses(seed, beam_size, coarse, length_penalty, end_bias):
     model = MarkovModel(6, seed, coarse, end_bias)
     tree = SearchTree()
     src = np.array([[3, 4, EOS]])
-    search_options = {"beam": beam, "alpha": alpha, "max_extra_tokens": 3, "n_best": beam}
+    search_options = {
+        "beam_size": beam_size,
+        "length_penalty": length_penalty,
+        "max_extra_tokens": 3,
+        "n_best": beam_size,
+    }
     (best,) = beam_search(model, src, **search_options, observe=tree)
     assert beam_search(model, src, **search_options) == [best]  # observing changes nothing
     leaves = {
@@ -301,7 +314,7 @@ def test_the_leaves_of_a_tree_are_exactly_the_hypotheses(seed, beam, coarse, alp
     by_step = [
         [c for c in tree.candidates if c.length == n + 1 and c.fate != "dropped"] for n in range(len(tree.bounds))
     ]
-    assert all(1 <= len(step) <= beam for step in by_step)
+    assert all(1 <= len(step) <= beam_size for step in by_step)
     assert not tree.stop_reason.startswith("the search has not")
 
 
@@ -310,8 +323,8 @@ def test_the_leaves_of_a_tree_are_exactly_the_hypotheses(seed, beam, coarse, alp
 def test_a_forced_prefix_keeps_the_models_log_probability(seed, prefix):
     model = MarkovModel(6, seed)
     src = np.array([[3, 4, EOS]])
-    (best,) = beam_search(ForcedPrefix(model, [prefix]), src, beam=3, max_extra_tokens=6, n_best=3)
-    everything = beam_search(model, src, beam=200, max_extra_tokens=6, n_best=200)[0]
+    (best,) = beam_search(ForcedPrefix(model, [prefix]), src, beam_size=3, max_extra_tokens=6, n_best=3)
+    everything = beam_search(model, src, beam_size=200, max_extra_tokens=6, n_best=200)[0]
     log_probabilities = {tuple(h.tokens): h.log_probability for h in everything}
     assert all(h.tokens[: len(prefix)] == prefix for h in best)
     for h in best:

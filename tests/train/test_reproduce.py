@@ -24,7 +24,7 @@ from train.run.checkpoint import read_state
 from train.run.folder import RunFolder
 
 SMALL = ["model.d_model=8", "model.d_ff=8", "model.d_k=4", "model.d_v=4", "model.n_layers=1", "data.vocab_size=280"]
-SMALL += ["train.batch_tokens=100", "search.max_extra_tokens=2", "search.beam=2"]
+SMALL += ["train.batch_tokens=100", "search.max_extra_tokens=2", "search.beam_size=2"]
 
 
 @pytest.fixture(scope="module")
@@ -337,7 +337,7 @@ def test_table_2_translates_again_after_a_change(trained, texts, tmp_path, monke
         lambda: shutil.copy(texts["valid_tgt"], file),
         lambda: file.write_text(""),
         lambda: file.with_name(f"{file.name}.json").unlink(),
-        lambda: config.write_text(config.read_text().replace("\nbeam = ", "\nbeam = 1")),
+        lambda: config.write_text(config.read_text().replace("\nbeam_size = ", "\nbeam_size = 1")),
         lambda: (tmp_path / "src").write_text("one\n" * 4),
     ]
     for n, change in enumerate(changes, 2):

@@ -50,12 +50,14 @@ def test_a_training_that_ends_before_its_warmup_is_warned_of_even_if_quiet(text,
     assert run(text, tmp_path / "run", max_steps=2, warmup_steps=4000, schedule="linear").step == 2
     assert "train.warmup_steps = 4,000" in capsys.readouterr().err
     log = (tmp_path / "run" / "log.txt").read_text(encoding="utf-8")
-    assert "warmup to 0.00559 at step 4,000, then linear decay" in log and "try train.warmup_steps=2 and" in log
+    assert "warmup to 0.00559 at step 4,000, then linear decay" in log and "try train.warmup_steps=1 and" in log
     run(text, tmp_path / "run", resume=True, schedule="linear", max_steps=3, warmup_steps=4000, validate_score=False)
     assert "and never decays; try a larger train.max_steps\n" in capsys.readouterr().err
     assert not schedule(warmup_steps=5, max_steps=5).warning() and schedule(warmup_steps=6, max_steps=5).warning()
     assert "never decays" in schedule("cosine", warmup_steps=5, max_steps=5).warning()
     assert not schedule("cosine", warmup_steps=5, max_steps=6).warning()
+    assert "try train.warmup_steps=3" in schedule("linear", peak_lr=1.0, warmup_steps=4, max_steps=4).warning()
+    assert not schedule("linear", warmup_steps=1, max_steps=1).warning()
 
 
 @pytest.mark.parametrize("steps, warmup", [(1, 1), (4, 4), (35, 5), (3000, 300)])

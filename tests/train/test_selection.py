@@ -242,7 +242,7 @@ def test_every_validation_measures_bleu_and_chrf_and_either_selects(text, uninte
     model, tokenizer, _ = load_model(RunFolder(tmp_path / "run").best)
     references = (text / "valid.de").read_text(encoding="utf-8").splitlines()
     lines = (text / "valid.en").read_text(encoding="utf-8").splitlines()
-    hypotheses = best_translations(model, tokenizer, lines, beam=1, max_extra_tokens=10)
+    hypotheses = best_translations(model, tokenizer, lines, beam_size=1, max_extra_tokens=10)
     assert CHRF().corpus_score(hypotheses, [references]).score == pytest.approx(best["chrf"], abs=1e-9)
     for out in (tmp_path / "run", uninterrupted):
         assert all("chrf" in entry and "bleu" in entry for entry in metrics(out) if entry["kind"] == "valid")

@@ -72,8 +72,8 @@ text_lines = st.lists(st.text("abcdefgh ", max_size=12), max_size=30)
 
 @given(text_lines, st.integers(1, 200), st.integers(1, 9), st.integers(1, 3))
 @settings(max_examples=60, deadline=None)
-def test_outputs_are_in_the_order_of_the_input(lines, batch_tokens, window, beam):
-    results = echo([line + "\n" for line in lines], batch_tokens=batch_tokens, window=window, beam=beam)
+def test_outputs_are_in_the_order_of_the_input(lines, batch_tokens, window, beam_size):
+    results = echo([line + "\n" for line in lines], batch_tokens=batch_tokens, window=window, beam_size=beam_size)
     assert [translations[0][0] for translations in results] == [line.replace(" ", "") for line in lines]
     assert all(len(translations) == 1 for translations in results)
 
@@ -157,7 +157,7 @@ def test_a_line_end_in_a_translation_becomes_a_space():
 
 
 def test_n_best_lists_have_the_format_of_moses():
-    (translations,) = echo(["ab"], n_best=2, beam=2)
+    (translations,) = echo(["ab"], n_best=2, beam_size=2)
     assert format_hypotheses(translations, 0) == "ab"
     first, second = format_hypotheses(translations, 7, 2).split("\n")
     assert first == f"7 ||| ab ||| {translations[0][1]:.4f}"
@@ -170,7 +170,7 @@ def test_a_wrong_argument_is_answered_with_the_right_one():
         (
             ["a"],
             {"num_beams": 2},
-            "unknown argument; expected one of .*prefixes.* batch_tokens.* beam, alpha",
+            "unknown argument; expected one of .*prefixes.* batch_tokens.* beam_size, length_penalty",
         ),
         ("I am Tom.", {}, "lines: expected a list of sentences; got a string; try \\['I am Tom.'\\]$"),
     ):
@@ -190,7 +190,13 @@ def test_invalid_options_raise_before_any_line_is_read():
         raise AssertionError("read")
         yield ""
 
-    for options in ({"beam": 0}, {"n_best": 5}, {"batch_tokens": 0}, {"max_length": 1}, {"penalty_type": "none"}):
+    for options in (
+        {"beam_size": 0},
+        {"n_best": 5},
+        {"batch_tokens": 0},
+        {"max_length": 1},
+        {"length_penalty_type": "none"},
+    ):
         with pytest.raises(ValueError, match="expected"):
             translate_stream(EchoModel(), LetterTokenizer(), unreadable(), **options)
 

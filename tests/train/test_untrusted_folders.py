@@ -149,8 +149,8 @@ def test_a_run_may_change_what_resuming_may_change(copied, text):
     run(text, copied, resume=True, max_steps=15, log_every=2)
     average_checkpoints(copied, 2)
     file = copied / "config.toml"
-    file.write_text(file.read_text().replace("beam = 4", "beam = 2"))
-    assert load_model(copied)[2].search.beam == 2
+    file.write_text(file.read_text().replace("beam_size = 4", "beam_size = 2"))
+    assert load_model(copied)[2].search.beam_size == 2
 
 
 # ---- config.toml

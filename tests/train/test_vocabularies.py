@@ -54,7 +54,7 @@ def test_the_model_has_two_embeddings_and_the_commands_use_both(text, out, tmp_p
     assert names["source_embedding.weight"].shape == (tokenizer.source.vocab_size, 8)
     assert names["embedding.weight"].shape == (tokenizer.target.vocab_size, 8) and "projection" not in names
     assert tokenizer.source.vocab_size != tokenizer.target.vocab_size
-    assert len(best_translations(model, tokenizer, ["one two", ""], beam=2)) == 2
+    assert len(best_translations(model, tokenizer, ["one two", ""], beam_size=2)) == 2
     assert main(["info", str(out)]) == 0
     sizes = f"{tokenizer.source.vocab_size} source and {tokenizer.vocab_size} target tokens, one matrix for target and"
     assert sizes in capsys.readouterr().out

@@ -71,9 +71,9 @@ OTHER_OPTIONS = {  # maps our options to those of fairseq, sacreBLEU, OpenNMT, M
     "--metric bleu_13a_lc": "-lc --lowercase",
     "--bootstrap": "--confidence --confidence-n --paired-bs-n",
     "--baseline": "--paired-bs",
-    "--beam": "--beam-size --beams --num-beams -b",
+    "--beam-size": "--beams --num-beams -b",
     "--alignments": "--print-alignment --alignment --report-align",
-    "--penalty-type length --alpha": "--lenpen --length-penalty --normalize",
+    "--length-penalty-type length --length-penalty": "--lenpen --normalize",
     "--n-best": "--nbest --num-return-sequences",
     "--samples": "--sampling --sample --do-sample",
     "--top-k": "--sampling-topk --topk --random-sampling-topk",
@@ -162,7 +162,7 @@ def check_values(params: Sequence[Any], args: Sequence[str]) -> None:
 
 def reject_unknown(option: str, value: str, options: Container[str]) -> None:
     """Raise UserError for an unknown option if this program has an equivalent; click rejects the other options."""
-    searches = "--beam" in options  # has options for keys of [search]
+    searches = "--beam-size" in options  # has options for keys of [search]
     if option == "--set":  # an option of `train`
         name, _, text = value.removeprefix("search.").partition("=")
         key = resolve_name(name) if searches else None

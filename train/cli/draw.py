@@ -61,12 +61,15 @@ def draw(
             int, "[1, 1000000]", help=f"For roles: number of validation sentences; default: {DEFAULT_SENTENCES}."
         ),
     ] = None,
-    beam: Annotated[
-        int | None, search_option("beam", help="For heads and beam: beam size; default: the run's setting.")
+    beam_size: Annotated[
+        int | None, search_option("beam_size", help="For heads and beam: beam size; default: the run's setting.")
     ] = None,
-    alpha: Annotated[
+    length_penalty: Annotated[
         float | None,
-        search_option("alpha", help="For heads and beam: length penalty exponent; default: the run's setting."),
+        search_option(
+            "length_penalty",
+            help="For heads and beam: length penalty exponent (the paper's alpha); default: the run's setting.",
+        ),
     ] = None,
     device: Device = "cpu",
 ) -> None:
@@ -84,7 +87,8 @@ def draw(
         check_output(path, models=[run, *(also or ())])
     for name, (value, pictures) in {
         "input": (input, ("heads", "beam")), "kind": (kind, ("heads",)), "also": (also, ("curves",)),
-        "beam": (beam, ("heads", "beam")), "alpha": (alpha, ("heads", "beam")), "sentences": (sentences, ("roles",)),
+        "beam-size": (beam_size, ("heads", "beam")), "length-penalty": (length_penalty, ("heads", "beam")),
+        "sentences": (sentences, ("roles",)),
     }.items():  # fmt: skip
         if value not in (None, "") and what not in pictures:
             raise UserError(
@@ -104,7 +108,11 @@ def draw(
         return
     if not input.strip():
         raise UserError(f'draw: expected a sentence for {what}; got no --input; try --input "A dog runs ."')
-    overrides = {name: value for name, value in {"beam": beam, "alpha": alpha}.items() if value is not None}
+    overrides = {
+        name: value
+        for name, value in {"beam_size": beam_size, "length_penalty": length_penalty}.items()
+        if value is not None
+    }
     if what == "beam":
         return draw_beam_of(run, out, input, overrides)
     draw_heads_of(run, out, input, kind, overrides)
@@ -139,7 +147,7 @@ def draw_heads_of(run: Path, out: Path, sentence: str, kind: str, overrides: dic
     model, tokenizer, origin, search = load_for_search(run, overrides)
     if model.data_kind != "pairs":
         if kind or overrides:
-            name = "kind" if kind else next(iter(overrides))
+            name = "kind" if kind else next(iter(overrides)).replace("_", "-")
             got = MODEL_DESCRIPTIONS[model.data_kind]
             raise UserError(f"--{name}: expected an encoder-decoder model; got {got}; omit --{name}")
         inspect_one = inspect_text if model.data_kind == "text" else inspect_encoder

@@ -1,7 +1,7 @@
 """Command-line options whose values are checked against a range.
 
     number_option(int, "[1, 512]", help=...)   an option with its own range
-    search_option("beam")                      an option that overrides a key of [search] and has its range
+    search_option("beam_size")                 an option that overrides a key of [search] and has its range
 
 The options that `translate` and `parse` share are defined here, with `search_options`, which merges them into a run's
 [search] table.
@@ -102,11 +102,16 @@ Models = Annotated[
 Output = Annotated[
     Path | None, typer.Option(metavar="F", help="Output file, written atomically; default: standard output.")
 ]
-Beam = Annotated[int | None, search_option("beam", help="Beam size; default: the run's setting.")]
-Alpha = Annotated[float | None, search_option("alpha", help="Length penalty exponent; default: the run's setting.")]
-PenaltyType = Annotated[
+BeamSize = Annotated[int | None, search_option("beam_size", help="Beam size; default: the run's setting.")]
+LengthPenalty = Annotated[
+    float | None,
+    search_option("length_penalty", help="Length penalty exponent (the paper's alpha); default: the run's setting."),
+]
+LengthPenaltyType = Annotated[
     str | None,
-    search_option("penalty_type", metavar="paper|length", help="Length penalty formula; default: the run's setting."),
+    search_option(
+        "length_penalty_type", metavar="paper|length", help="Length penalty formula; default: the run's setting."
+    ),
 ]
 MaxExtraTokens = Annotated[
     int | None,
@@ -115,7 +120,8 @@ MaxExtraTokens = Annotated[
     ),
 ]
 NBest = Annotated[
-    int, search_option("beam", metavar="K", help="Print the K best outputs; with K > 1 as 'index ||| text ||| score'.")
+    int,
+    search_option("beam_size", metavar="K", help="Print the K best outputs; with K > 1 as 'index ||| text ||| score'."),
 ]
 BatchTokens = Annotated[
     int | None, search_option("batch_tokens", help="Source tokens per batch; default: the run's setting.")
@@ -132,9 +138,9 @@ def search_options(run_search: dict[str, Any], n_best: int, **overrides: Any) ->
     Warnings of the search go to standard error.
     """
     search = run_search | {name: value for name, value in overrides.items() if value is not None}
-    if n_best > search["beam"]:
+    if n_best > search["beam_size"]:
         raise UserError(
-            f"--n-best: expected at most the beam size, {search['beam']}; got {n_best}; try --beam {n_best}"
+            f"--n-best: expected at most the beam size, {search['beam_size']}; got {n_best}; try --beam-size {n_best}"
         )
     return search | {"n_best": n_best, "on_warning": warn}
 

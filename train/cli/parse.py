@@ -9,14 +9,14 @@ import typer
 
 from train.cli.app import STDIO, Device, Quiet, app, check_output, line_progress, open_input, open_output, use_device
 from train.cli.options import (
-    Alpha,
     BatchTokens,
-    Beam,
+    BeamSize,
+    LengthPenalty,
+    LengthPenaltyType,
     MaxExtraTokens,
     Model,
     NBest,
     Output,
-    PenaltyType,
     check_single_input,
     search_options,
     warn,
@@ -38,9 +38,9 @@ def parse(
         Path | None, typer.Option(metavar="F", help="Parse the sentences of these trees and report F1 on stderr.")
     ] = None,
     output: Output = None,
-    beam: Beam = None,
-    alpha: Alpha = None,
-    penalty_type: PenaltyType = None,
+    beam_size: BeamSize = None,
+    length_penalty: LengthPenalty = None,
+    length_penalty_type: LengthPenaltyType = None,
     max_extra_tokens: MaxExtraTokens = None,
     n_best: NBest = 1,
     batch_tokens: BatchTokens = None,
@@ -84,7 +84,12 @@ def parse(
         if tags and not tokenizer.with_tags:
             got = f"{model}, which writes XX instead of tags"
             raise UserError(f"--lexicon: expected a parser that writes tags; got {got}; omit --lexicon")
-        overrides = {"beam": beam, "alpha": alpha, "penalty_type": penalty_type, "max_extra_tokens": max_extra_tokens}
+        overrides = {
+            "beam_size": beam_size,
+            "length_penalty": length_penalty,
+            "length_penalty_type": length_penalty_type,
+            "max_extra_tokens": max_extra_tokens,
+        }
         search = search_options(asdict(config.search), n_best, **overrides, batch_tokens=batch_tokens)
         search |= {"free": free, "lexicon": tags, "trained_length": trained_length(config)}
         with line_progress("parsed", gold or input, output, not quiet) as work:

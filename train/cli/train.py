@@ -206,7 +206,6 @@ def use_data_folder(
     Raises UserError if the folder is invalid, if options also name a training text, or if the task is not translation.
     """
     from train.files import digest
-    from train.run.checkpoint import find_checkpoint, run_files
     from train.text.download.manifest import data_keys
 
     keys = data_keys(folder)
@@ -224,7 +223,8 @@ def use_data_folder(
     unused: set[str] = set()
     if original.vocabularies == "separate":  # a new tokenizer is trained, and the texts are encoded again
         unused = {"tokenizer", "prepared"}
-    if init is not None and digest(run_files(find_checkpoint(init))[0]) != digest(keys["tokenizer"]):
+    file = original.tokenizer  # that of `init`, unless the configuration names another one
+    if init is not None and os.path.isfile(file) and digest(file) != digest(keys["tokenizer"]):
         unused = {"tokenizer", "prepared", "vocab_size"}
     keys = {name: value for name, value in keys.items() if name not in unused}
     config = read(keys | dict.fromkeys(unused & {"prepared"}, ""))

@@ -12,14 +12,14 @@ import typer
 from train.cli.app import STDIO, Device, Quiet, app, line_progress, open_input, open_output, use_device
 from train.cli.options import (
     SEEDS,
-    Alpha,
     BatchTokens,
-    Beam,
+    BeamSize,
+    LengthPenalty,
+    LengthPenaltyType,
     MaxExtraTokens,
     Models,
     NBest,
     Output,
-    PenaltyType,
     ignore_warning,
     name_option,
     number_option,
@@ -38,9 +38,9 @@ def translate(
     model: Models,
     input: Annotated[Path | None, typer.Option(metavar="F", help="Text to translate; default: standard input.")] = None,
     output: Output = None,
-    beam: Beam = None,
-    alpha: Alpha = None,
-    penalty_type: PenaltyType = None,
+    beam_size: BeamSize = None,
+    length_penalty: LengthPenalty = None,
+    length_penalty_type: LengthPenaltyType = None,
     max_extra_tokens: MaxExtraTokens = None,
     n_best: NBest = 1,
     batch_tokens: BatchTokens = None,
@@ -94,7 +94,12 @@ def translate(
     sampling = without_none(samples=samples, temperature=temperature, top_k=top_k, top_p=top_p, seed=seed)
     check_sampling_options(
         sampling,
-        without_none(beam=beam, alpha=alpha, penalty_type=penalty_type, n_best=None if n_best == 1 else n_best),
+        without_none(
+            beam_size=beam_size,
+            length_penalty=length_penalty,
+            length_penalty_type=length_penalty_type,
+            n_best=None if n_best == 1 else n_best,
+        ),
     )
     use_device(device)
     world = join_ranks("translate")
@@ -121,7 +126,11 @@ def translate(
             options: dict[str, Any] = {"sampling": sampling, "max_extra_tokens": n_extra}
             options["batch_tokens"] = batch_tokens or config.search.batch_tokens
         else:
-            overrides = {"beam": beam, "alpha": alpha, "penalty_type": penalty_type}
+            overrides = {
+                "beam_size": beam_size,
+                "length_penalty": length_penalty,
+                "length_penalty_type": length_penalty_type,
+            }
             overrides |= {"max_extra_tokens": max_extra_tokens}
             options = search_options(asdict(config.search), n_best, **overrides, batch_tokens=batch_tokens)
         text = hashlib.sha256(repr(prefix_lines).encode(errors="replace")).hexdigest()

@@ -51,8 +51,8 @@ keep_last = 5
 log_every = 25
 
 [search]
-beam = 4
-alpha = 0.6
+beam_size = 4
+length_penalty = 0.6
 max_extra_tokens = 30
 """
 

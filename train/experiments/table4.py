@@ -48,7 +48,7 @@ SMALL: dict[str, dict[str, Any]] = {
         "checkpoint_every": 250,
         "keep_last": 10,
     },
-    "search": {"beam": 16, "alpha": 0.3, "max_extra_tokens": 300},
+    "search": {"beam_size": 16, "length_penalty": 0.3, "max_extra_tokens": 300},
 }
 SCALES: dict[str, dict[str, dict[str, dict[str, Any]]]] = {
     "paper": {
@@ -61,7 +61,7 @@ SCALES: dict[str, dict[str, dict[str, dict[str, Any]]]] = {
                 "warmup_steps": warmup,
                 "keep_last": keep,
             },
-            "search": {"beam": 21, "alpha": 0.3, "max_extra_tokens": 300},
+            "search": {"beam_size": 21, "length_penalty": 0.3, "max_extra_tokens": 300},
         }
         for row, vocab_size, warmup, keep in (("wsj", 16000, 16000, 5), ("semi", 32000, 4000, 20))
     },

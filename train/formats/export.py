@@ -31,8 +31,8 @@ TARGET_TASKS = {  # the tasks whose models a target can represent; other targets
 }  # fmt: skip
 # The values of [search] that a target's own beam search implements.
 SEARCHES: dict[str, dict[str, tuple[str, ...]]] = {
-    "huggingface": {"penalty_type": ("length",), "candidate_rule": ("fairseq", "transformers")},
-    "ctranslate2": {"penalty_type": ("length",), "candidate_rule": ("fairseq",)},
+    "huggingface": {"length_penalty_type": ("length",), "candidate_rule": ("transformers", "fairseq")},
+    "ctranslate2": {"length_penalty_type": ("length",), "candidate_rule": ("fairseq",)},
 }
 DTYPES = ("float32", "float16", "int8")
 # Model fields that need no check: sizes, ids, training settings (such as initialization and dropout), and fields that
@@ -77,9 +77,14 @@ def export_run(run: Path, target: str, out: Path, dtype: str, on_warning: Callab
 
 def warn_of_search(config: RunConfig, target: str, on_warning: Callable[[str], object]) -> None:
     """Warn if the target's own beam search lacks the run's search settings."""
-    wanted = SEARCHES.get(target, {})
-    if keys := [key for key, values in wanted.items() if getattr(config.search, key) not in values]:
-        present = " and ".join(f"search.{key} = {getattr(config.search, key)}" for key in keys)
+    search, wanted = config.search, SEARCHES.get(target, {})
+    keys = [key for key, values in wanted.items() if getattr(search, key) not in values]
+    if search.length_penalty == 0.0:
+        keys = [key for key in keys if key != "length_penalty_type"]
+    if (search.beam_size, search.candidate_rule) == (1, "plain"):  # greedy, like the rules of the targets
+        keys = [key for key in keys if key != "candidate_rule"]
+    if keys:
+        present = " and ".join(f"search.{key} = {getattr(search, key)}" for key in keys)
         attempt = " and ".join(f'{key} = "{wanted[key][0]}"' for key in keys)
         on_warning(
             f"{target} has no equivalent of {present}, so some of its translations will differ from those of "

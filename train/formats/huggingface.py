@@ -197,8 +197,8 @@ def search_settings(settings: Mapping[str, Any], path: Path, on_warning: Callabl
     """Return the [search] table that makes our search equivalent to transformers' with these generation settings."""
     warn_of_settings(settings, path, on_warning)
     beam = settings.get("num_beams") or 1
-    alpha = settings.get("length_penalty")
+    exponent = settings.get("length_penalty")
     return {
-        "beam": beam, "alpha": 1.0 if alpha is None else alpha, "penalty_type": "length",
+        "beam_size": beam, "length_penalty": 1.0 if exponent is None else exponent, "length_penalty_type": "length",
         "candidate_rule": "fairseq" if settings.get("early_stopping") is True else "transformers",
     }  # fmt: skip

@@ -159,8 +159,8 @@ def write_settings(
     })  # fmt: skip
     suppressed = {converted.pad_id, converted.marian_id(c.bos_id), *map(converted.marian_id, c.suppressed_ids)}
     write_json(folder / GENERATION, {
-        **special, "bad_words_ids": [[i] for i in sorted(suppressed)], "num_beams": config.search.beam,
-        "length_penalty": config.search.alpha, "max_length": converted.n_positions,
+        **special, "bad_words_ids": [[i] for i in sorted(suppressed)], "num_beams": config.search.beam_size,
+        "length_penalty": config.search.length_penalty, "max_length": converted.n_positions,
         # With False, a heuristic ends searches.
         "early_stopping": True if config.search.candidate_rule == "fairseq" else "never",
     })  # fmt: skip

@@ -88,8 +88,11 @@ def read_npz(path: Path, on_warning: Callable[[str], object]) -> Imported:
     if read_number(settings, "word-penalty", float, 0.0, str(decoder)):
         on_warning(f"{decoder}: word-penalty has no counterpart and is ignored; translations may differ in length")
     tables = {"model": keys, "data": {"vocabularies": "shared" if is_shared else "separate"}}
-    search = {"beam": read_number(settings, "beam-size", int, 12, str(decoder)), "penalty_type": "length"}
-    search |= {"alpha": read_number(settings, "normalize", float, 0.0, str(decoder)), "candidate_rule": "transformers"}
+    search = {"beam_size": read_number(settings, "beam-size", int, 12, str(decoder)), "length_penalty_type": "length"}
+    search |= {
+        "length_penalty": read_number(settings, "normalize", float, 0.0, str(decoder)),
+        "candidate_rule": "transformers",
+    }
     weights = dict(map(in_transformers_layout, arrays, arrays.values()))
     parameters = marian.from_marian(with_padding(weights, n_tokens, tokenizer.vocab_size), model_config, str(path))
     return Imported(model_config, {**tables, "search": search}, tokenizer, parameters)

@@ -99,6 +99,7 @@ def initialize(
     parameters = dict(model.named_parameters())
     weights = checkpoint.model
     is_same_tokenizer = checkpoint.state["tokenizer_digest"] == tokenizer.digest
+    is_same_text = is_same_tokenizer or has_same_text_tokenizer(model, folder, checkpoint.state, tokenizer)
     if not patterns and not is_same_tokenizer and (label_modules := model.label_parameters()):
         weights = {name: array for name, array in weights.items() if name.split(".")[0] not in label_modules}
         names = [name for name in parameters if name.split(".")[0] not in label_modules]
@@ -111,9 +112,12 @@ def initialize(
             problems = size_differences(model.config, model_config(checkpoint.state)) or problems
         more = f" and {len(problems) - MAX_LISTED} more" if len(problems) > MAX_LISTED else ""
         attempt = "the [model] and tokenizer of that run, which apply if you omit CONFIG"
-        fits = {n: n in weights and weights[n].shape == p.shape for n, p in parameters.items()}
-        if 0 < len(fitting := fitting_patterns(fits)) <= MAX_PATTERNS:
-            attempt += f', or train.init_parameters = "{", ".join(fitting)}"'
+        fixed = set() if is_same_text else set(model.vocabulary_parameters())
+        fixed |= {n for n in parameters if not is_same_tokenizer and n.split(".")[0] in model.label_parameters()}
+        fits = {n: n not in fixed and n in weights and weights[n].shape == p.shape for n, p in parameters.items()}
+        if fitting := fitting_patterns(fits):
+            listed = f'= "{", ".join(fitting)}"' if len(fitting) <= MAX_PATTERNS else "with patterns of those that fit"
+            attempt += f", or train.init_parameters {listed}"
         raise UserError(
             f"train.init: expected the parameters of this model in {folder / MODEL}; got "
             f"{'; '.join(problems[:MAX_LISTED])}{more}; try {attempt}"
@@ -126,7 +130,7 @@ def initialize(
             f'got {ours}; try {name} = {theirs}, or train.init_parameters = "*" to copy them anyway'
         )
     vocabulary = [name for name in names if name in model.vocabulary_parameters()]
-    if vocabulary and not is_same_tokenizer and not has_same_text_tokenizer(model, folder, checkpoint.state, tokenizer):
+    if vocabulary and not is_same_text:
         raise UserError(
             f"train.init: expected the tokenizer of {source}, on which {vocabulary[0]} depends; got a different "
             f'tokenizer; try data.tokenizer = "{run_files(folder)[0]}", or train.init_parameters without '

@@ -104,9 +104,10 @@ class RunConfig:
             raise UserError(f"{place}: expected UTF-8; got {got}; try saving the file as UTF-8") from None
         except ValueError as error:  # tomllib.TOMLDecodeError, or Python's error for a number with too many digits
             found = re.search(r"\(at line (\d+), column \d+\)", str(error))
-            number = int(found[1]) if found else text.count("\n") + 1
+            lines = text.split("\n")[: int(found[1]) if found else None]
+            number, line = max((len(s) > MAX_LINE, bool(s.strip()), i, s) for i, s in enumerate(lines, 1))[2:]
             reason = re.sub(r"\s*\(at [^()]*\)$", "", str(error))
-            got = f"{format_value(text.split(chr(10))[number - 1].strip())} ({one_line(reason)})"
+            got = f"{format_value(line.strip())} ({one_line(reason)})"
             advice = 'lines `key = value` below a line `[table]`, with text in "quotes" and numbers such as 0.1'
             advice += attempt and f", or {attempt}"
             raise UserError(f"{path}:{number}: expected TOML; got {got}; try {advice}") from None
@@ -231,6 +232,7 @@ class RunConfig:
         key = name.partition(".")[2]
         expected = "no value" if saved is None else format_value(saved, 240)  # long enough for a path
         attempt = f"leaving {key} out" if saved is None else f"{key} = {expected}"
+        attempt += " and the run's values of the others" if different[1:] else ""
         if (folder := os.path.dirname(str(saved))) and os.path.isfile(f"{folder}/manifest.json"):
             attempt = f"--data {quote(folder)}"
         others = f" (also different: {', '.join(different[1:])})" if different[1:] else ""

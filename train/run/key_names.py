@@ -26,7 +26,9 @@ FORMER_KEYS = {f"model.{former}": f"model.{name}" for former, name in FORMER_NAM
     "train.max_skipped": "train.max_skipped_updates",
     "train.accumulate": "train.gradient_accumulation_steps",
     "train.init_only": "train.init_parameters",
-    "search.penalty": "search.penalty_type",
+    "search.beam": "search.beam_size",
+    "search.alpha": "search.length_penalty",
+    "search.penalty": "search.length_penalty_type",
     "search.rule": "search.candidate_rule",
     "search.max_extra": "search.max_extra_tokens",
     "data.text": "data.train_text",
@@ -117,8 +119,8 @@ OTHER_NAMES = {
     "train.log_every": "log_interval logging_freq logging_steps report_every disp_freq",
     "train.tensorboard": "tensorboard_logdir tensorboard_log_dir",
     "": "train_normalization",  # without this entry, it would match model.norm_type
-    "search.beam": "beams beam_size beam_width generation_num_beams",
-    "search.alpha": "beam_alpha length_penalty lenpen",
+    "search.beam_size": "beams beam_width generation_num_beams",
+    "search.length_penalty": "beam_alpha lenpen",
     "search.candidate_rule": "full_beam finish_in_beam stop_at_beam stop_early",
     "search.max_extra_tokens": "search_max_length max_output_length max_new_tokens generation_max_length max_len_a "
                                "max_len_b",
@@ -130,7 +132,7 @@ PREFIXES = re.compile("^((encoder|decoder|enc|dec|src|tgt|num|n|transformer)_)+"
 OTHER_UNITS = frozenset(
     "epoch epochs max_epoch max_epochs n_epochs num_epochs num_train_epochs after_epochs warmup_ratio batch batch_size "
     "bsz mini_batch per_device_train_batch_size no_scale_embedding l2 search_max_length max_output_length "
-    "max_new_tokens generation_max_length max_len_a validate_interval save_interval lenpen length_penalty".split()
+    "max_new_tokens generation_max_length max_len_a validate_interval save_interval lenpen".split()
 )
 CUTOFF = 0.85  # minimum similarity of a misspelling; the different keys min_length and max_length have 0.8
 KEY_LIST = "`npx-transformer info base --config`, which prints every key"

@@ -8,7 +8,7 @@ from typing import Any
 
 from models import PRESETS, TransformerConfig
 from models.fields import COUNT, FRACTION, POSITIVE, key, optional_keys
-from models.search import ALPHA_RANGE, CANDIDATE_RULES, PENALTY_TYPES
+from models.search import CANDIDATE_RULES, LENGTH_PENALTY_RANGE, LENGTH_PENALTY_TYPES
 from npx import PRECISIONS
 from npx.kernels.cross_entropy import SMOOTHING_CLASSES
 from train.tasks import TASKS
@@ -332,27 +332,29 @@ class TrainSection:
 class SearchSection:
     """[search]: Defaults of `translate` and `parse`, which their options override. Validations search greedily."""
 
-    beam: int = key(4, "Beam size: hypotheses per sentence; 1 is greedy search.", within="[1, 512]", may_change=True)
-    alpha: float = key(
+    beam_size: int = key(
+        4, "Number of hypotheses per sentence; 1 is greedy search.", within="[1, 512]", may_change=True
+    )
+    length_penalty: float = key(
         0.6,
-        "Exponent of the length penalty (search.penalty_type). 0 disables it, and a negative one favors short outputs.",
-        within=ALPHA_RANGE.interval,
+        "Exponent of the length penalty (the paper's alpha). 0 disables it, and a negative one favors short outputs.",
+        within=LENGTH_PENALTY_RANGE.interval,
         may_change=True,
     )
-    penalty_type: str = key(
+    length_penalty_type: str = key(
         "paper",
-        "Score = log-probability / length penalty: ((5 + |Y|) / 6)^alpha (paper), or |Y|^alpha (length: fairseq,"
-        " Marian, CTranslate2); |Y| counts the end of the sentence.",
-        choices=PENALTY_TYPES,
+        "Score = log-probability / ((5 + |Y|) / 6)^length_penalty (paper), or log-probability / |Y|^length_penalty"
+        " (length: fairseq, Marian, CTranslate2); |Y| counts the end of the sentence.",
+        choices=LENGTH_PENALTY_TYPES,
         may_change=True,
     )
     candidate_rule: str = key(
         "plain",
-        "Of the continuations at each step, which finish and which stay live. plain: of the `beam` best, those with an"
-        " end-of-sentence finish and the others stay live. tensor2tensor: of the 2 x beam best, those with an"
-        " end-of-sentence finish and the `beam` best others stay live. transformers (and Marian): the same, but only"
-        " the `beam` best can finish. fairseq (and CTranslate2): the same as transformers, but the search stops when"
-        " `beam` hypotheses have finished, and not only when no other can be better.",
+        "Of the continuations at each step, which finish and which stay live. plain: of the `beam_size` best, those"
+        " with an end-of-sentence finish and the others stay live. tensor2tensor: of the 2 x beam_size best, those with"
+        " an end-of-sentence finish and the `beam_size` best others stay live. transformers (and Marian): the same, but"
+        " only the `beam_size` best can finish. fairseq (and CTranslate2): the same as transformers, but the search"
+        " stops when `beam_size` hypotheses have finished, and not only when no other can be better.",
         choices=CANDIDATE_RULES,
         may_change=True,
     )

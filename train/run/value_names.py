@@ -33,7 +33,7 @@ OTHER_VALUES = {
     "candidate_rule": {"tensor2tensor": "t2t", "transformers": "marian huggingface hf", "fairseq": "ctranslate2 ct2"},
     "link": {"nvlink": "nvswitch", "ib": "infiniband", "ethernet": "tcp eth"},
     "to": {"huggingface": "hf transformers", "ctranslate2": "ct2"},
-    "penalty_type": {"paper": "gnmt wu", "length": "avg average"},
+    "length_penalty_type": {"paper": "gnmt wu", "length": "avg average"},
 }  # fmt: skip
 
 

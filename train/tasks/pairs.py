@@ -103,7 +103,7 @@ def search_lines(
         on_warning: called with a message; defaults to Python's warnings.
         world: the ranks that share the work; all of these ranks must call this function. Rank 0 reads `lines`, batch i
             is searched by rank i modulo the number of ranks, and all ranks yield the same results.
-        search: options of `beam_search`: beam, alpha, penalty_type, max_extra_tokens and n_best.
+        search: options of `beam_search`: beam_size, length_penalty, length_penalty_type, max_extra_tokens and n_best.
 
     Raises ValueError for an invalid option, and TypeError if `lines` is a string, before the first line is read.
     """
@@ -119,7 +119,7 @@ def search_lines(
             raise ValueError(f"{name}: expected at least {minimum}; got {value}")
     if model.max_length:
         max_length = min(max_length, model.max_length)
-    min_tokens = max(MIN_TOKENS, MIN_TOKENS * (width or search.get("beam", 4)) // 4)
+    min_tokens = max(MIN_TOKENS, MIN_TOKENS * (width or search.get("beam_size", 4)) // 4)
 
     def search_window(window: list[Line]) -> list[list[Any]]:
         results: list[list[Any]] = [[] for _ in window]

@@ -119,7 +119,7 @@ def translate_lines(
         model: a translation model, in eval mode.
         tokenizer: the model's tokenizer.
         lines: sentences, one per line.
-        options: keyword arguments of `decode_stream`: beam, alpha, n_best, batch_tokens, ...
+        options: keyword arguments of `decode_stream`: beam_size, length_penalty, n_best, batch_tokens, ...
 
     Returns, for each line, its `n_best` translations as (text, score), best first; [("", 0.0)] for an empty line.
     Raises ValueError for an invalid option and TypeError for an unknown one.
@@ -132,7 +132,7 @@ def best_translations(
 ) -> list[str]:
     """Return the best translation of each line of a list.
 
-    The options are those of `translate_lines`: beam, alpha, ...
+    The options are those of `translate_lines`: beam_size, length_penalty, ...
     """
     return [translations[0][0] for translations in translate_stream(model, tokenizer, lines, **options)]
 

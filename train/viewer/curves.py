@@ -54,10 +54,10 @@ Series = dict[str, dict[str, list[tuple[int, float]]]]
 
 def runs_by_name(runs: Iterable[Path]) -> dict[str, Path]:
     """Return runs by folder name or, if two have the same name, by their path below the folder that contains all."""
-    paths = list(dict.fromkeys(map(Path.absolute, runs)))
+    paths = list(dict.fromkeys(Path(os.path.abspath(run)) for run in runs))
     if len(names := {path.name: path for path in paths}) == len(paths):
         return names
-    parent = os.path.commonpath(paths)
+    parent = os.path.commonpath([path.parent for path in paths])
     return {str(path.relative_to(parent)): path for path in paths}
 
 

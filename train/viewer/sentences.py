@@ -46,7 +46,7 @@ from train.viewer.trace import Trace
 
 # Maximum beam size, number of alternatives shown per token, and number of recent sentences kept in memory so that their
 # parts can be opened.
-MAX_BEAM, ALTERNATIVES, RECENT = 8, 5, 8
+MAX_BEAM_SIZE, ALTERNATIVES, RECENT = 8, 5, 8
 TRACED = 2  # number of traces kept in memory; they are large, but each of two open tabs needs one
 # Number of tokens shown for a distribution, and maximum number of tokens in a continuation.
 NEXT_TOKENS, MAX_CONTINUATION = 40, 400
@@ -110,7 +110,9 @@ class Sentences:
 
     def translate(self, query: Mapping[str, Any], send: Send) -> dict[str, Any]:
         """Return the output for a text, with all heads and the search tree; a repeated request gets the same answer."""
-        key = json.dumps([query.get(name) for name in ("text", "beam", "alpha", "prefix", "ablated_heads")])
+        key = json.dumps(
+            [query.get(name) for name in ("text", "beam_size", "length_penalty", "prefix", "ablated_heads")]
+        )
         if self.answers.get(key, {}).get("translation") not in self.recent:
             answer = {"text": self.read, "labels": self.label}.get(self.model.data_kind, self.search_output)(
                 query, send
@@ -144,7 +146,7 @@ class Sentences:
             "translation": self.remember(inspection, [src, [model.config.bos_id, *ids]], ablated),
             "sentence": sentence, "text": output_text(tokenizer, sentence, best.tokens), "finished": best.finished,
             "score": best.score, "log_probability": best.log_probability,
-            "settings": {"beam": search["beam"], "alpha": search["alpha"]},
+            "settings": {"beam_size": search["beam_size"], "length_penalty": search["length_penalty"]},
             "decoder_input": inspection.decoder_input, "forced": len(prefix),
             **self.predictions(inspection, ids, ablated), "beam": self.beam(tree, hypotheses),
         }  # fmt: skip
@@ -248,10 +250,10 @@ class Sentences:
     def search(self, query: Mapping[str, Any]) -> dict[str, Any]:
         defaults = self.config.search
         search = {
-            "beam": number_in(query, "beam", 1, MAX_BEAM, int, min(defaults.beam, MAX_BEAM)),
-            "alpha": number_in(query, "alpha", -10, 10, default=defaults.alpha),
+            "beam_size": number_in(query, "beam_size", 1, MAX_BEAM_SIZE, int, min(defaults.beam_size, MAX_BEAM_SIZE)),
+            "length_penalty": number_in(query, "length_penalty", -10, 10, default=defaults.length_penalty),
         }
-        names = ("penalty_type", "max_extra_tokens", "candidate_rule")
+        names = ("length_penalty_type", "max_extra_tokens", "candidate_rule")
         return search | {name: getattr(defaults, name) for name in names}
 
     def prefix(self, query: Mapping[str, Any]) -> list[int]:

@@ -37,7 +37,7 @@ from train.viewer.curves import PANELS, series
 from train.viewer.explanations import notation
 from train.viewer.guard import Guard
 from train.viewer.inspection import AXES, TEXT_AXES, is_parser
-from train.viewer.sentences import MAX_BEAM, QUESTIONS, Send, Sentences
+from train.viewer.sentences import MAX_BEAM_SIZE, QUESTIONS, Send, Sentences
 from train.viewer.step import steps
 
 PAGE = Path(__file__).with_name("page")
@@ -134,9 +134,10 @@ class Page:
         """Analyze the first example in the inference thread, so it is ready when the page opens."""
         if self.sentences is not None and self.examples:
             search = self.sentences.config.search
-            settings = (
-                {"beam": min(search.beam, MAX_BEAM), "alpha": search.alpha} if self.model.data_kind == "pairs" else {}
-            )
+            settings: dict[str, Any] = {}
+            if self.model.data_kind == "pairs":
+                beam_size = min(search.beam_size, MAX_BEAM_SIZE)
+                settings = {"beam_size": beam_size, "length_penalty": search.length_penalty}
             query = {"text": self.examples[0], **settings, "prefix": [], "ablated_heads": []}
             self.inference.thread.submit(self.sentences.translate, query, lambda item: None)
 
@@ -166,7 +167,8 @@ class Page:
                 "task": task, "layers": c.n_layers, "heads": c.n_heads, "d_model": c.d_model, "d_ff": c.d_ff,
                 "d_k": c.d_k or c.d_model // c.n_heads, "vocabulary": size, "norm": c.norm_placement,
                 "parameters": self.model.n_parameters(), "blocks": self.blocks, "examples": self.examples,
-                "beam": min(search.beam, MAX_BEAM), "most_beam": MAX_BEAM, "alpha": search.alpha,
+                "beam_size": min(search.beam_size, MAX_BEAM_SIZE), "max_beam_size": MAX_BEAM_SIZE,
+                "length_penalty": search.length_penalty,
                 "notation": notation(task, self.tokenizer.src_vocab_size is None, size),
                 "trained_on": training_files(self.config),
                 "kinds": AXES if self.model.data_kind == "pairs" else TEXT_AXES,

@@ -242,20 +242,35 @@ def test_forbidden_tokens_that_ctranslate2_lacks_are_reported(tmp_path, capsys, 
     assert "forbidden tokens are not part of CTranslate2's format" in capsys.readouterr().err
 
 
-@pytest.mark.parametrize("target", ["huggingface", "ctranslate2"])
-def test_search_settings_that_the_target_lacks_are_named_with_those_that_it_has(tmp_path, capsys, monkeypatch, target):
+@pytest.mark.parametrize("target, rule", [("huggingface", "transformers"), ("ctranslate2", "fairseq")])
+def test_search_settings_that_the_target_lacks_are_named_with_those_that_it_has(
+    tmp_path, capsys, monkeypatch, target, rule
+):
     monkeypatch.setitem(TARGETS, target, lambda *arguments: None)
     run = make_run(tmp_path / "run")
-    advice = 'try penalty_type = "length" and candidate_rule = "fairseq" in [search]'
-    assert run_export(run, target, tmp_path / "out") == 0
-    warning = capsys.readouterr().err
-    assert "no equivalent of search.penalty_type = paper and search.candidate_rule = plain" in warning
-    assert advice in warning
-    text = (run / "config.toml").read_text(encoding="utf-8")
-    text = text.replace('penalty_type = "paper"', 'penalty_type = "length"')
-    (run / "config.toml").write_text(text.replace('candidate_rule = "plain"', 'candidate_rule = "fairseq"'))
-    assert run_export(run, target, tmp_path / "other") == 0
-    assert "no equivalent" not in capsys.readouterr().err
+    plain = (run / "config.toml").read_text(encoding="utf-8")
+    length = plain.replace('length_penalty_type = "paper"', 'length_penalty_type = "length"')
+    greedy = length.replace("beam_size = 4", "beam_size = 1")
+    no_penalty = plain.replace("length_penalty = 0.6", "length_penalty = 0.0")
+    for index, (text, missing, advice) in enumerate(
+        [
+            (
+                plain,
+                "length_penalty_type = paper and search.candidate_rule = plain,",
+                'length_penalty_type = "length" and',
+            ),
+            (no_penalty, "candidate_rule = plain,", f'candidate_rule = "{rule}" in [search]'),
+            (length, "candidate_rule = plain,", f'candidate_rule = "{rule}" in [search]'),
+            (length.replace('candidate_rule = "plain"', f'candidate_rule = "{rule}"'), "", ""),
+            (greedy, "", ""),
+        ]
+    ):
+        (run / "config.toml").write_text(text, encoding="utf-8")
+        assert run_export(run, target, tmp_path / str(index)) == 0
+        warning = capsys.readouterr().err
+        assert ("no equivalent of search." in warning) == bool(missing)
+        assert f"of search.{missing}" in warning or not missing
+        assert f"try {advice}" in warning or not missing
 
 
 def test_the_tokenizer_for_ctranslate2_appends_the_end_of_the_sentence_and_the_model_does_not(tmp_path, monkeypatch):

@@ -43,7 +43,7 @@ def test_an_imported_model_computes_the_logits_of_marian(tmp_path, options):
     logits = model(np.array([src]), np.array([tgt])).data[0]
     np.testing.assert_allclose(logits, reference_logits(tensors(config), config, src, tgt), atol=2e-5, rtol=1e-5)
     search = run_config.search
-    assert (search.beam, search.alpha, search.penalty_type) == (3, 0.7, "length")
+    assert (search.beam_size, search.length_penalty, search.length_penalty_type) == (3, 0.7, "length")
     assert model.config.suppressed_ids == (5,) and search.candidate_rule == "transformers"
 
 

@@ -56,7 +56,11 @@ def test_the_parameters_are_those_of_the_model_in_hugging_faces_format(tmp_path,
     assert expected.keys() == state.keys()
     assert all(np.array_equal(expected[name], state[name]) for name in state)
     assert tokenizer.encode("a dog") == [2, 3] and tokenizer.pad_id == len(TOKENS) and tokenizer.eos_id == 0
-    assert (config.search.beam, config.search.alpha, config.search.penalty_type) == (6, 0.7, "length")
+    assert (config.search.beam_size, config.search.length_penalty, config.search.length_penalty_type) == (
+        6,
+        0.7,
+        "length",
+    )
     assert (model.config.position_rates, model.config.norm_eps) == ("tensor2tensor", 1e-6)
     assert model.config.suppressed_ids == (TOKENS.index("<unk>"),)
 

@@ -94,7 +94,7 @@ def test_constrained_search_uses_only_tags_of_the_lexicon():
         src = pad_sources(tokenizer.encode_batch([" ".join(words) for words in sentences]), model.config)
         for option in violations:
             results = beam_search(
-                ConstrainedParser(model, tokenizer, sentences, option), src, beam=4, n_best=4, max_extra_tokens=60
+                ConstrainedParser(model, tokenizer, sentences, option), src, beam_size=4, n_best=4, max_extra_tokens=60
             )
             for words, hypotheses in zip(sentences, results, strict=True):
                 for h in (h for h in hypotheses if h.finished):
@@ -134,15 +134,15 @@ class EmptyState(DecodingState):
         pass
 
 
-@pytest.mark.parametrize("beam", [1, 4])
-def test_open_brackets_in_a_row_are_limited(beam):
+@pytest.mark.parametrize("beam_size", [1, 4])
+def test_open_brackets_in_a_row_are_limited(beam_size):
     trees = [tree(("DT", "the"), ("NN", "cat"), (".", "."))]
     tokenizer = TreeTokenizer.from_trees(trees, "affixes", 400, True)
     words = "the cat the cat .".split()
     symbols = tokenizer.symbols(range(tokenizer.n_outputs))
     config = TransformerConfig(tokenizer.vocab_size, n_outputs=tokenizer.n_outputs)
     model = ConstrainedParser(FixedLogits(config, symbols.index("(NP")), tokenizer, [words])
-    (hypotheses,) = beam_search(model, np.array([[9, 9, 9, 9, 2]]), beam=beam, max_extra_tokens=200)
+    (hypotheses,) = beam_search(model, np.array([[9, 9, 9, 9, 2]]), beam_size=beam_size, max_extra_tokens=200)
     tokens = tokenizer.symbols(hypotheses[0].tokens)
     deepest = max(len(run) for run in "".join("(" if t[0] == "(" else " " for t in tokens).split())
     assert hypotheses[0].finished and deepest == MAX_OPEN_RUN and not tree_from_tokens(tokens, words)[1]

@@ -55,7 +55,7 @@ def config(folder, model=(), data=(), **changes):
             "seed": 4,  # with which the best checkpoint needs no repairs, whatever kernels BLAS uses
             **{"validate_every": 40, "checkpoint_every": 60, "keep_last": 2, "log_every": 40, **changes},
         },
-        "search": {"beam": 3, "alpha": 0.3, "max_extra_tokens": 30},
+        "search": {"beam_size": 3, "length_penalty": 0.3, "max_extra_tokens": 30},
     })  # fmt: skip
 
 
@@ -204,7 +204,7 @@ def test_constrained_search_yields_trees_with_the_models_probability(folder, tag
         model = build(TransformerConfig(tokenizer.vocab_size, **shape), seed)
         constrained = ConstrainedParser(model, tokenizer, sentences)
         src = pad_sources(ids, model.config)
-        results = beam_search(constrained, src, beam=4, n_best=4, max_extra_tokens=40, alpha=0.0)
+        results = beam_search(constrained, src, beam_size=4, n_best=4, max_extra_tokens=40, length_penalty=0.0)
         for words, source, hypotheses in zip(sentences, ids, results, strict=True):
             for h in (h for h in hypotheses if h.finished):
                 finished += 1
@@ -222,7 +222,7 @@ def test_free_search_repairs_its_outputs(run):
     model, tokenizer, _ = load_model(run)
     lines = ["the the . dog cat cat on on the", "on on . . the", "dog " * 15, "the . " * 9, "cat on cat on . cat"]
     constrained, free = (
-        [parses[0] for parses in parse_stream(model, tokenizer, lines, free=free, beam=4, max_extra_tokens=60)]
+        [parses[0] for parses in parse_stream(model, tokenizer, lines, free=free, beam_size=4, max_extra_tokens=60)]
         for free in (False, True)
     )
     assert (
@@ -238,7 +238,7 @@ def test_a_truncated_sentence_keeps_all_its_words(run):
     warnings = []
     line = "the cat sat on the mat . " * 5
     (parses,) = parse_stream(
-        model, tokenizer, [line], max_length=20, on_warning=warnings.append, beam=1, max_extra_tokens=10
+        model, tokenizer, [line], max_length=20, on_warning=warnings.append, beam_size=1, max_extra_tokens=10
     )
     assert parses[0].tree.words() == line.split() and parses[0].repaired
     assert "line 1: expected at most 19 tokens; got 70; the model reads the first 19" in warnings[0]
@@ -346,11 +346,13 @@ def test_the_heads_of_a_parser_are_drawn(run, folder, tmp_path, capfd):
 def test_the_page_shows_a_parser(run, folder):
     model, tokenizer, config = load_model(run)
     words = " ".join(next(read_clean_trees(folder / "valid.mrg")).words())
-    ((expected,),) = parse_stream(model, tokenizer, [words], beam=2, max_extra_tokens=config.search.max_extra_tokens)
+    ((expected,),) = parse_stream(
+        model, tokenizer, [words], beam_size=2, max_extra_tokens=config.search.max_extra_tokens
+    )
     sentences = Sentences(model, tokenizer, config)
-    answer = sentences.translate({"text": words, "beam": 2}, lambda item: None)
+    answer = sentences.translate({"text": words, "beam_size": 2}, lambda item: None)
     assert answer["text"] == str(expected) and answer["target"][-1] == "</s>"
-    again = sentences.translate({"text": words, "beam": 2, "prefix": answer["ids"][:2]}, lambda item: None)
+    again = sentences.translate({"text": words, "beam_size": 2, "prefix": answer["ids"][:2]}, lambda item: None)
     assert again["target"][:2] == answer["target"][:2]
 
 

@@ -31,8 +31,8 @@ def test_translate_shows_the_search_result_and_all_heads(tab, address, page):
     model, tokenizer, config = page.model, page.tokenizer, page.config
     src = source_ids(model, tokenizer, SENTENCE)
     search = {
-        "beam": config.search.beam,
-        "alpha": config.search.alpha,
+        "beam_size": config.search.beam_size,
+        "length_penalty": config.search.length_penalty,
         "max_extra_tokens": config.search.max_extra_tokens,
     }
     best = beam_search(model, np.array([src]), **search)[0][0]
@@ -140,11 +140,15 @@ def test_a_token_can_be_forced_and_a_head_ablated(tab, address, page):
 
     def search():
         with ablate_heads(model, [Head("cross", 0, 0)]):
-            return beam_search(model, src, beam=s.beam, alpha=s.alpha, max_extra_tokens=s.max_extra_tokens)[0][0]
+            return beam_search(
+                model, src, beam_size=s.beam_size, length_penalty=s.length_penalty, max_extra_tokens=s.max_extra_tokens
+            )[0][0]
 
     best = page.inference.thread.submit(search).result()  # the only thread that may change the model
     assert signed(f"Score {best.score:.4f}") in tab.inner_text("#result")
-    unconstrained = beam_search(model, src, beam=s.beam, alpha=s.alpha, max_extra_tokens=s.max_extra_tokens)[0][0]
+    unconstrained = beam_search(
+        model, src, beam_size=s.beam_size, length_penalty=s.length_penalty, max_extra_tokens=s.max_extra_tokens
+    )[0][0]
     change = f"log-probability {unconstrained.log_probability:.3f} → {best.log_probability:.3f}."
     assert unconstrained.tokens == best.tokens  # only the probabilities change
     assert tab.inner_text("#compare") == signed(f"The translation is the same; {change}")
@@ -173,7 +177,9 @@ def test_the_beam_tree_has_the_exact_scores_of_the_search(tab, address, page):
     finished = {number(row[5]) for row in rows[1:] if row[6] in ("finished", "cut off")}
     s = page.config.search
     src = np.array([source_ids(page.model, page.tokenizer, SENTENCE)])
-    best = beam_search(page.model, src, beam=s.beam, alpha=s.alpha, max_extra_tokens=s.max_extra_tokens)[0][0]
+    best = beam_search(
+        page.model, src, beam_size=s.beam_size, length_penalty=s.length_penalty, max_extra_tokens=s.max_extra_tokens
+    )[0][0]
     assert best.score in finished
     assert tab.inner_text("#stop_reason").startswith("The search ended: ")
     if tab.is_visible("#late"):
@@ -188,7 +194,7 @@ def test_the_beam_tree_has_the_exact_scores_of_the_search(tab, address, page):
 def test_a_setting_that_is_no_number_is_reported_and_the_result_stays(tab, address):
     translate(tab, address)
     shown = tab.inner_text("#result")
-    for field, got in (("alpha", ""), ("width", "2.5")):
+    for field, got in (("length_penalty", ""), ("beam_size", "2.5")):
         before = tab.input_value(f"#{field}")
         tab.fill(f"#{field}", got)
         tab.press(f"#{field}", "Enter")
@@ -259,7 +265,7 @@ def test_a_saved_view_needs_no_server_and_can_be_stepped_through(tab, address, t
         and other.locator(".grid canvas:not(.hatched)").count() == 3
     )
     assert (
-        f"Sentence: {SENTENCE}, beam 4, alpha 0.6" in other.inner_text(".settings")
+        f"Sentence: {SENTENCE}, beam size 4, length penalty 0.6" in other.inner_text(".settings")
         and not other.locator("form").count()
     )
     assert "Saved on " in other.inner_text("footer") and "SHA-256" in other.inner_text("footer")

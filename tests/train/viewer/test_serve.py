@@ -166,14 +166,14 @@ def test_each_page_opens_the_heads_of_its_own_translation(address):
     for wrong in ({}, {"translation": []}, of_two | {"layer": -1}, of_two | {"layer": float("inf")}):
         assert "no longer in memory" in post_or_get(address, "/api/head_weights", of | wrong)["error"]
     for i in range(RECENT):
-        post_or_get(address, "/api/translate", {"text": "one", "beam": 1, "alpha": i / 10})
+        post_or_get(address, "/api/translate", {"text": "one", "beam_size": 1, "length_penalty": i / 10})
     assert "error" in post_or_get(address, "/api/head_weights", of | {"translation": two["translation"]})
 
 
 def test_two_tabs_translate_at_the_same_time(address):
     """Each tab gets its translation; a client that leaves does not keep the server busy."""
     _, guard, port = address
-    long = json.dumps({"text": "one " * 60, "beam": 8})
+    long = json.dumps({"text": "one " * 60, "beam_size": 8})
     request = (
         f"POST /api/translate HTTP/1.1\r\nHost: 127.0.0.1:{port}\r\nOrigin: http://127.0.0.1:{port}\r\n"
         f"Cookie: {guard.cookie}={guard.token}\r\nContent-Type: application/json\r\nContent-Length: {len(long)}\r\n\r\n"
@@ -200,11 +200,14 @@ def test_a_run_without_metrics_has_no_curves_yet(tmp_path):
         ({}, "text: expected a sentence"),
         ({"text": ""}, "expected 1 to 255 tokens; got 0"),
         ({"text": "x" * 10_000}, "expected 1 to 255 tokens"),
-        ({"text": "one", "beam": 100}, "beam: expected a whole number from 1 to 8; got 100; try 4"),
-        ({"text": "one", "beam": "x"}, "beam: expected a whole number from 1 to 8; got 'x'; try 4"),
-        ({"text": "one", "beam": 2.9}, "beam: expected a whole number from 1 to 8; got 2.9; try 4"),
-        ({"text": "one", "alpha": "x"}, "alpha: expected a number from -10 to 10; got 'x'; try 0.6"),
-        ({"text": "one", "alpha": 1e400}, "alpha: expected a number from -10 to 10; got inf; try 0.6"),
+        ({"text": "one", "beam_size": 100}, "beam_size: expected a whole number from 1 to 8; got 100; try 4"),
+        ({"text": "one", "beam_size": "x"}, "beam_size: expected a whole number from 1 to 8; got 'x'; try 4"),
+        ({"text": "one", "beam_size": 2.9}, "beam_size: expected a whole number from 1 to 8; got 2.9; try 4"),
+        ({"text": "one", "length_penalty": "x"}, "length_penalty: expected a number from -10 to 10; got 'x'; try 0.6"),
+        (
+            {"text": "one", "length_penalty": 1e400},
+            "length_penalty: expected a number from -10 to 10; got inf; try 0.6",
+        ),
         ({"text": "one", "prefix": [0]}, "prefix: expected a list of at most 255 valid token ids"),
         ({"text": "one", "prefix": [5] * 256}, "prefix: expected"),
         ({"text": "one", "prefix": [2, 5]}, "prefix: expected"),
@@ -244,8 +247,10 @@ def test_a_variable_without_a_value_is_reported():
 
 
 def test_a_sentence_asked_again_is_the_latest(page):
-    def ask(alpha):
-        return page.sentences.translate({"text": "one", "beam": 1, "alpha": alpha}, lambda item: None)
+    def ask(length_penalty):
+        return page.sentences.translate(
+            {"text": "one", "beam_size": 1, "length_penalty": length_penalty}, lambda item: None
+        )
 
     first = ask(0.05)["translation"]
     for i in range(RECENT + 2):
@@ -261,7 +266,7 @@ def test_serve_prints_its_address_and_ends_with_ctrl_c(run):
         assert printed.startswith(f"http://127.0.0.1:{port}/?token=")
         assert raw(port, f"GET /{printed.split('/')[-1]} HTTP/1.1\nHost: localhost:{port}\nConnection: close") == 200
         assert main(["serve", "--port", str(port)]) == 2  # the port is taken
-        question = json.dumps({"text": "one " * 100, "beam": 8})
+        question = json.dumps({"text": "one " * 100, "beam_size": 8})
         lines = ["POST /api/translate HTTP/1.1", f"Host: localhost:{port}", f"Origin: http://localhost:{port}"]
         lines += [f"Cookie: npx-{port}={printed.split('=')[-1]}", "Content-Type: application/json"]
         lines += [f"Content-Length: {len(question)}", "", question]

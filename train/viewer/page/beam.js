@@ -295,7 +295,7 @@ export function start(section) {
       last = nodes.at(-1);
     const penalty = last.log_probability / last.score;
     const lengthPenalty = Number.isFinite(penalty) ? fixed(penalty) : "1";
-    const alpha = answer.settings.alpha;
+    const exponent = answer.settings.length_penalty;
     chosen.replaceChildren(
       el("h3", {}, `Hypothesis of length ${last.length}, ${last.fate}`),
       el("p", { class: "hypothesis", dir: "auto" }, nodes.map(({ label }) => label).join(" ")),
@@ -308,8 +308,8 @@ export function start(section) {
           `= ${fixed(last.score)}`,
         ].flatMap((part) => [el("span", {}, part), " "]),
       ),
-      ...(Math.abs(penalty / ((5 + last.length) / 6) ** alpha - 1) < 1e-3
-        ? [el("p", { class: "soft" }, ...typeset(`length penalty = ((5 + ${last.length}) / 6)^(${minus(alpha)})`))]
+      ...(Math.abs(penalty / ((5 + last.length) / 6) ** exponent - 1) < 1e-3
+        ? [el("p", { class: "soft" }, ...typeset(`length penalty = ((5 + ${last.length}) / 6)^(${minus(exponent)})`))]
         : []),
       table(
         "Its log-probability, a sum over tokens (nats)",

@@ -32,11 +32,18 @@ const WORDS = {
 // latest answer remains.
 export function start(place, about) {
   if (!about.model) return {};
-  const { task, examples, beam: width, most_beam, alpha: exponent } = about.model,
+  const { task, examples, beam_size, max_beam_size, length_penalty } = about.model,
     words = WORDS[task];
   const text = el("textarea", { id: "text", rows: 1, lang: "und", dir: "auto", placeholder: words.hint });
-  const beam = el("input", { id: "width", type: "number", min: 1, max: most_beam, value: width });
-  const alpha = el("input", { id: "alpha", type: "number", step: "any", min: -10, max: 10, value: exponent });
+  const beamSize = el("input", { id: "beam_size", type: "number", min: 1, max: max_beam_size, value: beam_size });
+  const lengthPenalty = el("input", {
+    id: "length_penalty",
+    type: "number",
+    step: "any",
+    min: -10,
+    max: 10,
+    value: length_penalty,
+  });
   const choice = el(
     "select",
     { id: "examples" },
@@ -55,7 +62,7 @@ export function start(place, about) {
     },
     el("label", { for: "text" }, words.label),
     text,
-    ...(searches(task) ? [el("label", {}, "Beam ", beam), el("label", {}, "Alpha ", alpha)] : []),
+    ...(searches(task) ? [el("label", {}, "Beam size ", beamSize), el("label", {}, "Length penalty ", lengthPenalty)] : []),
     el("button", { class: "primary" }, words.button),
     ...(examples.length ? [el("label", { class: "choice" }, el("span", { class: "hidden" }, "Examples"), choice)] : []),
   );
@@ -106,12 +113,13 @@ export function start(place, about) {
     sent = fields();
     markEdited();
     if (!searches(task)) return run({ text: text.value });
-    for (const [name, { value, min, max, validity, defaultValue }] of Object.entries({ beam, alpha })) {
+    const numbers = { "beam size": beamSize, "length penalty": lengthPenalty };
+    for (const [name, { value, min, max, validity, defaultValue }] of Object.entries(numbers)) {
       if (value !== "" && validity.valid) continue;
-      const range = `${name === "beam" ? "an integer" : "a number"} from ${min} to ${max}`;
+      const range = `${name === "beam size" ? "an integer" : "a number"} from ${min} to ${max}`;
       return fail(`${name}: expected ${range}; got ${value || "no number"}; try ${defaultValue}`);
     }
-    run({ text: text.value, beam: Number(beam.value), alpha: Number(alpha.value) });
+    run({ text: text.value, beam_size: Number(beamSize.value), length_penalty: Number(lengthPenalty.value) });
   }
 
   function fail(message) {
@@ -127,12 +135,12 @@ export function start(place, about) {
   // Sends the sentence from before a reload, or the first example.
   function begin() {
     const last = recall(() => sessionStorage, key);
-    if (last) [text.value, beam.value, alpha.value] = last;
+    if (last) [text.value, beamSize.value, lengthPenalty.value] = last;
     if (last) submit();
     else if (examples.length) read(examples[0]);
   }
 
-  const fields = () => [text.value, beam.value, alpha.value];
+  const fields = () => [text.value, beamSize.value, lengthPenalty.value];
   const isEdited = () => sent !== null && JSON.stringify(sent) !== JSON.stringify(fields());
   function markEdited() {
     text.classList.toggle("edited", isEdited());
@@ -195,7 +203,7 @@ export function start(place, about) {
       task === "text"
         ? `Loss ${fixed(-answer.score)} nats per token, perplexity ${Math.exp(-answer.score).toFixed(2)}`
         : `${answer.text || words.empty}${task === "classification" ? `, probability ${answer.p[0].toFixed(4)}` : ""}${answer.finished ? "" : " (cut off at the maximum length)"}`;
-    const settings = Object.entries(answer.settings).map(([name, value]) => `, ${name} ${minus(value)}`);
+    const settings = Object.entries(answer.settings).map(([name, value]) => `, ${name.replace("_", " ")} ${minus(value)}`);
     kept.textContent = `${words.label}: ${answer.sentence}${settings.join("")}`;
     document.dispatchEvent(new CustomEvent("translated", { detail: { answer, before, rerun, toggle, effect } }));
   }
