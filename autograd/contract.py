@@ -1,6 +1,6 @@
 """Checks of the arguments of operations and the results of vjps, with their messages."""
 
-from collections.abc import Collection
+from collections.abc import Collection, Sequence
 from typing import Any, NoReturn
 
 import npx
@@ -144,3 +144,16 @@ def check_attention(spec: AttentionSpec, q: Array, k: Array, v: Array) -> None:
         raise ValueError(f"attention: expected {expected}; got q {q.shape}, k {k.shape} and v {v.shape}")
     if spec.constant_bias is not None and spec.constant_bias.dtype == bool:
         raise ValueError("attention: expected a floating-point bias; got bool; try npx.mask_bias(mask)")
+
+
+def check_merged(merged: Sequence[Array], shapes: Sequence[Sequence[tuple[int, int]]]) -> None:
+    """Raise ValueError unless each array has the columns of its parts: q, k and v of one array, or q, and k and v.
+
+    Args:
+        shapes: for each array, the number of heads and the head size of each part.
+    """
+    for x, parts, names in zip(merged, shapes, ("qkv",) if len(merged) == 1 else ("q", "kv"), strict=True):
+        columns = [n_heads * size for n_heads, size in parts]
+        if x.shape[-1] != sum(columns) or min(columns) < 0:
+            sizes = [f"{n} * {'d_v' if name == 'v' else d} ({name})" for name, (n, d) in zip(names, parts, strict=True)]
+            raise ValueError(f"attention: expected {' + '.join(sizes)} columns; got {x.shape[-1]}")

@@ -12,7 +12,7 @@ import npx
 from autograd import operations as ops
 from autograd.compositions import COMPOSITIONS as COMPOSITIONS
 from autograd.compositions import composed_rotation, composition, pad_sentences
-from autograd.contract import check_attention, check_ids
+from autograd.contract import check_attention, check_ids, check_merged
 from autograd.engine import Result, Tensor, adds_in_place, differentiable
 from autograd.losses import composed_cross_entropy as composed_cross_entropy
 from autograd.losses import composed_linear_cross_entropy as composed_linear_cross_entropy
@@ -333,10 +333,7 @@ def merged_attention(
 
     Raises ValueError for an array with the wrong number of columns.
     """
-    for x, parts in zip(merged, shapes, strict=True):
-        columns = [n_heads * size for n_heads, size in parts]
-        if x.shape[-1] != sum(columns) or min(columns) < 0:
-            raise ValueError(f"attention: expected {' + '.join(map(str, columns))} columns; got {x.shape[-1]}")
+    check_merged(merged, shapes)
 
     def split(arrays: list[Array]) -> tuple[Array, ...]:
         return tuple(part for x, parts in zip(arrays, shapes, strict=True) for part in split_columns(x, *parts))

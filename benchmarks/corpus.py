@@ -51,7 +51,7 @@ def write_side(path: Path, pairs: int, ending: str) -> None:
             n_written += count
 
 
-def measure(pairs: int, folder: Path, limit: float, learn_from: int) -> dict[str, float]:
+def measure(pairs: int, folder: Path, limit: float, tokenizer_lines: int) -> dict[str, float]:
     """Measure `npx-transformer data own` for one size."""
     files = {side: folder / f"{pairs}.{side}" for side in ("src", "tgt")}
     for side, file in files.items():
@@ -60,7 +60,7 @@ def measure(pairs: int, folder: Path, limit: float, learn_from: int) -> dict[str
     out = folder / f"out-{pairs}"
     shutil.rmtree(out, ignore_errors=True)
     code = "import sys; from train.cli import main; sys.exit(main(sys.argv[1:]))"
-    command = [sys.executable, "-c", code, "data", "own", "--out", str(out), "--learn-from", str(learn_from)]
+    command = [sys.executable, "-c", code, "data", "own", "--out", str(out), "--tokenizer-lines", str(tokenizer_lines)]
     command += [f"--train-{side}={file}" for side, file in files.items()]
     limit_bytes = int(limit * 2**30)
     started = time.perf_counter()
@@ -87,14 +87,14 @@ def main() -> None:
     parser.add_argument("--folder", type=Path, default=Path("runs/corpus"), help="folder for texts and results")
     parser.add_argument("--limit-gib", type=float, default=4.0)
     parser.add_argument(
-        "--learn-from", type=int, default=1_000_000, help="lines per side to train the tokenizer on; 0: all"
+        "--tokenizer-lines", type=int, default=1_000_000, help="lines per side to train the tokenizer on; 0: all"
     )
     parser.add_argument("--json", action="store_true")
     args = parser.parse_args()
     args.folder.mkdir(parents=True, exist_ok=True)
     rows: list[dict[str, float]] = []
     for pairs in args.pairs or [500_000, 4_500_000]:
-        row = measure(pairs, args.folder, args.limit_gib, args.learn_from)
+        row = measure(pairs, args.folder, args.limit_gib, args.tokenizer_lines)
         if rows:
             growth = math.log(pairs / rows[-1]["pairs"])
             row["slope"] = math.log(row["cpu_seconds"] / rows[-1]["cpu_seconds"]) / growth  # 1 is linear

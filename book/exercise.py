@@ -184,7 +184,7 @@ def gradient_check(
     Derived inputs that `accepts` rejects are outside the exercise's contract and are skipped.
     """
 
-    def check(module: Any, derive: bool = True) -> None:
+    def check(module: Any, vary_inputs: bool = True) -> None:
         answer = getattr(module, name)
 
         @wraps(answer)
@@ -195,7 +195,9 @@ def gradient_check(
 
         before = dict(OPERATIONS)
         try:
-            check_operation(differentiable(function), *inputs, derive=derive, float32=False, **options)
+            check_operation(
+                differentiable(function), *inputs, vary_inputs=vary_inputs, compare_float32=False, **options
+            )
         except (GradientError, CheckError, ValueError, TypeError) as error:
             lines = [line for line in str(error).splitlines() if not line.startswith("reproduce")]
             raise Rejected("\n".join(lines[:10])) from error

@@ -41,8 +41,8 @@ class TimeUp(BaseException):
     """Raised when the time limit is reached."""
 
 
-def judge(exercise: Exercise, path: Path, seeds: range = range(1), derive: bool = True) -> Verdict:
-    """Judge an answer on the cases of some seeds; `derive` adds the inputs derived by the gradient checker."""
+def judge(exercise: Exercise, path: Path, seeds: range = range(1), vary_inputs: bool = True) -> Verdict:
+    """Judge an answer on the cases of some seeds; `vary_inputs` adds the inputs derived by the gradient checker."""
     refusal = first_problem(exercise, path)
     if refusal:
         return Verdict(False, refusal)
@@ -61,7 +61,7 @@ def judge(exercise: Exercise, path: Path, seeds: range = range(1), derive: bool 
                     return with_hint(exercise, stage, seed, module, *failure)
         if hasattr(check, "GRADIENT_CHECK"):
             try:
-                check.GRADIENT_CHECK(module, derive)
+                check.GRADIENT_CHECK(module, vary_inputs)
             except Rejected as error:
                 lines = ["Values and gradients are right on our cases; the gradient checker finds:", ""]
                 return Verdict(False, lines + [x for line in str(error).splitlines() for x in wrapped(line)])

@@ -2,7 +2,7 @@
 
 from models.architectures.base import SequenceModel
 from models.architectures.encoder import Encoder
-from models.architectures.encoder_decoder import DecoderState, Transformer
+from models.architectures.encoder_decoder import EncoderDecoderState, Transformer
 from models.architectures.layers import DecoderLayer, EncoderLayer
 from models.config import TransformerConfig
 from models.layers import GRU, LSTM, Bidirectional, Convolution, RestrictedSelfAttention

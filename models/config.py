@@ -11,7 +11,7 @@ from models.init import SCHEMES, use_shapes_only
 from models.layers.norm import PLACEMENTS
 from models.presets import PRESETS
 from models.registry import ACTIVATIONS, ARCHITECTURES, CELLS, NORMS, POSITIONS
-from npx.messages import suggest_arguments
+from npx.messages import nearest, suggest_arguments
 
 # Keys of earlier versions, and their names now.
 FORMER_NAMES = {
@@ -296,8 +296,9 @@ class TransformerConfig:
         Fields may have their former names. Missing fields get the values that versions without these fields used.
         """
         values = upgrade_config(values)
-        if unknown := set(values) - {f.name for f in fields(cls)}:
-            raise ValueError(f"TransformerConfig: expected names of fields; got {', '.join(sorted(unknown))}")
+        names = {f.name for f in fields(cls)}
+        for name in sorted(values.keys() - names):
+            raise ValueError(f"TransformerConfig: unknown field {name!r}; try {nearest(name, names)}")
         return cls(**values)
 
     @classmethod

@@ -38,7 +38,7 @@ def matrix_multiplications(*modules: Module) -> int:
     matrices = sum(p.size for module in modules for p in module.parameters() if p.ndim == 2)
     for mixture in (part for module in modules for part in module.modules() if isinstance(part, Experts)):
         n = len(mixture.experts)
-        matrices -= matrix_multiplications(*mixture.experts) * (n - mixture.n_active) // n
+        matrices -= matrix_multiplications(*mixture.experts) * (n - mixture.experts_per_token) // n
     return matrices - tables + sum(bias.multiplications for bias in biases)
 
 

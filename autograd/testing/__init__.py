@@ -15,7 +15,7 @@ Modules import only from modules above them in this list:
     diagnosis.py        the text of a report on a wrong gradient
     directions.py       derivatives along directions, analytic and numerical
     gradcheck.py        analytic gradients compared with numerical derivatives, entry by entry
-    declared_gradient.py gradients that intentionally differ from the derivative: expect=
+    declared_gradient.py gradients that intentionally differ from the derivative: expected_gradient=
     rules.py            the other rules; modes.py: rules for layers with modes; precision.py: rules for precision
     reference.py        values compared with a reference implementation
     implicit_state.py   random numbers and buffers, held fixed between calls

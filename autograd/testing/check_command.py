@@ -148,22 +148,25 @@ def parse_expectations(texts: list[str], gradients: list[CustomGradient]) -> dic
             name = names[0]
             declared = text
         if name not in names:
-            raise UsageError(f"expected NAME=GRADIENT for --expect, with NAME among {', '.join(names)}; got {text!r}")
+            choices = ", ".join(names)
+            raise UsageError(f"expected NAME=GRADIENT for --expected-gradient, with NAME among {choices}; got {text!r}")
         try:
             DeclaredGradient(declared)
         except ValueError as error:
-            raise UsageError(f"--expect {text}: {error}") from None
+            raise UsageError(f"--expected-gradient {text}: {error}") from None
         if any(g.name == name and hasattr(g.operation, "named_parameters") for g in gradients):
-            raise UsageError(f"expected a function for --expect; got the layer {name}; try the function that it calls")
+            raise UsageError(
+                f"expected a function for --expected-gradient; got the layer {name}; try the function that it calls"
+            )
         expectations[name] = declared
     return expectations
 
 
-def run_check(gradient: CustomGradient, shapes: list[str], seed: int, expect: str | None = None) -> Outcome:
+def run_check(gradient: CustomGradient, shapes: list[str], seed: int, expected_gradient: str | None = None) -> Outcome:
     """Check one custom gradient at inputs of the given `shapes` or, if there are none, at guessed inputs.
 
     Args:
-        expect: as for `check_operation`.
+        expected_gradient: as for `check_operation`.
     """
     outcome = Outcome(gradient.name, gradient.kind)
     start = time.perf_counter()
@@ -171,7 +174,8 @@ def run_check(gradient: CustomGradient, shapes: list[str], seed: int, expect: st
         inputs = [parse_input(text, i, seed) for i, text in enumerate(shapes)]
         inputs = inputs or guess_inputs(gradient.operation, seed)
         outcome.inputs = [describe_input(x) for x in inputs]
-        report = gradient.check(*inputs, seed=seed, **({} if expect is None else {"expect": expect}))
+        options = {} if expected_gradient is None else {"expected_gradient": expected_gradient}
+        report = gradient.check(*inputs, seed=seed, **options)
         outcome.result = RIGHT
         outcome.compared = report.compared
         outcome.notes = report.notes
@@ -239,8 +243,8 @@ def parser() -> Parser:
     add("target", metavar="MODULE[:NAME]", help=target)
     shapes = "shape of the next input: 4x6, 4:int, 4x6:bool, 4x6:positive; =0.5 for a value (default: guessed)"
     add("--input", metavar="SHAPE", action="append", default=[], help=shapes)
-    expect = "gradient that intentionally differs from the derivative: straight-through, reversed, or a sentence"
-    add("--expect", metavar="NAME=GRADIENT", action="append", default=[], help=expect)
+    expected = "gradient that intentionally differs from the derivative: straight-through, reversed, or a sentence"
+    add("--expected-gradient", metavar="NAME=GRADIENT", action="append", default=[], help=expected)
     add("--seed", metavar="N", type=int, default=0, help="seed of the inputs and of the check (default: 0)")
     add("--json", action="store_true", help="print one JSON object instead of a table")
     return p
@@ -251,7 +255,7 @@ def main(arguments: list[str]) -> int:
     try:
         options = parser().parse_args(arguments)
         gradients = select(options.target)
-        expectations = parse_expectations(options.expect, gradients)
+        expectations = parse_expectations(options.expected_gradient, gradients)
         outcomes = run_checks(gradients, options.input, options.seed, expectations)
     except UsageError as error:
         sys.stderr.write(f"check: {error}\n")

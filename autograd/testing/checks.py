@@ -42,14 +42,14 @@ def check_operation(
     operation: Callable[..., Tensor],
     *inputs: Any,
     max_saved_bytes: int | None = None,
-    directions: int | None = None,
-    float32: bool = True,
-    derive: bool = True,
+    n_directions: int | None = None,
+    compare_float32: bool = True,
+    vary_inputs: bool = True,
     domain: Any = None,
-    blocks: Sequence[str] = (),
-    dtype: str | None = None,
+    block_size_options: Sequence[str] = (),
+    output_dtype: str | None = None,
     reference: Reference | None = None,
-    expect: Any = None,
+    expected_gradient: Any = None,
     seed: int = 0,
     **options: Any,
 ) -> Report:
@@ -59,20 +59,20 @@ def check_operation(
         operation: a function of Tensors, with its own vjp or composed of other operations.
         inputs: float64 arrays of any shape, and any other arguments of the operation.
         max_saved_bytes: the maximum number of bytes saved for backward beyond inputs and output; None sets no limit.
-        directions: None checks every entry of the given inputs; a number N checks only N random directions.
-        float32: whether to compare float32 results with float64 results.
-        derive: whether to repeat the check at other values and shapes, derived from the floating-point inputs.
+        n_directions: None checks every entry of the given inputs; a number N checks only N random directions.
+        compare_float32: whether to compare float32 results with float64 results.
+        vary_inputs: whether to repeat the check at other values and shapes, derived from the floating-point inputs.
         domain: the open interval (low, high) in which the operation and its gradient are finite, or a sequence with an
             interval or None for each floating-point input. With None, derived inputs that give non-finite values are
             skipped.
-        blocks: the names of options that are block sizes; the results must not depend on them.
-        dtype: the dtype of the output, if it differs from the inputs' dtype.
+        block_size_options: the names of options that are block sizes; the results must not depend on them.
+        output_dtype: the dtype of the output, if it differs from the inputs' dtype.
         reference: a function of the same arrays that returns the correct output. Wherever the reference is finite, the
             operation has to return the same value. The reference has to accept the given inputs and may reject derived
             ones.
-        expect: for a gradient that intentionally differs from the derivative: "straight-through" or "reversed"; a
-            function `expect(g, *inputs)` that returns the intended gradients; or a sentence with the reason, to accept
-            any gradient. The report says how the gradient differs.
+        expected_gradient: for a gradient that intentionally differs from the derivative: "straight-through" or
+            "reversed"; a function `expected_gradient(g, *inputs)` that returns the intended gradients; or a sentence
+            with the reason, to accept any gradient. The report says how the gradient differs.
         seed: selects the weights of the outputs and the random directions.
         options: passed on to `operation`. An option that has the same name as an argument above must be passed by
             position or bound with `functools.partial`.
@@ -81,8 +81,14 @@ def check_operation(
     `report.RULES`, and its text ends with a line that reproduces the failure. Raises TypeError and ValueError for
     invalid arguments, like `gradcheck`.
     """
-    settings: dict[str, Any] = {"max_saved_bytes": max_saved_bytes, "dtype": dtype, "blocks": tuple(blocks) or None}
-    settings |= {"reference": reference, "expect": expect, "float32": None if float32 else False}
+    settings: dict[str, Any] = {
+        "max_saved_bytes": max_saved_bytes,
+        "output_dtype": output_dtype,
+        "block_size_options": tuple(block_size_options) or None,
+        "reference": reference,
+        "expected_gradient": expected_gradient,
+        "compare_float32": None if compare_float32 else False,
+    }
     arguments = Arguments(inputs, options)
     arguments.require_options(check_operation, operation)
     report = Report()
@@ -91,9 +97,9 @@ def check_operation(
     variants.require_inside(problem, domain)
     with missing_bodies_reported(problem, operation, *arguments.restore(arguments.values)):
         hold_state(problem, operation, report.notes)
-        declared = None if expect is None else DeclaredGradient(expect)
+        declared = None if expected_gradient is None else DeclaredGradient(expected_gradient)
         adapted = None if reference is None else arguments.adapt(reference)
-        check = ProblemCheck(report, directions, float32, domain, dtype, seed, adapted, declared)
+        check = ProblemCheck(report, n_directions, compare_float32, domain, output_dtype, seed, adapted, declared)
         check.compare_value(problem, tolerance=1e-9, given=True)
         expected = check.check_given_inputs(problem)
     note_unchecked_tensors(stray_tensors(expected.problem), report.notes)
@@ -105,11 +111,11 @@ def check_operation(
         text = f"expected at most {max_saved_bytes} bytes saved for backward beyond inputs and output; got {saved}"
         raise expected.problem.failure("saved memory", text)
     rules.in_blocks(expected)
-    for option in blocks:
+    for option in block_size_options:
         for size in (1, 2, 3):
             y, gradients = arguments.with_options(problem, {option: size}).output_and_gradients(expected.c)
             expected.compare("block size", f"with {option}={size}", y, gradients)
-    if derive:
+    if vary_inputs:
         check.check_derived_inputs(problem)
         check.check_other_options(arguments.with_other_floats(problem, operation))
     report.notes += getattr(operation, "notes", [])  # only operations from other frameworks have notes
@@ -146,9 +152,9 @@ def check_layer(
     layer: Any,
     *inputs: Any,
     modes: Sequence[str] = ("train", "eval"),
-    directions: int | None = None,
-    float32: bool = True,
-    derive: bool = True,
+    n_directions: int | None = None,
+    compare_float32: bool = True,
+    vary_inputs: bool = True,
     domain: Any = None,
     seed: int = 0,
     **options: Any,
@@ -163,8 +169,8 @@ def check_layer(
             (name, Tensor) pairs. The check runs in float64 and restores the layer.
         inputs: floating-point arrays, which are passed as Tensors, and any other arguments of the layer, such as ids.
         modes: "train", "eval", or both, in the order in which to check them.
-        directions, float32: as for `check_operation`.
-        derive: whether to repeat the check at other values and shapes of inputs and parameters.
+        n_directions, compare_float32: as for `check_operation`.
+        vary_inputs: whether to repeat the check at other values and shapes of inputs and parameters.
         domain: as for `check_operation`; it applies to inputs, not to parameters.
         seed: selects the weights of the outputs, the random directions and the dropout masks.
         options: passed on to `layer`. An option that has the same name as an argument above must be passed by position.
@@ -209,7 +215,7 @@ def check_layer(
             variants.require_inside(problem, domain)
             hold_state(problem, layer, notes)
             report.notes += [f"{mode} mode: {note}" for note in notes]
-            check = ProblemCheck(report, directions, float32, domain, None, seed, layer=layer)
+            check = ProblemCheck(report, n_directions, compare_float32, domain, None, seed, layer=layer)
             check.warm_up(problem)
             expected = check.check_given_inputs(problem, first)
             require_registered(expected.problem, layer, options, report.notes)
@@ -217,7 +223,7 @@ def check_layer(
             if mode == "eval" and len(modes) > 1:
                 others = [v.problem for v in variants.values(problem) if v.in_parameters]
                 mode_rules.check_mode_after_update(expected, others, restore_buffers, layer.train, layer.eval)
-            if derive and not (first and first.equals(expected)):
+            if vary_inputs and not (first and first.equals(expected)):
                 check.check_derived_inputs(problem)
                 check.check_other_options(arguments.with_other_floats(problem, getattr(layer, "forward", layer)))
             first = first or expected

@@ -1,4 +1,4 @@
-"""Gradients that intentionally differ from the derivative, declared with `expect=`.
+"""Gradients that intentionally differ from the derivative, declared with `expected_gradient=`.
 
 For example, a straight-through estimator passes the gradient through a rounding operation, whose derivative is 0, and a
 gradient reversal layer flips the sign of the gradient. The declared gradient replaces the numerical derivative; all
@@ -25,18 +25,20 @@ class DeclaredGradient:
     """A gradient that the user declares, to be expected in place of the derivative.
 
     Args:
-        expect: a key of `NAMED`; a function that returns the gradients of the floating-point inputs, called as
-            `expect(g, *inputs)`; or a sentence with the reason, to accept any gradient.
+        expected_gradient: a key of `NAMED`; a function that returns the gradients of the floating-point inputs, called
+            as `expected_gradient(g, *inputs)`; or a sentence with the reason, to accept any gradient.
     """
 
-    def __init__(self, expect: Any) -> None:
-        self.reference = expect if callable(expect) else NAMED.get(expect) if isinstance(expect, str) else None
-        if self.reference is None and not (isinstance(expect, str) and " " in expect.strip()):
+    def __init__(self, expected_gradient: Any) -> None:
+        is_text = isinstance(expected_gradient, str)
+        self.reference = NAMED.get(expected_gradient) if is_text else expected_gradient
+        if not callable(self.reference) and not (is_text and " " in expected_gradient.strip()):
             raise ValueError(
                 f"expected {', '.join(map(repr, NAMED))}, a function of g and the inputs, or a sentence for the option "
-                f"`expect`; got {expect!r}"
+                f"`expected_gradient`; got {expected_gradient!r}"
             )
-        self.reason = expect if isinstance(expect, str) else f"{getattr(expect, '__name__', 'a function')}(g, *inputs)"
+        name = getattr(expected_gradient, "__name__", "a function")
+        self.reason = expected_gradient if is_text else f"{name}(g, *inputs)"
 
     def compare(self, problem: Problem, seed: int) -> Expected:
         """Compare the gradient with the declared one for several incoming gradients; return the first results."""
@@ -62,7 +64,9 @@ class DeclaredGradient:
             declared = self.reference(g.copy(), *problem.values)
         declared = declared if isinstance(declared, (tuple, list)) else [declared]
         if len(declared) > len(gradients):
-            raise ValueError(f"expect: expected a gradient for each of {len(gradients)} inputs; got {len(declared)}")
+            raise ValueError(
+                f"expected_gradient: expected one for each of {len(gradients)} inputs; got {len(declared)}"
+            )
         for label, expected, gx in zip(problem.labels, declared, gradients, strict=False):
             expected = npx.host.asarray(expected)
             if not close(expected, gx, 1e-6, float(abs(g).max(initial=0.0)) * 1e-6):
@@ -79,11 +83,11 @@ class DeclaredGradient:
             return f"intentionally wrong ({self.reason}): {lines[0].rstrip(':')}: {numbers}"
         except CheckError:
             return f"intentionally wrong ({self.reason})"
-        return f"the gradient equals the derivative: expect={self.reason!r} is not needed at these inputs"
+        return f"the gradient equals the derivative: expected_gradient={self.reason!r} is not needed at these inputs"
 
 
 def suggest_declaration(problem: Problem, seed: int) -> str:
-    """Return source for the `expect` argument that declares the gradient, or "" if it does not look intended."""
+    """Return source for the option `expected_gradient`, or "" if the gradient does not look intended."""
     try:
         output, leaves = problem.output_and_leaves([npx.from_host(npx.to_host(a).copy()) for a in problem.arrays])
         c = npx.to_host(npx.random.normal(npx.Key(seed, 0, 0), output.shape, output.dtype))
@@ -94,8 +98,8 @@ def suggest_declaration(problem: Problem, seed: int) -> str:
     if gx.shape != c.shape or is_used.sum() < 2:  # with a single entry, every gradient is a multiple of g
         return ""
     if npx.array_equal(gx[is_used], c[is_used]):
-        return 'expect="straight-through"' if is_used.all() else "expect=lambda g, x: g * mask(x)"
-    return 'expect="reversed"' if npx.array_equal(gx, -c) else ""
+        return 'expected_gradient="straight-through"' if is_used.all() else "expected_gradient=lambda g, x: g * mask(x)"
+    return 'expected_gradient="reversed"' if npx.array_equal(gx, -c) else ""
 
 
 def with_hint(error: GradientError, problem: Problem, seed: int) -> GradientError:

@@ -37,7 +37,7 @@ MAX_CONFIRMED = 3  # wrong entries to confirm in full; the rest get a quick esti
 def gradcheck(
     function: Callable[..., Tensor],
     *inputs: Any,
-    directions: int | None = None,
+    n_directions: int | None = None,
     rtol: float | None = None,
     atol: float | None = None,
     seed: int = 0,
@@ -48,7 +48,7 @@ def gradcheck(
     Args:
         function: takes Tensors in place of the floating-point inputs and returns one Tensor of any shape.
         inputs: arrays or Tensors, preferably float64. Integers, booleans and other values are passed on unchanged.
-        directions: None compares every entry or, for more than 1,500 entries, a sample of entries and random
+        n_directions: None compares every entry or, for more than 1,500 entries, a sample of entries and random
             directions. A number N compares along N random directions through all inputs and checks individual entries
             only after a failure; this is faster.
         rtol, atol: the relative and absolute tolerance, in addition to the error bound of the numerical derivative.
@@ -72,7 +72,7 @@ def gradcheck(
         names=arguments.names,
     )
     problem.constants = arguments.constants(problem, report.notes)
-    compare_gradients(problem, report, directions, rtol, atol, seed)
+    compare_gradients(problem, report, n_directions, rtol, atol, seed)
     return report
 
 
@@ -256,7 +256,7 @@ class GradientCheck(Directions):
 def compare_gradients(
     problem: Problem,
     report: Report,
-    directions: int | None = None,
+    n_directions: int | None = None,
     rtol: float | None = None,
     atol: float | None = None,
     seed: int = 0,
@@ -269,7 +269,7 @@ def compare_gradients(
 
     Args:
         report: collects the statistics.
-        directions, rtol, atol, seed: as for `gradcheck`.
+        n_directions, rtol, atol, seed: as for `gradcheck`.
         limit: above this number of entries, only a sample is perturbed separately.
         min_derivative: numerical derivatives smaller than this are treated as 0.
         screen_first: whether to skip the individual entries if the gradient is right along a random direction.
@@ -281,10 +281,10 @@ def compare_gradients(
     check = GradientCheck(problem, report, rtol, atol, seed, min_derivative)
     with floating_point_warnings_ignored():
         screen_first = screen_first or (already_checked is not None and already_checked.equals(check.expected))
-        if screen_first and directions is None and check.is_right_in_every_entry():
+        if screen_first and n_directions is None and check.is_right_in_every_entry():
             return check.expected
-        if directions is None:
+        if n_directions is None:
             check.check_entries(limit)
-        if directions or sum(a.size for a in check.arrays) > limit:
-            check.check_directions(directions or DIRECTIONS)
+        if n_directions or sum(a.size for a in check.arrays) > limit:
+            check.check_directions(n_directions or DIRECTIONS)
     return check.expected

@@ -38,7 +38,7 @@ def check_kernel(
     kernel: npx.Kernel,
     *args: Any,
     gradient: dict[str, Any] | None = None,
-    derive: bool = True,
+    thorough: bool = True,
     seed: int = 0,
     **kwargs: Any,
 ) -> list[str]:
@@ -67,7 +67,7 @@ def check_kernel(
         kernel: the kernel to check.
         args, kwargs: the arguments of the kernel.
         gradient: options of the kernel's gradient.
-        derive: False limits the check to the reference, the layouts, one block size and two thread counts, so that it
+        thorough: False limits the check to the reference, the layouts, one block size and two thread counts, so that it
             is fast enough for examples drawn by a strategy. Arguments of more than 150,000 numbers already fill several
             blocks; for them, only the rule `reference` and the results on two threads are checked.
         seed: selects the gradient of the output.
@@ -83,11 +83,11 @@ def check_kernel(
             if key in kernel.versions and is_available(device):
                 npx.use_device(device)
                 check = KernelCheck(kernel, key, Values(*map_arrays(npx.to_host, (args, kwargs, gradient or {}))), seed)
-                check.check(derive)
+                check.check(thorough)
                 checked.append(check.version)
     except KernelMismatch as error:
         options = kwargs | ({"gradient": gradient} if gradient else {}) | ({"seed": seed} if seed else {})
-        options |= {} if derive else {"derive": False}
+        options |= {} if thorough else {"thorough": False}
         setup = "from npx import KERNELS"
         line = reproduction("check_kernel", Placeholder(f"KERNELS[{kernel.name!r}]"), args, options, setup)
         raise mismatch(error.rule, explain(f"check_kernel: {error}", error.rule, line)) from error
@@ -150,8 +150,8 @@ class KernelCheck:
         self.grad_name = f"{kernel.grad.name if kernel.grad else ''}, {self.version}"
         self.n_numbers = sum(x.size for x in arrays_in(values))
 
-    def check(self, derive: bool) -> None:
-        """Check all rules or, without `derive`, the subset that is fast enough for every drawn example."""
+    def check(self, thorough: bool) -> None:
+        """Check all rules or, without `thorough`, the subset that is fast enough for every drawn example."""
         expected = self.expected(self.values)
         self.require("reference", "given layout", expected)
         if self.n_numbers > MANY_NUMBERS:
@@ -159,8 +159,8 @@ class KernelCheck:
                 self.require("thread count", "2 threads", expected)
             return
         self.check_layouts(expected)
-        self.check_blocks(expected, BLOCK_SIZES if derive else (2,), THREAD_COUNTS if derive else (1, 2))
-        if derive:
+        self.check_blocks(expected, BLOCK_SIZES if thorough else (2,), THREAD_COUNTS if thorough else (1, 2))
+        if thorough:
             doubled = self.with_rows(expected, 2)
             self.check_incoming(expected)
             self.check_calls(expected, doubled)

@@ -200,9 +200,31 @@ def judge(
 ) -> Verdict:
     """Compare `analytic` with the numerical derivative of sum(weights * y) at 0.
 
+    Steps without finite derivatives are skipped. At each other step, the first rule that applies decides:
+
+        1  `analytic` lies within the bound, and the bound is within the tolerance: right.
+        2  This step and the one before show a kink: a kink if `analytic` lies in its range, else a refutation.
+        3  The two steps agree and exclude `analytic`, also after adding the error of a polynomial fit to their bound,
+           this step's bound does not contain it, and no earlier narrow bound did: a refutation.
+
+    A refutation is not final: a smaller step may still give right or kink, or withdraw the refutation because its bound
+    is narrow and contains `analytic`. After the last step, the first rule that applies decides:
+
+        4  A kink at a larger step than the last has refuted a finite `analytic`: inconclusive.
+        5  Another refutation: wrong.
+        6  No step gave finite derivatives: inconclusive.
+        7  `analytic` lies within the bound of the most accurate step, and this bound is narrow: right.
+        8  Otherwise: inconclusive.
+
     Args:
+        outputs: the outputs y(t) along the direction.
+        weights: a weight for each output; outputs of weight 0 are ignored.
+        analytic: the derivative of the weighted sum according to backward; may be NaN or infinite.
+        tolerances: the outputs and their rounding errors at t = 0, and the accepted differences.
         step: the first step size.
-        max_step_sizes: the maximum number of step sizes to try.
+        max_step_sizes: the maximum number of step sizes to try; each is 16 times smaller than the one before.
+
+    Returns the verdict right, kink, wrong or inconclusive, with the numerical derivative on which it is based.
     """
     estimates: list[Estimate] = []
     refuted: Verdict | None = None

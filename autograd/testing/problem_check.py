@@ -29,7 +29,7 @@ class ProblemCheck:
 
     Attributes:
         report: collects the statistics.
-        directions, float32, domain, dtype, seed: as for `check_operation`.
+        n_directions, compare_float32, domain, output_dtype, seed: as for `check_operation`.
         reference: a function of the problem's values that returns the correct output, if the user gave one.
         declared: the gradient that replaces the numerical derivative, if the user declared one.
         layer: the layer whose buffers each comparison in another dtype restores; None in `check_operation`.
@@ -38,10 +38,10 @@ class ProblemCheck:
     """
 
     report: Report
-    directions: int | None
-    float32: bool
+    n_directions: int | None
+    compare_float32: bool
     domain: Any
-    dtype: str | None
+    output_dtype: str | None
     seed: int
     reference: Reference | None = None
     declared: DeclaredGradient | None = None
@@ -52,7 +52,7 @@ class ProblemCheck:
     def compare_gradients(
         self,
         problem: Problem,
-        directions: int | None,
+        n_directions: int | None,
         limit: int,
         in_declared_domain: bool = True,
         already_checked: Expected | None = None,
@@ -72,7 +72,7 @@ class ProblemCheck:
             return compare_gradients(
                 problem,
                 self.report,
-                directions,
+                n_directions,
                 seed=self.seed,
                 limit=limit,
                 min_derivative=self.min_derivative,
@@ -81,7 +81,7 @@ class ProblemCheck:
             )
         except GradientError as error:
             smallest_error = smallest(problem, error, self.check_small) if error.rule in SHRINKABLE else error
-            if self.layer is None:  # the check is `check_operation`, which has the option `expect`
+            if self.layer is None:  # the check is `check_operation`, which has the option `expected_gradient`
                 smallest_error = with_hint(smallest_error, problem, self.seed)
             raise smallest_error from error.__cause__
         except NonFiniteError as error:
@@ -111,11 +111,11 @@ class ProblemCheck:
         Args:
             already_checked: as for `gradcheck.compare_gradients`.
         """
-        expected = self.compare_gradients(problem, self.directions, MAX_ENTRIES, already_checked=already_checked)
+        expected = self.compare_gradients(problem, self.n_directions, MAX_ENTRIES, already_checked=already_checked)
         # At derived inputs, smaller derivatives may be rounding errors of intermediate results as large as this output.
         self.min_derivative = MIN_DERIVATIVE * expected.norm
         self.typical_sizes = [float(abs(x).max(initial=0.0)) for x in (expected.y, *expected.gradients)]
-        rules.keeps_dtype(expected, self.dtype)
+        rules.keeps_dtype(expected, self.output_dtype)
         rules.single_backward(expected)
         y, gradients = problem.output_and_gradients(expected.c)
         cause = "a result is cached by array identity, or read-only arrays are handled differently"
@@ -130,7 +130,7 @@ class ProblemCheck:
         precision.check_float64_precision(expected)
         for dtype in precision.NARROW:
             self.with_buffers_restored(precision.check_16_bit_accuracy, expected, dtype)
-        if self.float32 and not self.compare_float32(expected):
+        if self.compare_float32 and not self.check_float32(expected):
             self.report.notes.append("not compared in float32")
         return expected
 
@@ -139,7 +139,7 @@ class ProblemCheck:
         if self.reference is not None:
             compare_value(problem, self.reference, tolerance, given)
 
-    def compare_float32(self, expected: Expected, typical_sizes: Sequence[float] = (), factor: float = 1.0) -> bool:
+    def check_float32(self, expected: Expected, typical_sizes: Sequence[float] = (), factor: float = 1.0) -> bool:
         """Compare results in float32; return whether a comparison was possible.
 
         Args:
@@ -219,8 +219,8 @@ class ProblemCheck:
             return
         y, gradients = problem.output_and_gradients(expected.c)
         expected.compare("independent calls", "if it is called again", y, gradients)
-        if self.float32 and limit and variant.change.float32_factor:
-            self.compare_float32(expected, self.typical_sizes, variant.change.float32_factor)
+        if self.compare_float32 and limit and variant.change.float32_factor:
+            self.check_float32(expected, self.typical_sizes, variant.change.float32_factor)
 
 
 @contextmanager

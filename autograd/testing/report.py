@@ -28,7 +28,7 @@ RULES = {
         "the gradient is finite wherever the numerical derivative is",
         "0 / 0, inf - inf or an overflow in the vjp; rewrite the formula, or select the branch before dividing",
     ),
-    "expected gradient": Rule("the gradient is the one that expect= declares"),
+    "expected gradient": Rule("the gradient is the one that expected_gradient= declares"),
     "valid gradient": Rule("backward succeeds, and the vjp returns a gradient of the shape and dtype of each input"),
     # The value
     "reference": Rule("the results equal the reference's"),
@@ -51,7 +51,7 @@ RULES = {
     "linearity": Rule(
         "the gradient is a linear function of the incoming gradient",
         "the vjp ignores, clips, squares or normalizes the incoming gradient, adds a constant, or loses precision; "
-        "if it is intended, declare it with expect=",
+        "if it is intended, declare it with expected_gradient=",
     ),
     "aliased inputs": Rule(
         "one array passed as several inputs gives the same results as copies of it",

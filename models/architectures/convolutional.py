@@ -5,7 +5,7 @@ from typing import Any
 import npx
 from autograd import Tensor, differentiable
 from autograd import operations as ops
-from models.architectures.encoder_decoder import DecoderState, EncoderDecoder
+from models.architectures.encoder_decoder import EncoderDecoder, EncoderDecoderState
 from models.architectures.layers import Layer, make_attention
 from models.cache import DecodingState, KeyValueCache, RowArray
 from models.config import TransformerConfig
@@ -117,7 +117,7 @@ class ConvS2S(EncoderDecoder):
         return (x + super().apply_encoder_layers(x, spec)) * SQRT_HALF
 
     def apply_decoder_layers(
-        self, x: Tensor, memory: Tensor | None, cross_spec: npx.AttentionSpec, state: DecoderState | None
+        self, x: Tensor, memory: Tensor | None, cross_spec: npx.AttentionSpec, state: EncoderDecoderState | None
     ) -> Tensor:
         embedded = x
         for i, layer in enumerate(self.decoder):
@@ -211,7 +211,7 @@ class ByteNet(EncoderDecoder):
         return [RowArray(memory.data)]
 
     def apply_decoder_layers(
-        self, x: Tensor, memory: Tensor | None, cross_spec: npx.AttentionSpec, state: DecoderState | None
+        self, x: Tensor, memory: Tensor | None, cross_spec: npx.AttentionSpec, state: EncoderDecoderState | None
     ) -> Tensor:
         packing = cross_spec.q_packing
         batch, length = packing.shape if packing else x.shape[:2]

@@ -42,6 +42,7 @@ class LanguageModel(SequenceModel):
 
         Args:
             ids: (B, T+1). The first token of each row is not predicted.
+            label_smoothing: as for `Transformer.loss`. Default 0.
 
         Other arguments: see `Transformer.loss`.
         """

@@ -159,6 +159,7 @@ class Encoder(SequenceModel):
             ids: (B, S).
             labels: (B, S), one for each token; or (B, 1), one for each text, predicted from the first token (through
                 the pooler, if there is one). Padding marks tokens and texts without a label.
+            label_smoothing: as for `Transformer.loss`. Default 0.
 
         Other arguments: see `Transformer.loss`.
         """

@@ -184,7 +184,7 @@ class EncoderDecoder(SequenceModel):
         tgt_ids: npx.Array,
         memory: Tensor | None,
         cross_spec: npx.AttentionSpec,
-        state: "DecoderState | None" = None,
+        state: "EncoderDecoderState | None" = None,
     ) -> Tensor:
         """Decode checked ids on the device, (B, T) -> (B, T, D), or packed, (R,) -> (R, D).
 
@@ -213,7 +213,7 @@ class EncoderDecoder(SequenceModel):
         return x
 
     def apply_decoder_layers(
-        self, x: Tensor, memory: Tensor | None, cross_spec: npx.AttentionSpec, state: "DecoderState | None"
+        self, x: Tensor, memory: Tensor | None, cross_spec: npx.AttentionSpec, state: "EncoderDecoderState | None"
     ) -> Tensor:
         """Return the decoder's output for embedded targets x. It has the shape of x.
 
@@ -226,14 +226,14 @@ class EncoderDecoder(SequenceModel):
 
     # Decoding (models/search/protocol.py)
 
-    def start(self, src_ids: Any) -> tuple[npx.Array, "DecoderState"]:
+    def start(self, src_ids: Any) -> tuple[npx.Array, "EncoderDecoderState"]:
         """Return the first tokens (B,), all BOS, and the decoding state of source ids (B, S)."""
         with no_grad():
             memory, spec = self.encode(src_ids)
             caches = self.new_caches(memory)
             source_caches = self.new_source_caches(memory)
         assert spec.kv_lengths is not None
-        state = DecoderState(caches, SourceState(spec.kv_lengths, source_caches))
+        state = EncoderDecoderState(caches, SourceState(spec.kv_lengths, source_caches))
         return host.full(len(memory), self.config.bos_id), state
 
     def new_caches(self, memory: Tensor) -> list[Any]:
@@ -244,7 +244,7 @@ class EncoderDecoder(SequenceModel):
         """Return the caches computed from the memory (B, S, D): by default, its keys and values for each layer."""
         return [layer.new_source_cache(memory) for layer in self.decoder]
 
-    def hidden_states(self, ids: npx.Array, state: "DecoderState") -> Tensor:
+    def hidden_states(self, ids: npx.Array, state: "EncoderDecoderState") -> Tensor:
         """Return the decoder's output (R, T, D) for the next ids (R, T) of a state."""
         return self._embed_and_decode(ids, None, npx.AttentionSpec(kv_lengths=state.source.lengths.array), state)
 
@@ -354,7 +354,7 @@ class Transformer(EncoderDecoder):
         return super().new_caches(memory)
 
     def apply_decoder_layers(
-        self, x: Tensor, memory: Tensor | None, cross_spec: npx.AttentionSpec, state: "DecoderState | None"
+        self, x: Tensor, memory: Tensor | None, cross_spec: npx.AttentionSpec, state: "EncoderDecoderState | None"
     ) -> Tensor:
         if state and isinstance(state.caches[0], PrefixCaches):
             positions = x.data.swapaxes(0, 1)  # (T, R, D)
@@ -373,7 +373,7 @@ class SourceState(SharedState):
         self.caches = caches
 
 
-class DecoderState(DecodingState):
+class EncoderDecoderState(DecodingState):
     """The decoding state: the number of decoded positions (`length`), the cache of each layer, and the source."""
 
     def __init__(self, caches: list[Any], source: SourceState) -> None:

@@ -120,7 +120,7 @@ def make_attention(cls: type[A], config: TransformerConfig, stack: str, **option
         dropout=config.attention_dropout,
         gain=config.attention_gain,
         n_kv_heads=config.n_kv_heads,
-        qk_norm=config.norm_type if config.qk_norm else None,
+        qk_norm_type=config.norm_type if config.qk_norm else None,
         eps=config.norm_eps,
         value_gain=norm_factors(config, stack)[1],
         **options,
@@ -167,7 +167,7 @@ def make_layers(make_layer: Callable[[], L], config: TransformerConfig) -> list[
             layer.attention.score_bias = layers[0].attention.score_bias
         for module in layer.modules():
             if isinstance(module, Residual):
-                module.drop_path.rate = config.stochastic_depth * depth / config.n_layers
+                module.stochastic_depth.rate = config.stochastic_depth * depth / config.n_layers
     return layers
 
 

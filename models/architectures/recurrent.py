@@ -15,7 +15,7 @@ from typing import Any
 import npx
 from autograd import Tensor
 from autograd import operations as ops
-from models.architectures.encoder_decoder import DecoderState, EncoderDecoder
+from models.architectures.encoder_decoder import EncoderDecoder, EncoderDecoderState
 from models.architectures.layers import Layer, make_attention
 from models.cache import DecodingState, RowArray
 from models.config import TransformerConfig
@@ -92,7 +92,7 @@ class RecurrentModel(EncoderDecoder):
         return [self.decoder[0].cross_attention.new_cache(memory)]
 
     def apply_decoder_layers(
-        self, x: Tensor, memory: Tensor | None, cross_spec: npx.AttentionSpec, state: DecoderState | None
+        self, x: Tensor, memory: Tensor | None, cross_spec: npx.AttentionSpec, state: EncoderDecoderState | None
     ) -> Tensor:
         context = None
         source_cache = state.source.caches[0] if state else None

@@ -25,9 +25,9 @@ class Attention(Module):
         n_kv_heads: number of key and value heads, a divisor of H; H / n_kv_heads query heads share each of them. This
             is grouped-query attention (Ainslie et al., 2023) or, if 1, multi-query attention (Shazeer, 2019).
             Default: H.
-        qk_norm: a norm that is applied to each head's queries and keys (Dehghani et al., "ViT-22B", 2023): a name in
-            NORMS. Default None: no norm.
-        eps: epsilon of the norm `qk_norm`. Default 1e-6.
+        qk_norm_type: a norm that is applied to each head's queries and keys (Dehghani et al., "ViT-22B", 2023): a name
+            in NORMS. Default None: no norm.
+        eps: epsilon of the norm `qk_norm_type`. Default 1e-6.
         score_bias: module that computes a bias on the scores of self-attention. Default None.
         value_gain: factor on the initialization of W^V and W^O (`deep_norm_factors`). Default 1.
     """
@@ -44,7 +44,7 @@ class Attention(Module):
         rotary_base: float | None = None,
         gain: float = 1.0,
         n_kv_heads: int | None = None,
-        qk_norm: str | None = None,
+        qk_norm_type: str | None = None,
         eps: float = 1e-6,
         score_bias: ScoreBias | None = None,
         value_gain: float = 1.0,
@@ -57,8 +57,8 @@ class Attention(Module):
         self.make_projections(d_model, gain, gain * value_gain, projection_bias=projection_bias)
         self.output = Linear(n_heads * self.d_v, d_model, bias=projection_bias, gain=value_gain)
         self.dropout = Dropout(dropout)
-        self.query_norm = NORMS[qk_norm](self.d_k, eps) if qk_norm else None
-        self.key_norm = NORMS[qk_norm](self.d_k, eps) if qk_norm else None
+        self.query_norm = NORMS[qk_norm_type](self.d_k, eps) if qk_norm_type else None
+        self.key_norm = NORMS[qk_norm_type](self.d_k, eps) if qk_norm_type else None
         self.score_bias = score_bias
 
     def make_projections(self, d_model: int, gain: float, value_gain: float, projection_bias: bool) -> None:

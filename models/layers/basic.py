@@ -44,18 +44,21 @@ class Embedding(Module):
     """A learned vector for each token, by default multiplied by sqrt(D) (paper section 3.4).
 
     Args:
-        rows: number V of rows.
+        vocab_size: number V of tokens.
         d_model: width D.
         pad_id: with `init` "normal", the row that is initially zero. Default 0.
         init: "normal" (default), with standard deviation D^-0.5, or "xavier", Xavier uniform over (V, D).
-        scaled: whether to multiply by sqrt(D). Default True.
+        scale_embedding: whether to multiply by sqrt(D). Default True.
     """
 
-    def __init__(self, rows: int, d_model: int, pad_id: int = 0, init: str = "normal", scaled: bool = True) -> None:
-        self.weight = Parameter(  # (V, D)
-            uniform(rows, d_model) if init == "xavier" else normal(rows, d_model, d_model**-0.5, zero_row=pad_id)
-        )
-        self.scale = d_model**0.5 if scaled else 1.0
+    def __init__(
+        self, vocab_size: int, d_model: int, pad_id: int = 0, init: str = "normal", scale_embedding: bool = True
+    ) -> None:
+        is_xavier = init == "xavier"
+        std = d_model**-0.5
+        weight = uniform(vocab_size, d_model) if is_xavier else normal(vocab_size, d_model, std, zero_row=pad_id)
+        self.weight = Parameter(weight)  # (V, D)
+        self.scale = d_model**0.5 if scale_embedding else 1.0
 
     def forward(
         self, ids: npx.Array, positions: npx.Array | None = None, drop: npx.DropoutSpec | None = None

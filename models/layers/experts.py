@@ -36,14 +36,14 @@ class Experts(Module):
     Args:
         d_model: width D.
         n_experts: number E of experts.
-        n_active: number k of experts for each token.
+        experts_per_token: number k of experts for each token.
         make_expert: returns a new expert, a module (R, D) -> (R, D).
     """
 
-    def __init__(self, d_model: int, n_experts: int, n_active: int, make_expert: Callable[[], Module]) -> None:
+    def __init__(self, d_model: int, n_experts: int, experts_per_token: int, make_expert: Callable[[], Module]) -> None:
         self.router = Linear(d_model, n_experts, bias=False)
         self.experts = [make_expert() for _ in range(n_experts)]
-        self.n_active = n_active
+        self.experts_per_token = experts_per_token
 
     def forward(self, x: Tensor) -> Tensor:
         """Return sum_i g_i f_i(x) (..., D) for x (..., D).
@@ -52,7 +52,7 @@ class Experts(Module):
         otherwise, g_i is p_i divided by the sum of the selected probabilities.
         """
         d_model = x.shape[-1]
-        k = self.n_active
+        k = self.experts_per_token
         n_experts = len(self.experts)
         n = x.size // d_model
         rows = x.reshape((n, d_model))

@@ -73,9 +73,9 @@ class Residual(Module):
         alpha: factor on x with "deepnorm" (`deep_norm_factors`). Default 1.
 
     Attributes:
-        drop_path: stochastic depth (Huang et al., 2016). In training mode, f(x) is replaced by 0 with probability
-            `drop_path.rate`, for all sentences of a micro-batch at once, and otherwise scaled by 1 / (1 - rate). The
-            rate is initially 0.
+        stochastic_depth: a dropout of the sub-layer (Huang et al., 2016). In training mode, f(x) is replaced by 0 with
+            probability `stochastic_depth.rate`, for all sentences of a micro-batch at once, and otherwise scaled by
+            1 / (1 - rate). The rate is initially 0.
     """
 
     def __init__(
@@ -90,7 +90,7 @@ class Residual(Module):
         self.norm: Norm = NORMS[norm_type](d_model, eps)
         self.output_norm: Norm | None = NORMS[norm_type](d_model, eps) if placement == "sandwich" else None
         self.dropout = Dropout(dropout)
-        self.drop_path = Dropout(0.0)
+        self.stochastic_depth = Dropout(0.0)
         self.is_post_norm = placement in ("post", "deepnorm")
         self.alpha = alpha
 
@@ -104,13 +104,13 @@ class Residual(Module):
             deepnorm   Norm(alpha x + Dropout(f(x)))
         """
         if self.is_post_norm:
-            y = self.apply_drop_path(f(x))
+            y = self.apply_stochastic_depth(f(x))
             return self.norm.residual_norm(x if self.alpha == 1 else x * self.alpha, y, self.dropout)
         y = f(self.norm(x))
-        return x + self.dropout(self.apply_drop_path(self.output_norm(y) if self.output_norm else y))
+        return x + self.dropout(self.apply_stochastic_depth(self.output_norm(y) if self.output_norm else y))
 
-    def apply_drop_path(self, y: Tensor) -> Tensor:
+    def apply_stochastic_depth(self, y: Tensor) -> Tensor:
         """In training mode, multiply the sub-layer's output y by 0 or 1 / (1 - rate), chosen at random."""
-        drop = self.drop_path.next_spec()
+        drop = self.stochastic_depth.next_spec()
         # a factor instead of a branch, so that a CUDA graph makes a new decision in each step
         return y * npx.dropout(npx.ones(1, y.dtype), drop)[0] if drop else y

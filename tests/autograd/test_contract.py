@@ -189,6 +189,13 @@ def test_attention_names_the_shapes_that_do_not_fit(shapes, expected):
         neural.attention(*(leaf(*shape) for shape in shapes))
 
 
+def test_merged_attention_names_the_columns_of_each_part():
+    with pytest.raises(ValueError, match=r"expected 2 \* 4 \(q\) \+ 2 \* 4 \(k\) \+ 2 \* d_v \(v\) columns; got 15$"):
+        neural.self_attention(leaf(1, 2, 15), 2, 4)
+    with pytest.raises(ValueError, match=r"expected 2 \* 4 \(q\) columns; got 7$"):
+        neural.cross_attention(leaf(1, 2, 7), leaf(1, 2, 16), 2, 4)
+
+
 def test_cross_attention_needs_equal_numbers_of_sentences():
     with pytest.raises(ValueError, match="attention: expected the same batch size for q and k; got q"):
         neural.cross_attention(leaf(1, 2, 4), leaf(3, 2, 8), 2, 2)

@@ -402,8 +402,8 @@ def test_gradcheck_reports_a_wrong_gradient_with_both_values():
     with pytest.raises(GradientError, match=r"(?s)input 0, \(2, 2\).* analytic .* numerical .* difference .*; the"):
         gradcheck(square, x)
     with pytest.raises(GradientError, match="wrong gradient of input 0"):
-        gradcheck(square, x, directions=2)
-    assert gradcheck(lambda a: a * a, x) and gradcheck(lambda a: a * a, x, directions=2)
+        gradcheck(square, x, n_directions=2)
+    assert gradcheck(lambda a: a * a, x) and gradcheck(lambda a: a * a, x, n_directions=2)
 
 
 def test_gradcheck_reports_a_missing_gradient():

@@ -26,7 +26,7 @@ def test_right_answers_pass(exercise):
     right = [exercise.solution, *exercise.also_right]
     assert len(right) >= 3
     for path in right:
-        verdict = judge(exercise, path, SEEDS, derive=CHECK_ALL_GRADIENTS or path == exercise.solution)
+        verdict = judge(exercise, path, SEEDS, vary_inputs=CHECK_ALL_GRADIENTS or path == exercise.solution)
         assert verdict.passed, "\n".join([str(path), *verdict.lines])
 
 
@@ -98,7 +98,7 @@ def test_wrong_answers_fail_on_other_seeds(exercise, tmp_path, monkeypatch):
     for wrong in exercise.wrong_answers:
         path = tmp_path / f"{wrong.name}.py"
         path.write_text(wrong.source)
-        assert not judge(exercise, path, range(7, 8), derive=False).passed, wrong.name
+        assert not judge(exercise, path, range(7, 8), vary_inputs=False).passed, wrong.name
 
 
 def test_a_change_must_fit_the_solution_once(tmp_path, monkeypatch):
@@ -123,7 +123,7 @@ def test_other_right_answers_pass(tmp_path):
     for answer in answers.right_answers():
         exercise, path = write_answer(tmp_path, answer.source, ALL[answer.exercise - 1].name)
         path = path.rename(tmp_path / f"{answer.exercise}_{answer.name}.py")
-        verdict = judge(exercise, path, derive=answer.exercise == 7)
+        verdict = judge(exercise, path, vary_inputs=answer.exercise == 7)
         assert verdict.passed, "\n".join([str(answer), *verdict.lines])
 
 
@@ -133,7 +133,7 @@ def test_other_wrong_answers_fail_with_a_specific_message(tmp_path):
     for number, answer in enumerate(answers.wrong_answers()):
         exercise, path = write_answer(tmp_path, answer.source, ALL[answer.exercise - 1].name)
         path = path.rename(tmp_path / f"{number}.py")
-        verdict = judge(exercise, path, derive=False)
+        verdict = judge(exercise, path, vary_inputs=False)
         assert not verdict.passed, answer
         assert verdict.hint or "expected" in "\n".join(verdict.lines), answer
         hints += bool(verdict.hint)

@@ -146,7 +146,7 @@ def test_slips_describe_most_wrong_answers_without_their_hints(tmp_path, monkeyp
     for wrong in exercise.wrong_answers[::2]:
         path = tmp_path / f"{wrong.name}.py"
         path.write_text(wrong.source)
-        described += judge(exercise, path, derive=False).hint == "slip"
+        described += judge(exercise, path, vary_inputs=False).hint == "slip"
     assert described >= 0.75 * len(exercise.wrong_answers[::2])
 
 

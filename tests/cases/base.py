@@ -62,23 +62,23 @@ class Call:
     Attributes:
         inputs, options: positional and keyword arguments.
         saved: the bytes that may be saved for backward beyond inputs and output.
-        float32, domain, dtype, directions, modes: as for `check_operation` and `check_layer`.
+        compare_float32, domain, output_dtype, n_directions, modes: as for `check_operation` and `check_layer`.
         layer: the layer to call.
         gradient: options of a kernel's gradient.
-        derive: whether to derive inputs from this edge; they are always derived from the first edge.
+        vary_inputs: whether to derive inputs from this edge; they are always derived from the first edge.
         equivalents: functions of the inputs, by name, with the same value and the same gradient of every parameter.
     """
 
     inputs: tuple[Any, ...]
     options: dict[str, Any] = field(default_factory=dict)
     saved: int = 0
-    float32: bool = True
+    compare_float32: bool = True
     domain: Any = None
-    dtype: Any = None
+    output_dtype: Any = None
     layer: Any = None
-    directions: int | None = None
+    n_directions: int | None = None
     gradient: dict[str, Any] = field(default_factory=dict)
-    derive: bool = False
+    vary_inputs: bool = False
     modes: tuple[str, ...] = ("train", "eval")
     equivalents: dict[str, Callable[..., Any]] = field(default_factory=dict)
 
@@ -111,27 +111,27 @@ def check_edges(entry: str, start: int = 0) -> None:
         start: the number of calls to postpone until after the others.
     """
     first, *others = EDGES[entry]()
-    calls = [(call, call.derive) for call in others] + [(first, entry not in UNDERIVED)]
-    for call, derive in calls[start:] + calls[:start]:
-        check_call(entry, call, derive=derive)
+    calls = [(call, call.vary_inputs) for call in others] + [(first, entry not in UNDERIVED)]
+    for call, vary_inputs in calls[start:] + calls[:start]:
+        check_call(entry, call, vary_inputs=vary_inputs)
 
 
 def check_drawn(entry: str, data: Any) -> None:
     """Check a drawn call."""
-    check_call(entry, data.draw(CASES[entry], label=entry), derive=False)
+    check_call(entry, data.draw(CASES[entry], label=entry), vary_inputs=False)
 
 
-def check_call(entry: str, call: Call, derive: bool) -> None:
+def check_call(entry: str, call: Call, vary_inputs: bool) -> None:
     """Check a call with the checker's function for this kind of entry."""
     kind, name = entry.split()
-    rules = {"float32": call.float32, "derive": derive, "domain": call.domain}
+    rules = {"compare_float32": call.compare_float32, "vary_inputs": vary_inputs, "domain": call.domain}
     if kind == "operation":
-        rules |= {"max_saved_bytes": call.saved, "directions": call.directions, "dtype": call.dtype}
+        rules |= {"max_saved_bytes": call.saved, "n_directions": call.n_directions, "output_dtype": call.output_dtype}
         check_operation(OPERATIONS[REGISTRY_NAMES[name]], *call.inputs, **rules, **call.options)
     elif kind == "kernel":
-        check_kernel(KERNELS[name], *call.inputs, gradient=call.gradient, derive=derive, **call.options)
+        check_kernel(KERNELS[name], *call.inputs, gradient=call.gradient, thorough=vary_inputs, **call.options)
     elif kind in ("layer", "model"):
-        rules |= {"directions": call.directions, "modes": call.modes}
+        rules |= {"n_directions": call.n_directions, "modes": call.modes}
         check_equivalents(entry, call)
         check_layer(call.layer, *call.inputs, **rules, **call.options)
     else:
@@ -169,17 +169,17 @@ def case(function):
     return function
 
 
-def edges(entry, domain=None, derive=True):
+def edges(entry, domain=None, vary_inputs=True):
     """Register a generator of hand-picked calls to an entry.
 
     Args:
         domain: the domain of the calls that do not declare one.
-        derive: whether other inputs are derived from the first call; False for a layer composed of operations that have
-            such checks.
+        vary_inputs: whether other inputs are derived from the first call; False for a layer composed of operations that
+            have such checks.
     """
 
     def register(function):
-        if not derive:
+        if not vary_inputs:
             UNDERIVED.add(entry)
         EDGES[entry] = lambda: (replace(call, domain=call.domain or domain) for call in function())
         return function

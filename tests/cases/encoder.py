@@ -70,7 +70,7 @@ def encoder_edges():
     ids, labels = map(npx.host.asarray, (IDS, LABELS))
     texts = npx.host.asarray([[3], [0], [4]])
     model = make_layer(Encoder, encoder_config(token_types=2), dtype="float64")
-    yield Call((ids,), layer=Wrapper(model, pooled_by("mean")), modes=("train",), directions=1)
+    yield Call((ids,), layer=Wrapper(model, pooled_by("mean")), modes=("train",), n_directions=1)
     variants = [
         {},
         BERT,
@@ -81,7 +81,7 @@ def encoder_edges():
         smoothing = SMOOTHING[i]
         inputs = (ids, texts if i == 1 else labels)
         layer = Wrapper(model, loss_of(smoothing))
-        yield Call(inputs, layer=layer, modes=("train",), directions=3, equivalents=equivalents(layer, smoothing))
+        yield Call(inputs, layer=layer, modes=("train",), n_directions=3, equivalents=equivalents(layer, smoothing))
 
 
 @st.composite
@@ -97,9 +97,9 @@ def encoder_calls(draw):
     drawn = [first + npx.to_host(draw(s.indices(n, (b, longest)))) for first, n in ((1, 6), (3, 3))]
     ids, labels = (npx.host.where(mask, values, 0) for values in drawn)
     if not mask.any():
-        return Call((npx.host.maximum(ids, 1),), layer=Wrapper(model, logits_of), modes=("train",), directions=1)
+        return Call((npx.host.maximum(ids, 1),), layer=Wrapper(model, logits_of), modes=("train",), n_directions=1)
     labels = labels[:, :1] if draw(st.booleans()) else labels
-    return Call((ids, labels), layer=Wrapper(model, loss_of(draw(st.sampled_from(SMOOTHING)))), directions=1)
+    return Call((ids, labels), layer=Wrapper(model, loss_of(draw(st.sampled_from(SMOOTHING)))), n_directions=1)
 
 
 CASES["model encoder"] = encoder_calls()

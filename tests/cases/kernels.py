@@ -38,7 +38,7 @@ def kernel_case(function):
     )()
     edges(f"kernel {function.__name__}")(
         lambda: (
-            replace(call, derive=True)
+            replace(call, vary_inputs=True)
             for dtype in ("float64", "float32")
             for call in edge_calls(function.__name__, dtype)
         )
@@ -152,7 +152,7 @@ def edge_calls(name: str, dtype: Any) -> Iterator[Call]:
 
     In float64 on a CPU, a large call that fills several blocks follows.
     """
-    yield from (replace(call, derive=True) for call in SPECIAL[name](Edges(f"special {name}", dtype, [])))
+    yield from (replace(call, vary_inputs=True) for call in SPECIAL[name](Edges(f"special {name}", dtype, [])))
     digits: list[int] | None = []
     while digits is not None:
         draw = Edges(name, dtype, digits)

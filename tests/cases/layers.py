@@ -67,9 +67,9 @@ def layer_FeedForward(draw):
     return Call((draw(s.arrays((*leading(draw), layer.outer.weight.shape[1]), ("normal",))),), layer=layer)
 
 
-def make_experts(d_model, n_experts, n_active):
+def make_experts(d_model, n_experts, experts_per_token):
     """Return a mixture of small experts."""
-    return models.layers.Experts(d_model, n_experts, n_active, lambda: models.FeedForward(d_model, 2))
+    return models.layers.Experts(d_model, n_experts, experts_per_token, lambda: models.FeedForward(d_model, 2))
 
 
 @case
@@ -83,7 +83,7 @@ def layer_Experts(draw):
 def layer_Residual(draw):
     x, _, _ = norm_inputs(draw)
     layer = draw_layer(draw, models.Residual, x.shape[-1], rates(draw), draw(st.sampled_from(PLACEMENTS)), 1e-1)
-    layer.drop_path.rate = rates(draw)
+    layer.stochastic_depth.rate = rates(draw)
     return Call((x, ops.tanh), layer=layer)
 
 
@@ -152,7 +152,7 @@ def config(draw):
 def layer_EncoderLayer(draw):
     layer = draw_layer(draw, models.EncoderLayer, config(draw))
     x = sequence(draw, 4)
-    return Call((x, attention_spec(draw, len(x), 1, x.shape[1], x.shape[1], 1)), layer=layer, directions=3)
+    return Call((x, attention_spec(draw, len(x), 1, x.shape[1], x.shape[1], 1)), layer=layer, n_directions=3)
 
 
 @case
@@ -160,13 +160,15 @@ def layer_DecoderLayer(draw):
     layer = draw_layer(draw, models.DecoderLayer, config(draw))
     x = sequence(draw, 4)
     memory = sequence(draw, 4, b=len(x))
-    return Call((x, memory, attention_spec(draw, len(x), 1, x.shape[1], memory.shape[1], 1)), layer=layer, directions=3)
+    return Call(
+        (x, memory, attention_spec(draw, len(x), 1, x.shape[1], memory.shape[1], 1)), layer=layer, n_directions=3
+    )
 
 
 @case
 def operation_add_constant(draw):
     x = draw(s.arrays(s.shapes(min_dims=1, max_side=3), s.STYLES))
-    return Call((x, draw(st.sampled_from([0.5, npx.arange(x.shape[-1])]))), float32=False)
+    return Call((x, draw(st.sampled_from([0.5, npx.arange(x.shape[-1])]))), compare_float32=False)
 
 
 # Edges
@@ -177,7 +179,7 @@ RATES = 0.5, 0.0, 0.999
 @edges("operation add_constant")
 def add_constant_edges():
     for constant in (0.5, npx.arange(3), npx.arange(6).reshape(2, 3)):
-        yield Call((sample(2, 3), constant), float32=False)
+        yield Call((sample(2, 3), constant), compare_float32=False)
 
 
 @edges("layer Linear")
@@ -212,15 +214,15 @@ def feed_forward_edges():
     for i, activation in enumerate(models.ACTIVATIONS):
         for rate in RATES[:1] if i else RATES:
             layer = make_layer(models.FeedForward, 3, 4, rate, activation)
-            yield Call((sample(2, 2, 3),), layer=layer, directions=3 if i else None)
+            yield Call((sample(2, 2, 3),), layer=layer, n_directions=3 if i else None)
     yield Call((sample(3),), layer=make_layer(models.FeedForward, 3, 2))
 
 
 @edges("layer Experts")
 def experts_edges():
-    for i, (n_experts, n_active) in enumerate(((2, 1), (2, 2), (5, 2))):
-        layer = make_layer(make_experts, 3, n_experts, n_active)
-        yield Call((sample(2, 3, 3),), layer=layer, directions=3 if i else None)
+    for i, (n_experts, experts_per_token) in enumerate(((2, 1), (2, 2), (5, 2))):
+        layer = make_layer(make_experts, 3, n_experts, experts_per_token)
+        yield Call((sample(2, 3, 3),), layer=layer, n_directions=3 if i else None)
     yield Call((sample(3),), layer=make_layer(make_experts, 3, 4, 1))
     yield Call((sample(0, 3),), layer=make_layer(make_experts, 3, 4, 2))
 
@@ -231,10 +233,10 @@ def residual_edges():
         for place in ("post", "pre"):
             for rate in RATES:
                 layer = make_layer(models.Residual, 3, rate, place, 1e-2, norm_type)
-                yield Call((sample(2, 2, 3), ops.tanh), layer=layer, directions=None if rate == RATES[0] else 3)
+                yield Call((sample(2, 2, 3), ops.tanh), layer=layer, n_directions=None if rate == RATES[0] else 3)
     for place in PLACEMENTS:
         layer = make_layer(models.Residual, 3, 0.5, place, 1e-2, alpha=1.5)
-        layer.drop_path.rate = 0.3
+        layer.stochastic_depth.rate = 0.3
         yield Call((sample(2, 2, 3), ops.tanh), layer=layer)
 
 
@@ -258,10 +260,10 @@ def target_space_edges():
     yield Call((sample(1, 0, 2),), layer=make_layer(TargetSpaceEmbedding, 2))
 
 
-@edges("layer SelfAttention", derive=False)
+@edges("layer SelfAttention", vary_inputs=False)
 def self_attention_edges():
     for i, spec in enumerate(spec_edges(2, 2, 3, 3)):  # the operation's cases check every entry with each spec
-        yield Call((sample(2, 3, 4), spec), layer=make_layer(models.SelfAttention, 4, 2), directions=3 if i else None)
+        yield Call((sample(2, 3, 4), spec), layer=make_layer(models.SelfAttention, 4, 2), n_directions=3 if i else None)
     for options in (
         {"projection_bias": True},
         {"rotary_base": 10.0, "projection_bias": True},
@@ -269,25 +271,25 @@ def self_attention_edges():
         {"dropout": 0.9, "rotary_base": 9.0},
     ):
         layer = make_layer(models.SelfAttention, 3, 2, 4, 1, **options)
-        yield Call((sample(2, 3, 3), npx.AttentionSpec(causal=True)), layer=layer, directions=3)
+        yield Call((sample(2, 3, 3), npx.AttentionSpec(causal=True)), layer=layer, n_directions=3)
     for bias in (models.layers.AlibiBias(4), make_layer(models.layers.RelativeKeys, 4, 2, 1)):
-        options = {"n_kv_heads": 2, "qk_norm": "rms_norm", "eps": 1e-2, "score_bias": bias}
+        options = {"n_kv_heads": 2, "qk_norm_type": "rms_norm", "eps": 1e-2, "score_bias": bias}
         layer = make_layer(models.SelfAttention, 3, 4, 2, 1, **options)
         for spec in (npx.AttentionSpec(causal=True), npx.AttentionSpec(constant_bias=sample(2, 4, 3, 3))):
-            yield Call((sample(2, 3, 3), spec), layer=layer, directions=3)
+            yield Call((sample(2, 3, 3), spec), layer=layer, n_directions=3)
     yield Call((sample(2, 3, 3),), layer=make_layer(models.SelfAttention, 3, 4, 2, 1, n_kv_heads=1))
 
 
-@edges("layer CrossAttention", derive=False)
+@edges("layer CrossAttention", vary_inputs=False)
 def cross_attention_edges():
     memory = sample(2, 4, 4, seed=1)
     for i, spec in enumerate(spec_edges(2, 2, 3, 4)):
         layer = make_layer(models.CrossAttention, 4, 2)
-        yield Call((sample(2, 3, 4), memory, spec), layer=layer, directions=3 if i else None)
+        yield Call((sample(2, 3, 4), memory, spec), layer=layer, n_directions=3 if i else None)
     for options in ({"projection_bias": True}, {"dropout": 0.5}, {"dropout": 0.999, "projection_bias": True}):
         layer = make_layer(models.CrossAttention, 4, 2, 2, 1, **options)
-        yield Call((sample(2, 3, 4), memory), layer=layer, directions=3)
-    for options in ({"n_kv_heads": 1}, {"n_kv_heads": 1, "qk_norm": "layer_norm", "eps": 1e-2}):
+        yield Call((sample(2, 3, 4), memory), layer=layer, n_directions=3)
+    for options in ({"n_kv_heads": 1}, {"n_kv_heads": 1, "qk_norm_type": "layer_norm", "eps": 1e-2}):
         yield Call((sample(2, 3, 4), memory), layer=make_layer(models.CrossAttention, 4, 2, 2, 1, **options))
 
 
@@ -328,17 +330,17 @@ def small(**options):
     return models.TransformerConfig(**SMALL | options)
 
 
-@edges("layer EncoderLayer", derive=False)
+@edges("layer EncoderLayer", vary_inputs=False)
 def encoder_layer_edges():
     for i, options in enumerate(BLOCKS):
         layer = make_layer(models.EncoderLayer, small(**options))
         spec = npx.AttentionSpec(kv_lengths=npx.asarray([3, 2]))
-        yield Call((sample(2, 3, 4), spec), layer=layer, directions=3 if i else None)
+        yield Call((sample(2, 3, 4), spec), layer=layer, n_directions=3 if i else None)
 
 
-@edges("layer DecoderLayer", derive=False)
+@edges("layer DecoderLayer", vary_inputs=False)
 def decoder_layer_edges():
     for i, options in enumerate(BLOCKS):
         layer = make_layer(models.DecoderLayer, small(**options))
         spec = npx.AttentionSpec(kv_lengths=npx.asarray([2, 1]))
-        yield Call((sample(2, 3, 4), sample(2, 2, 4, seed=1), spec), layer=layer, directions=3 if i else None)
+        yield Call((sample(2, 3, 4), sample(2, 2, 4, seed=1), spec), layer=layer, n_directions=3 if i else None)

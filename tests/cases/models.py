@@ -114,7 +114,7 @@ def model_calls(draw, architecture):
         ids = 3 + npx.to_host(draw(s.indices(4, (b, longest))))
         sides.append(npx.host.where(npx.host.arange(longest) < lengths[:, None], ids, 0))
     sides[-1] = npx.host.pad(sides[-1], ((0, 0), (1, 0)), constant_values=1)
-    return Call(tuple(sides), layer=layer, directions=3, equivalents=equivalents(layer, padding=False))
+    return Call(tuple(sides), layer=layer, n_directions=3, equivalents=equivalents(layer, padding=False))
 
 
 def model_edges(architecture):
@@ -136,13 +136,13 @@ def model_edges(architecture):
             modes = ("train", "eval") if has_dropout else ("train",)
             layer = (loss, Logits(model))[sum(divmod(i, len(models.POSITIONS))) % 2]  # both, for each position
             yield Call(
-                ids, layer=layer, modes=modes, directions=3, equivalents=equivalents(layer, padding=not has_dropout)
+                ids, layer=layer, modes=modes, n_directions=3, equivalents=equivalents(layer, padding=not has_dropout)
             )
         loss = Loss(make_layer(model_class, small(n_layers=1, **options[0]), dtype="float64"), *SMOOTHING[0])
         yield Call(ids, layer=loss, modes=("train",))
         loss = Loss(make_layer(model_class, small(**OTHER_KEYS), dtype="float64"), *SMOOTHING[2])
         swapped = tuple(npx.host.asarray([2, 1, 0, 3, 4, 5, 6])[x] for x in ids)  # 2 is the padding
-        yield Call(swapped, layer=loss, modes=("train",), directions=3)
+        yield Call(swapped, layer=loss, modes=("train",), n_directions=3)
 
     return calls
 
@@ -162,7 +162,7 @@ def other_model_edges(architecture):
         ids = tuple(map(npx.host.asarray, (SOURCE[:2], TEXT[:2])))
         config = small(architecture=architecture, **OTHER_LAYERS[architecture])
         layer = Loss(make_layer(models.ARCHITECTURES[architecture], config, dtype="float64"), *SMOOTHING[0])
-        yield Call(ids, layer=layer, modes=("train",), directions=2, equivalents=equivalents(layer))
+        yield Call(ids, layer=layer, modes=("train",), n_directions=2, equivalents=equivalents(layer))
 
     return calls
 
@@ -173,7 +173,7 @@ def other_model_calls(architecture):
     config = small(architecture=architecture, **OTHER_LAYERS[architecture] | {"n_layers": 1, "dropout": 0.3})
     return st.builds(
         lambda: Call(
-            ids, layer=Logits(make_layer(models.ARCHITECTURES[architecture], config, dtype="float64")), directions=2
+            ids, layer=Logits(make_layer(models.ARCHITECTURES[architecture], config, dtype="float64")), n_directions=2
         )
     )
 
@@ -181,4 +181,4 @@ def other_model_calls(architecture):
 for name in (name for name, model_class in models.ARCHITECTURES.items() if model_class.data_kind in INPUTS):
     has_other_layers = name in OTHER_LAYERS
     CASES[f"model {name}"] = other_model_calls(name) if has_other_layers else model_calls(name)
-    edges(f"model {name}", derive=False)(other_model_edges(name) if has_other_layers else model_edges(name))
+    edges(f"model {name}", vary_inputs=False)(other_model_edges(name) if has_other_layers else model_edges(name))

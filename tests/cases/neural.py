@@ -351,7 +351,7 @@ def self_attention_edges():
         qkv = sample(b, t, h * (2 * d_k + d_v))
         directions = merged_directions(i, h)
         saved = 9 * b * h * t * t + rotated_bytes(spec, qkv)
-        yield Call((qkv, h, d_k, spec), {"drop": drop}, saved, directions=directions)
+        yield Call((qkv, h, d_k, spec), {"drop": drop}, saved, n_directions=directions)
     yield Call((sample(1, 1, 3), 1, 1, npx.AttentionSpec()), saved=PACKED_BYTES)  # only the values are rounded
     for t, _, spec in packed_edges([(n, n) for n in (0, 1, 3, 1)]):
         yield Call((sample(t, 2 * (2 + 2 + 1)), 2, 2, spec), saved=PACKED_BYTES)
@@ -364,7 +364,7 @@ def cross_attention_edges():
         queries = sample(b, t, h * d_k)
         pairs = sample(b, source, h * (d_k + d_v), seed=1)
         saved = 9 * b * h * t * source + rotated_bytes(spec, queries, pairs)
-        yield Call((queries, pairs, h, d_k, spec), {"drop": drop}, saved, directions=merged_directions(i, h))
+        yield Call((queries, pairs, h, d_k, spec), {"drop": drop}, saved, n_directions=merged_directions(i, h))
     yield Call((sample(1, 1, 1), sample(1, 1, 2, seed=1), 1, 1, npx.AttentionSpec()), saved=PACKED_BYTES)
     for t, source, spec in packed_edges(PACKED):
         yield Call((sample(t, 4), sample(source, 2 * (2 + 1), seed=1), 2, 2, spec), saved=PACKED_BYTES)

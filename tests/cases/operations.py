@@ -52,7 +52,7 @@ def operation_power(draw):
 
 @case
 def operation_astype(draw):
-    return Call((draw(s.arrays(s.shapes(max_side=3))), "float64"), float32=False)
+    return Call((draw(s.arrays(s.shapes(max_side=3))), "float64"), compare_float32=False)
 
 
 @case
@@ -173,7 +173,7 @@ def exp_edges():
     for ends in ([6.0, 9.0], [-9.0, -6.0], [85.0, 88.0], [-85.0, -80.0]):
         yield Call((npx.asarray(ends),))
     for end in (700.0, 709.0, -700.0):  # beyond float32
-        yield Call((array(end),), float32=False, domain=(-745.0, 709.7))
+        yield Call((array(end),), compare_float32=False, domain=(-745.0, 709.7))
 
 
 @edges("operation power")
@@ -183,7 +183,7 @@ def power_edges():
         domain = None if is_integer else POSITIVE
         yield Call((array(0.3, 1.0, 2.5), n), domain=domain)
         yield Call((array(1e-3, 2e-3), n), domain=domain)
-        yield Call((array(3e3, 1e4), n), float32=abs(n) < 4, domain=domain)
+        yield Call((array(3e3, 1e4), n), compare_float32=abs(n) < 4, domain=domain)
         if is_integer:
             yield Call((array(*SIGNS), n))
         if is_integer and n >= 0:
@@ -278,8 +278,8 @@ edges("operation min")(extreme_edges)
 def astype_edges():
     for source in ("float64", "float32"):
         for dtype in ("float64", "float32"):
-            yield Call((sample(2, 3).astype(source), dtype), float32=False, dtype=dtype)
-            yield Call((sample().astype(source), dtype), float32=False, dtype=dtype)
+            yield Call((sample(2, 3).astype(source), dtype), compare_float32=False, output_dtype=dtype)
+            yield Call((sample().astype(source), dtype), compare_float32=False, output_dtype=dtype)
 
 
 @edges("operation where")

@@ -18,7 +18,7 @@ LENGTHS = 3, 0, 1, 2
 @case
 def layer_LSTM(draw, layer_class=models.LSTM):
     layer = make_layer(layer_class, 2, 1, reverse=True)
-    return Call((sample(3, 2), draw(st.just(packing(2, 1)))), layer=layer, directions=3, modes=("train",))
+    return Call((sample(3, 2), draw(st.just(packing(2, 1)))), layer=layer, n_directions=3, modes=("train",))
 
 
 @case
@@ -34,25 +34,25 @@ def layer_Recurrent(draw):
 @case
 def layer_Bidirectional(draw):
     layer = make_layer(models.Bidirectional, draw(st.sampled_from([models.LSTM, models.GRU])), 2, 1)
-    return Call((sample(2, 2, 2), None, npx.asarray([2, 4])), layer=layer, directions=3, modes=("train",))
+    return Call((sample(2, 2, 2), None, npx.asarray([2, 4])), layer=layer, n_directions=3, modes=("train",))
 
 
 @case
 def layer_Convolution(draw):
     layer = make_layer(models.Convolution, 2, 2, 3, 2, causal=True, separable=draw(st.booleans()))
-    return Call((sample(1, 4, 2),), layer=layer, directions=3, modes=("train",))
+    return Call((sample(1, 4, 2),), layer=layer, n_directions=3, modes=("train",))
 
 
 @case
 def layer_RestrictedSelfAttention(draw):
     layer = make_layer(models.RestrictedSelfAttention, 2, 1, window=draw(st.integers(1, 2)))
-    return Call((sample(1, 3, 2),), layer=layer, directions=3, modes=("train",))
+    return Call((sample(1, 3, 2),), layer=layer, n_directions=3, modes=("train",))
 
 
 @case
 def layer_GatedConvolution(draw, layer_class=GatedConvolution, *options):
     layer = make_layer(layer_class, small(), *options)
-    return Call((sample(1, 3, 4), draw(st.just(npx.AttentionSpec()))), layer=layer, directions=2, modes=("train",))
+    return Call((sample(1, 3, 4), draw(st.just(npx.AttentionSpec()))), layer=layer, n_directions=2, modes=("train",))
 
 
 @case
@@ -68,13 +68,13 @@ def layer_RecurrentEncoderLayer(draw):
 @case
 def layer_AttendingConvolution(draw):
     inputs = sample(1, 3, 4), sample(1, 2, 4), draw(st.just(npx.AttentionSpec())), sample(1, 3, 4)
-    return Call(inputs, layer=make_layer(AttendingConvolution, small()), directions=2, modes=("train",))
+    return Call(inputs, layer=make_layer(AttendingConvolution, small()), n_directions=2, modes=("train",))
 
 
 @case
 def layer_RecurrentDecoderLayer(draw):
     layer = make_layer(RecurrentDecoderLayer, small(), 1)
-    return Call((sample(1, 2, 4), sample(1, 2, 4), draw(st.none())), layer=layer, directions=2, modes=("train",))
+    return Call((sample(1, 2, 4), sample(1, 2, 4), draw(st.none())), layer=layer, n_directions=2, modes=("train",))
 
 
 @case
@@ -114,42 +114,42 @@ def operation_restricted_self_attention(draw):
     return Call((sample(1, 3, 3), 1, 1, 2, spec), saved=1 << 20)
 
 
-@edges("layer LSTM", derive=False)
+@edges("layer LSTM", vary_inputs=False)
 def lstm_layer_edges(layer_class=models.LSTM):
-    yield Call((sample(1, 2, 2),), layer=make_layer(layer_class, 2, 2), directions=3, modes=("train",))
+    yield Call((sample(1, 2, 2),), layer=make_layer(layer_class, 2, 2), n_directions=3, modes=("train",))
 
 
-@edges("layer GRU", derive=False)
+@edges("layer GRU", vary_inputs=False)
 def gru_layer_edges():
     return lstm_layer_edges(models.GRU)
 
 
-@edges("layer Recurrent", derive=False)
+@edges("layer Recurrent", vary_inputs=False)
 def recurrent_layer_edges():
     return lstm_layer_edges()
 
 
-@edges("layer Bidirectional", derive=False)
+@edges("layer Bidirectional", vary_inputs=False)
 def bidirectional_edges():
     yield Call(
         (sample(3, 2), packing(2, 1)),
         layer=make_layer(models.Bidirectional, models.LSTM, 2, 1),
-        directions=3,
+        n_directions=3,
         modes=("train",),
     )
 
 
-@edges("layer Convolution", derive=False)
+@edges("layer Convolution", vary_inputs=False)
 def convolution_edges():
     yield Call(
-        (sample(4, 2), packing(3, 1)), layer=make_layer(models.Convolution, 2, 3, 3), directions=3, modes=("train",)
+        (sample(4, 2), packing(3, 1)), layer=make_layer(models.Convolution, 2, 3, 3), n_directions=3, modes=("train",)
     )
 
 
-@edges("layer RestrictedSelfAttention", derive=False)
+@edges("layer RestrictedSelfAttention", vary_inputs=False)
 def restricted_attention_layer_edges():
     layer = make_layer(models.RestrictedSelfAttention, 4, 2, window=2, dropout=0.5)
-    yield Call((sample(2, 3, 4), npx.AttentionSpec(True)), layer=layer, directions=3, modes=("train",))
+    yield Call((sample(2, 3, 4), npx.AttentionSpec(True)), layer=layer, n_directions=3, modes=("train",))
 
 
 @edges("operation lstm", REAL)
@@ -159,7 +159,7 @@ def lstm_edges():
     yield recurrent_call(sample(6, 4), sample(1, 4, seed=1), packing=packing(*LENGTHS), reverse=True)
 
 
-@edges("operation gru", REAL, derive=False)
+@edges("operation gru", REAL, vary_inputs=False)
 def gru_edges():
     w, b = sample(2, 6, seed=1), sample(2, seed=2)
     yield recurrent_call(sample(1, 2, 6), w, b)
@@ -188,41 +188,41 @@ def restricted_attention_edges():
     yield Call((sample(6, 6), 2, 1, 2, spec, npx.DropoutSpec(0.5, npx.Key(1, 2, 3))), saved=1 << 20)
 
 
-@edges("operation take_rows", REAL, derive=False)
+@edges("operation take_rows", REAL, vary_inputs=False)
 def take_rows_edges():
     for index in ([0, 2, -1], [-1, -1]):
         yield Call((sample(3, 2), npx.asarray(index)))
 
 
-@edges("layer GatedConvolution", derive=False)
+@edges("layer GatedConvolution", vary_inputs=False)
 def gated_convolution_edges(layer_class=GatedConvolution, options=((),)):
     rows = packing(*LENGTHS)
     spec = npx.AttentionSpec(q_packing=rows, kv_packing=rows)
     for arguments in options:
         layer = make_layer(layer_class, small(), *arguments)
-        yield Call((sample(6, 4), spec), layer=layer, directions=2, modes=("train",))
+        yield Call((sample(6, 4), spec), layer=layer, n_directions=2, modes=("train",))
 
 
-@edges("layer ResidualConvolution", derive=False)
+@edges("layer ResidualConvolution", vary_inputs=False)
 def residual_convolution_edges():
     return gated_convolution_edges(ResidualConvolution, ((0, False), (1, True)))
 
 
-@edges("layer RecurrentEncoderLayer", derive=False)
+@edges("layer RecurrentEncoderLayer", vary_inputs=False)
 def recurrent_encoder_layer_edges():
     return gated_convolution_edges(RecurrentEncoderLayer, ((0,), (1,)))
 
 
-@edges("layer AttendingConvolution", derive=False)
+@edges("layer AttendingConvolution", vary_inputs=False)
 def attending_convolution_edges():
     spec = npx.AttentionSpec(q_packing=packing(*LENGTHS), kv_packing=packing(1, 0, 1, 2))
     layer = make_layer(AttendingConvolution, small())
-    yield Call((sample(6, 4), sample(4, 4), spec, sample(6, 4)), layer=layer, directions=2, modes=("train",))
+    yield Call((sample(6, 4), sample(4, 4), spec, sample(6, 4)), layer=layer, n_directions=2, modes=("train",))
 
 
-@edges("layer RecurrentDecoderLayer", derive=False)
+@edges("layer RecurrentDecoderLayer", vary_inputs=False)
 def recurrent_decoder_layer_edges():
     for i, context in ((0, None), (1, sample(6, 4))):
         layer = make_layer(RecurrentDecoderLayer, small(), i)
         if i:
-            yield Call((sample(6, 4), context, packing(*LENGTHS)), layer=layer, directions=2, modes=("train",))
+            yield Call((sample(6, 4), context, packing(*LENGTHS)), layer=layer, n_directions=2, modes=("train",))

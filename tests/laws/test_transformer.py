@@ -220,7 +220,7 @@ def test_gradient_of_a_complete_model(config, seed, over):
         assert isinstance(getattr(module, attribute), Parameter)
         places.append((module, attribute, name))
     arrays = list(model.state_dict().values())
-    gradcheck(loss, *arrays, directions=3)
+    gradcheck(loss, *arrays, n_directions=3)
 
 
 @pytest.mark.parametrize("kind", OPTIONS["positions"])

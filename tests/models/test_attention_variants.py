@@ -107,7 +107,7 @@ def test_query_heads_of_a_group_share_keys_and_values():
 
 def test_queries_and_keys_are_normalized_per_head():
     """The lengths of queries and keys therefore do not matter, for any gain of the norm."""
-    layer = build(SelfAttention, 8, 2, qk_norm="rms_norm", eps=1e-30)
+    layer = build(SelfAttention, 8, 2, qk_norm_type="rms_norm", eps=1e-30)
     x = RNG.normal(size=(2, 5, 8))
     before = layer.weights(Tensor(x))
     layer.query_key_value.weight.data[:, :16] *= np.repeat([2.0, 3.0, 0.5, 7.0], 4)
@@ -116,7 +116,7 @@ def test_queries_and_keys_are_normalized_per_head():
 
 @pytest.mark.parametrize("bias", [None, AlibiBias(4), build(BucketBias, 4, 6, 7, True), build(RelativeKeys, 4, 2, 3)])
 def test_cached_attention_equals_full_attention(bias):
-    layer = build(SelfAttention, 8, 4, n_kv_heads=2, qk_norm="layer_norm", score_bias=bias)
+    layer = build(SelfAttention, 8, 4, n_kv_heads=2, qk_norm_type="layer_norm", score_bias=bias)
     x = RNG.normal(size=(2, 20, 8))
     expected = layer(Tensor(x), CAUSAL).data
     for lengths in ([1] * 20, [7, 1, 12]):
@@ -168,11 +168,12 @@ def test_deep_norm_scales_the_initialization_of_values_and_networks():
 def test_sub_layers_are_skipped_at_their_rate_in_training_only():
     c = TransformerConfig(9, d_model=4, d_ff=4, n_heads=1, n_layers=4, stochastic_depth=0.4)
     layers = Transformer(c).encoder
-    rates = [layer.attention_residual.drop_path.rate for layer in layers]
-    assert rates == pytest.approx([0.1, 0.2, 0.3, 0.4]) and rates[3] == layers[3].feed_forward_residual.drop_path.rate
+    rates = [layer.attention_residual.stochastic_depth.rate for layer in layers]
+    assert rates == pytest.approx([0.1, 0.2, 0.3, 0.4])
+    assert layers[3].feed_forward_residual.stochastic_depth.rate == rates[3]
     residual = Residual(4, 0.0, "pre")
     x = Tensor(np.ones((2, 3, 4), "float32"))
-    residual.drop_path.rate = 0.4
+    residual.stochastic_depth.rate = 0.4
     outputs = []
     for step in range(400):
         with npx.keyed(0, step):

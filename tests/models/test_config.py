@@ -185,7 +185,7 @@ def test_invalid_configurations_raise(change, message):
 def test_unknown_names_raise():
     with pytest.raises(ValueError, match="preset: expected one of base, big.*; got 'huge'"):
         TransformerConfig.preset("huge", 10)
-    with pytest.raises(ValueError, match="expected names of fields; got heads"):
+    with pytest.raises(ValueError, match="^TransformerConfig: unknown field 'heads'; try n_heads$"):
         TransformerConfig.from_dict(SMALL | {"heads": 2})
 
 

@@ -13,8 +13,8 @@ from tests.models.test_layers import RNG, build
 CONFIG = SMALL | {"n_experts": 4, "experts_per_token": 2}
 
 
-def make_layer(n_active, n_experts=4):
-    return build(Experts, 6, n_experts, n_active, lambda: FeedForward(6, 5))
+def make_layer(experts_per_token, n_experts=4):
+    return build(Experts, 6, n_experts, experts_per_token, lambda: FeedForward(6, 5))
 
 
 def probabilities(layer, x):
@@ -23,15 +23,15 @@ def probabilities(layer, x):
     return p / p.sum(-1, keepdims=True)
 
 
-@pytest.mark.parametrize("n_active", [1, 2])
-def test_output_equals_the_formula(n_active):
-    layer = make_layer(n_active)
+@pytest.mark.parametrize("experts_per_token", [1, 2])
+def test_output_equals_the_formula(experts_per_token):
+    layer = make_layer(experts_per_token)
     x = RNG.normal(size=(2, 7, 6))
     y = layer(Tensor(x)).data
     for index in np.ndindex(2, 7):
         p = probabilities(layer, x[index])
-        best = np.argsort(-p)[:n_active]
-        gates = p[best] / (p[best].sum() if n_active == 2 else 1)
+        best = np.argsort(-p)[:experts_per_token]
+        gates = p[best] / (p[best].sum() if experts_per_token == 2 else 1)
         expected = sum(g * layer.experts[i](Tensor(x[index])).data for g, i in zip(gates, best, strict=True))
         assert np.allclose(y[index], expected, rtol=0, atol=1e-13)
 

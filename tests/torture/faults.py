@@ -167,7 +167,7 @@ class Program:
                 return "" if self.has_halved() or self.result() == self.expected else "exit 0, but the result differs"
             except UserError as error:
                 return f"exit 0, but {error}"
-        notes = r".*: (nothing left to do|there is no checkpoint), .*\n"  # the run had ended, or not saved
+        notes = r".*: (nothing left to do:|there is no checkpoint,) .*\n"  # the run had ended, or not saved
         error = re.sub(notes, "", output)
         error = "".join(line for line in error.splitlines(True) if not line.startswith("warning: "))
         is_line = error.count("\n") == 1 and error.startswith("npx-transformer: ")

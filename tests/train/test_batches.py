@@ -418,7 +418,7 @@ def test_invalid_budgets_and_seeds_raise_user_errors():
     for arguments, message in [
         ((corpus, 9), "batch_tokens: expected at least 10, .*; got 9; try"),
         ((corpus, 100, -1), "train.seed: expected 0 or more; got -1; try"),
-        ((Corpus.from_pairs([]), 100), "data: expected at least one pair; got an empty corpus; try"),
+        ((Corpus.from_pairs([]), 100), "corpus: expected at least one pair with tokens .*; got 0 pairs; try other"),
     ]:
         with pytest.raises(UserError, match=message):
             Batches(*arguments)

@@ -35,7 +35,8 @@ def test_a_complete_folder_is_not_replaced_by_other_texts_or_settings(text, tmp_
         ("--vocab-size=266", "--vocab-size"),
         ("--max-length=20", "--max-length"),
         ("--max-ratio=2", "--max-ratio"),
-        ("--keep-scripts", "--keep-scripts"),
+        ("--keep-non-latin", "--keep-non-latin"),
+        ("--tokenizer-lines=3", "--tokenizer-lines"),
     ):
         assert prepare(text, out, option) == 2
         err = capfd.readouterr().err
@@ -186,10 +187,10 @@ def test_a_refused_command_removes_only_what_it_wrote(text, tmp_path, monkeypatc
 @pytest.mark.parametrize(
     ("line", "options", "removed", "remedy"),
     [
-        ("Это дом", (), "0 length ratio, 1 not Latin", "--keep-scripts"),
+        ("Это дом", (), "0 length ratio, 1 not Latin", "--keep-non-latin"),
         ("one two", ("--max-words=1",), "1 too long, 0 length ratio", "--max-words 0"),
         ("one or two", ("--max-ratio=1",), "1 length ratio, 0 not Latin", "--max-ratio 0"),
-        ("Это дом", ("--hold-out=1",), "0 length ratio, 1 not Latin", "--keep-scripts"),
+        ("Это дом", ("--hold-out=1",), "0 length ratio, 1 not Latin", "--keep-non-latin"),
     ],
 )
 def test_a_text_that_is_empty_after_cleaning_is_refused(tmp_path, capfd, line, options, removed, remedy):

@@ -96,7 +96,7 @@ def test_a_misspelled_run_is_answered_with_the_run(command, copy, capfd):
         (["train", "--arch", "x", "--out", "D"], "; try a preset, such as tiny, as the first argument\n"),
         (
             ["train", "tiny", "--lenpen", "1", "--out", "D"],
-            "; try --set search.length_penalty=VALUE (Exponent of the length penalty (the paper's alpha))\n",
+            "; try --set search.length_penalty=VALUE (exponent of the length penalty)\n",
         ),
         (["data", "own", "--bpe-dropout", "0.1"], "; try `train` with --set train.bpe_dropout=0.1\n"),
         (["train", "tiny", "--fp16", "--out", "D"], "try --set train.precision=fp16\n"),
@@ -229,8 +229,8 @@ def test_a_misspelled_run_is_answered_with_the_run(command, copy, capfd):
         (["data", "own", "--bpe-size", "1000", "--out", "D"], "try --vocab-size\n"),
         (["data", "own", "--tokenizer", "sentencepiece", "--out", "D"], "got 'sentencepiece'; try bpe\n"),
         (["data", "own", "--tokenizer", "unigram", "--out", "D"], "got 'unigram'; try bpe\n"),
-        (["train", "tiny", "--max-epoch", "3", "--out", "D"], "try --set train.max_steps=VALUE (Number of updates)\n"),
-        (["train", "tiny", "--set", "train.epochs=3", "--out", "D"], "]; try train.max_steps (Number of updates)\n"),
+        (["train", "tiny", "--max-epoch", "3", "--out", "D"], "try --set train.max_steps=VALUE (number of updates)\n"),
+        (["train", "tiny", "--set", "train.epochs=3", "--out", "D"], "]; try train.max_steps (number of updates)\n"),
         (
             ["score", "--ref", "FILE", "--hyp", "FILE", "--metric", "comet"],
             "got 'comet'; try chrf, because neural metrics are out of scope\n",

@@ -101,9 +101,9 @@ def test_synonyms_are_names_of_existing_keys_and_hide_none():
 
 def test_a_suggestion_repeats_the_value_if_the_key_accepts_it():
     cases = {"lr": ("0.1", "train.peak_lr=0.1"), "fp16": ("true", "train.precision=VALUE")}
-    cases |= {"epochs": ("5", "train.max_steps=VALUE (Number of updates)")}
+    cases |= {"epochs": ("5", "train.max_steps=VALUE (number of updates)")}
     cases |= {
-        "batch_size": ("5", "train.batch_tokens=VALUE (Maximum tokens per side of a micro-batch, padding included)")
+        "batch_size": ("5", "train.batch_tokens=VALUE (maximum tokens per side of a micro-batch, padding included)")
     }
     for name, (text, setting) in cases.items():
         assert suggest_setting(name, text, suggest_key(name)) == f"--set {setting}"
@@ -170,6 +170,7 @@ def test_another_name_of_an_option_leads_to_the_option(capsys):
         ("export run", {"format": "to"}),
         ("translate", {"constrain": "prefixes", "tgt-prefix": "prefixes"}),
         ("train tiny", {"init-only": "init-parameters", "text": "train-text"}),
+        ("data own", {"learn-from": "tokenizer-lines", "keep-scripts": "keep-non-latin"}),
         (
             "translate",
             {

@@ -22,10 +22,11 @@ def test_a_run_with_no_step_left_stays_unchanged(uninterrupted, tmp_path, capfd,
     before = contents(out)
     assert main(["train", "--resume", "--out", str(out), f"--set=train.max_steps={max_steps}", *options]) == 0
     err = capfd.readouterr().err
-    position = f"is at step 12, beyond train.max_steps = {max_steps}" if max_steps < 12 else "ended after step 12"
+    end = f"step 12 is beyond train.max_steps = {max_steps}" if max_steps < 12 else "ended after step 12"
     assert err.count("step 12") == 1, "one line says that the run has no step left"
-    assert f"{out}: nothing left to do, because the run {position}; " in err
-    assert "; to continue, try --set train.max_steps=N with N > 12" in err
+    changed = "; config.toml keeps its train.max_steps" if max_steps < 12 else ""
+    advice = "to continue, try --set train.max_steps=N with N > 12"
+    assert f"{out}: nothing left to do: {end}; {advice}{changed}\n" in err
     assert contents(out) == before
 
 
@@ -46,10 +47,7 @@ def test_a_finished_run_keeps_its_checkpoints_and_says_that_no_key_changes(
     assert len({path.parent.name for path in before if path.parent.name.startswith("best-")}) == 4
     assert main(["train", "--resume", "--out", str(out), f"--set=train.{setting}"]) == 0
     err = capfd.readouterr().err
-    assert (
-        f"; train.{name} in config.toml stays unchanged (the next --resume uses config.toml)\n" in err
-        and "is now" not in err
-    )
+    assert f"; config.toml keeps its train.{name}\n" in err and "is now" not in err
     assert contents(out) == before
 
 
@@ -92,8 +90,7 @@ def test_a_run_that_stopped_early_says_how_it_continues_and_does(text, tmp_path,
     before = contents(out)
     assert main(["train", "--resume", "--out", str(out)]) == 0
     assert (
-        f"nothing left to do, because the run ended by early stopping after step 3 of 12; to continue, try {advice}"
-        in capfd.readouterr().err
+        f"nothing left to do: stopped early after step 3 of 12; to continue, try {advice}\n" in capfd.readouterr().err
     )
     assert contents(out) == before
     assert main(["info", str(out)]) == 0 and " in 3 of 12 updates\n" in capfd.readouterr().out

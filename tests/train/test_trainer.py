@@ -85,7 +85,7 @@ def test_extending_a_finished_run_equals_a_longer_run(text, tmp_path, uninterrup
     assert [entry["step"] for entry in metrics(out)] == [4, 5, 7, 7, 8, 10, 12, 12]
 
 
-def test_recompute_can_be_toggled_between_resumes_without_changing_a_bit(text, tmp_path, uninterrupted, monkeypatch):
+def test_gradient_checkpointing_may_change_between_resumes(text, tmp_path, uninterrupted, monkeypatch):
     calls = []
     monkeypatch.setattr("models.module.checkpoint", lambda f, *xs: calls.append(f) or checkpoint(f, *xs))
     for steps, is_checkpointing in ((4, False), (9, True), (12, False)):

@@ -85,6 +85,8 @@ OTHER_OPTIONS = {  # maps our options to those of fairseq, sacreBLEU, OpenNMT, M
     "--to": "--format -f",
     "--max-extra-tokens": "--max-len --max-len-a --max-len-b --max-length --max-new-tokens",
     "--quiet": "-q --silent",
+    "--tokenizer-lines": "--learn-from",  # the former names of our options
+    "--keep-non-latin": "--keep-scripts",
     "--device cuda": "--gpu --cuda",
     "--out": "--save-dir --destdir --output-dir --model-dir --save-model -o",
     "--resume, or --init RUN to copy only weights": "--restore-file --resume-from-checkpoint --continue",

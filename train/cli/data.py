@@ -50,7 +50,7 @@ def data(
             int, "[260, 16777216]", metavar="V", help="Vocabulary size; default: the paper's; for own, at most 37000."
         ),
     ] = None,
-    learn_from: Annotated[
+    tokenizer_lines: Annotated[
         int,
         number_option(
             int, "[0, 1e12]", metavar="N", help="Train the tokenizer on N evenly spaced lines per side; 0: all."
@@ -67,7 +67,9 @@ def data(
         ),
     ] = 3.0,
     keep_duplicates: Annotated[bool, typer.Option("--keep-duplicates", help="Keep repeated pairs.")] = False,
-    keep_scripts: Annotated[bool, typer.Option("--keep-scripts", help="Keep text in non-Latin scripts.")] = False,
+    keep_non_latin: Annotated[
+        bool, typer.Option("--keep-non-latin", help="Keep pairs with a side whose letters are mostly not Latin.")
+    ] = False,
     quiet: Annotated[bool, typer.Option("--quiet", help="Do not report progress.")] = False,
 ) -> None:
     """Download, verify and clean a corpus, train its tokenizer, and write token arrays."""
@@ -103,8 +105,8 @@ def data(
         raise UserError(f"data {name}: this corpus is downloaded, so text files are not accepted; try `data own`")
     else:
         corpus = dataset(name)
-    rules = Rules(max_words, max_ratio, not keep_scripts, not keep_duplicates)
-    settings = PreparationOptions(rules, tokenizer, vocab_size, learn_from, max_length, hold_out)
+    rules = Rules(max_words, max_ratio, not keep_non_latin, not keep_duplicates)
+    settings = PreparationOptions(rules, tokenizer, vocab_size, tokenizer_lines, max_length, hold_out)
     command = shlex.join(["npx-transformer", *sys.argv[1:]])
     try:
         manifest = prepare_dataset(corpus, out, settings, mirror, command, progress=not quiet)

@@ -35,7 +35,7 @@ class NoamSchedule:
 
     def __init__(self, d_model: int, warmup_steps: int = 4000, lr_scale: float = 1.0) -> None:
         if d_model < 1:
-            raise ValueError(f"NoamSchedule: expected d_model >= 1; got {d_model}; try the model's d_model")
+            raise ValueError(f"NoamSchedule: expected d_model >= 1; got {d_model}; try model.config.d_model")
         if warmup_steps < 1:
             raise ValueError(f"NoamSchedule: expected warmup_steps >= 1; got {warmup_steps}; try 4000")
         if not (lr_scale > 0 and math.isfinite(lr_scale)):

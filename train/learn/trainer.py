@@ -377,17 +377,16 @@ class Trainer:
         self.report.write_missing_copies()
         for text in self.checkpoints.warnings:
             self.report.show(text, always=True)
-        end = f"the run ended{' by early stopping' if reason == 'patience' else ''} after step {state.step:,}"
+        end = f"{'stopped early' if reason == 'patience' else 'ended'} after step {state.step:,}"
         if state.step > settings.max_steps:  # a signal may have stopped the run
-            end = f"the run is at step {state.step:,}, beyond train.max_steps = {settings.max_steps:,}"
+            end = f"step {state.step:,} is beyond train.max_steps = {settings.max_steps:,}"
         elif state.step < settings.max_steps:
             end += f" of {settings.max_steps:,}"
         folder = self.checkpoints.folder
         end += f"; to continue, try {self.checkpoints.continue_advice(state)}"
         if changed := self.config.changes(folder.load_config()):
-            end += f"; {', '.join(changed)} in config.toml {'stay' if changed[1:] else 'stays'} unchanged"
-            end += " (the next --resume uses config.toml)"
-        self.report.show(f"{folder.path}: nothing left to do, because {end}", always=True)
+            end += f"; config.toml keeps its {' and '.join(changed)}"
+        self.report.show(f"{folder.path}: nothing left to do: {end}", always=True)
         return self._summarize(reason, result)
 
     def _summarize(self, reason: str, result: Mapping[str, float]) -> Summary:

@@ -1,7 +1,6 @@
 """The configuration of a run: loading, validation and dumping. The keys are in train/run/keys.py.
 
-Validation, suggestions for misspelled names, `--set table.key=value` and the comments in the config.toml of a run are
-all derived from the metadata of the dataclass fields.
+Validation, suggestions of names, `--set table.key=value` and the comments in config.toml use the fields' metadata.
 
     config = RunConfig.load("configs/base.toml", settings=["train.max_steps=50"])
     config.dump()                                  # complete commented TOML, which loads back to an equal config
@@ -362,7 +361,8 @@ def describe_unit(name: str, key: str | None) -> str:
     if key is None or plain_name(name) not in OTHER_UNITS:
         return key or ""
     table, _, field_name = key.partition(".")
-    return f"{key} ({keys_of(table)[field_name].metadata['help'].partition('. ')[0].rstrip('.')})"
+    meaning = re.split(r"[.](?: |$)| [(]", keys_of(table)[field_name].metadata["help"])[0]
+    return f"{key} ({meaning[0].lower()}{meaning[1:]})"
 
 
 def parse_setting(setting: str) -> tuple[str, str, Any]:

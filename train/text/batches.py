@@ -78,7 +78,10 @@ class Batches:
     def __init__(self, corpus: Corpus, batch_tokens: int, seed: int = 1, order_version: int = ORDER_VERSION) -> None:
         """Raise UserError for an empty corpus and for a sentence longer than `batch_tokens`."""
         if not len(corpus):
-            raise UserError("data: expected at least one pair; got an empty corpus; try other training files")
+            raise UserError(
+                "corpus: expected at least one pair with tokens on both sides and within data.max_length; got 0 pairs; "
+                "try other training files or a larger data.max_length"
+            )
         if seed < 0:
             raise UserError(f"train.seed: expected 0 or more; got {seed}; try 1")
         longest = int(max(corpus.src_lengths.max(), corpus.tgt_lengths.max()))

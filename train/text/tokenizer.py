@@ -349,7 +349,7 @@ def _train_merges(spec: dict[str, Any], settings: dict[str, Any], lines: Iterabl
         raise RuntimeError(f"bpe_process.py: {error}")
     raise UserError(
         "not enough memory to train the vocabulary (about 1.6 KB per distinct word); the trainer ended with "
-        f"'{one_line(error)[:99] or 'Killed'}'; try fewer lines (`data own --learn-from N`), or more memory"
+        f"'{one_line(error)[:99] or 'Killed'}'; try fewer lines (`data own --tokenizer-lines N`), or more memory"
     )
 
 

@@ -1,4 +1,4 @@
-"""JSON for the blocks of a traced pass (trace.py): an overview, and one block with its values and gradients."""
+"""JSON for the blocks of a traced pass (trace.py). The functions `show_...` return the overview and open blocks."""
 
 import base64
 from collections.abc import Callable, Mapping, Sequence
@@ -18,6 +18,7 @@ from train.viewer.trace import OUTPUT, Block, Trace, blocks, norm, on_host, zero
 MAX_THUMBNAIL = 128  # maximum columns of a matrix in the overview; wider ones are subsampled
 MAX_COLUMNS = 4096  # maximum columns of a matrix in an open block
 SHOWN_TOKENS = 40  # maximum columns of the vocabulary in the output block
+Labels = Mapping[str, list[str]]  # the labels of the positions of each stack
 
 
 def structure(model: Any, one_label_per_text: bool = True) -> list[dict[str, Any]]:
@@ -80,6 +81,7 @@ def matrix(
 
 
 def encode_array(values: Any) -> str:
+    """Return the first columns of a matrix as base64-encoded float32."""
     return base64.b64encode(np.ascontiguousarray(values[:, :MAX_COLUMNS], "<f4").tobytes()).decode()
 
 
@@ -99,15 +101,14 @@ def show_block(trace: Trace, name: str, head: int, tokenizer: Any) -> dict[str, 
     """
     block = trace.blocks[name]
     side = "source" if trace.model.data_kind == "labels" else "target"
-    tokens = {
+    stack_labels = {
         stack: [] if ids is None else labels(tokenizer, ids.tolist(), "source" if stack == "encoder" else side)
         for stack, ids in trace.ids.items()
     }
-    tokens["decoder"][0] = BEGIN
+    stack_labels["decoder"][0] = BEGIN
     if trace.model.data_kind == "labels":
-        tokens["text"][0] = BEGIN
-    tokens["rows"] = tokens[block.stack]
-    answer = SHOW.get(block.kind, show_other)(trace, block, tokens, tokenizer, head)
+        stack_labels["text"][0] = BEGIN
+    answer = SHOW.get(block.kind, show_other)(trace, block, stack_labels, tokenizer, head)
     _, g = trace.output(name)
     shapes = [(p, trace.parameters[p]) for p in block.parameters]
     return {
@@ -119,7 +120,7 @@ def show_block(trace: Trace, name: str, head: int, tokenizer: Any) -> dict[str, 
     }  # fmt: skip
 
 
-def inputs_of(trace: Trace, block: Block, rows: Mapping[str, Any], symbol: str = "x") -> list[dict[str, Any]]:
+def inputs_of(trace: Trace, block: Block, stack_labels: Labels, symbol: str = "x") -> list[dict[str, Any]]:
     """Return the matrices that a block reads, each with the gradient that the block passes back to it."""
     outgoing = trace.outgoing_gradients(block.name)
     matrices = []
@@ -130,25 +131,28 @@ def inputs_of(trace: Trace, block: Block, rows: Mapping[str, Any], symbol: str =
             title = "output of the encoder"
         elif source.name == f"{block.name}_residual":
             title = "norm(x)"
-        names = rows[source.stack][: len(x)]  # the output of a pooler has one row
+        names = stack_labels[source.stack][: len(x)]  # the output of a pooler has one row
         matrices.append(matrix(title, x, zeros_if_none(outgoing.get(name), x), names, "dimension"))
     return matrices
 
 
-def output_of(trace: Trace, block: Block, rows: Any, title: str = "output y") -> dict[str, Any]:
+def output_of(trace: Trace, block: Block, stack_labels: Labels, title: str = "output y") -> dict[str, Any]:
+    """Return the matrix of the output of a block."""
     y, g = trace.output(block.name)
-    return matrix(title, y, g, rows["rows"][: len(y)], "dimension")
+    return matrix(title, y, g, stack_labels[block.stack][: len(y)], "dimension")
 
 
-def show_other(trace: Trace, block: Block, rows: Any, tokenizer: Any, head: int) -> dict[str, Any]:
-    return {"matrices": [*inputs_of(trace, block, rows), output_of(trace, block, rows)]}
+def show_other(trace: Trace, block: Block, stack_labels: Labels, tokenizer: Any, head: int) -> dict[str, Any]:
+    """Show the inputs and the output."""
+    return {"matrices": [*inputs_of(trace, block, stack_labels), output_of(trace, block, stack_labels)]}
 
 
-def show_norm(trace: Trace, block: Block, rows: Any, tokenizer: Any, head: int) -> dict[str, Any]:
-    return explain("norm", trace.model.config.norm_type) | show_other(trace, block, rows, tokenizer, head)
+def show_norm(trace: Trace, block: Block, stack_labels: Labels, tokenizer: Any, head: int) -> dict[str, Any]:
+    """Show the inputs and the output, and explain the norm."""
+    return explain("norm", trace.model.config.norm_type) | show_other(trace, block, stack_labels, tokenizer, head)
 
 
-def show_embedding(trace: Trace, block: Block, rows: Any, tokenizer: Any, head: int) -> dict[str, Any]:
+def show_embedding(trace: Trace, block: Block, stack_labels: Labels, tokenizer: Any, head: int) -> dict[str, Any]:
     """Show the scaled rows of the table, the vectors added to them, and the sum."""
     y, g = trace.output(block.name)
     model = trace.model
@@ -182,27 +186,26 @@ def show_embedding(trace: Trace, block: Block, rows: Any, tokenizer: Any, head: 
         "The sum passes through a norm, whose output is y." if normed else "",
     ]
     added = y - scaled - vector
+    row_labels = stack_labels[block.stack]
     numbers = [str(i) for i in range(len(y))]
     is_learned = isinstance(positions, LearnedPositions)
-    about_positions = (
-        "The positions are learned and receive the same gradient." if is_learned else "The positions are fixed."
-    )
+    about_positions = f"The positions are {'learned and receive the same gradient' if is_learned else 'fixed'}."
     vector_sum = " + s" if space else ""
     return {
         **explain("embedding", root=root, sizes=sizes, space=vector_sum, positions=about_positions),
         "note": " ".join(filter(None, notes)),
         "matrices": [
-            matrix(f"{root}E[token]", scaled, None if normed else g, rows["rows"], "dimension"),
+            matrix(f"{root}E[token]", scaled, None if normed else g, row_labels, "dimension"),
             *([] if normed else [
                 matrix("positions P", added, g if is_learned else None, numbers, "dimension", without_gradient=FIXED)
             ]),
-            *([matrix("target space s", vector, g, rows["rows"], "dimension")] if space else []),
-            output_of(trace, block, rows, "norm y" if normed else "sum y"),
+            *([matrix("target space s", vector, g, row_labels, "dimension")] if space else []),
+            output_of(trace, block, stack_labels, "norm y" if normed else "sum y"),
         ],
     }  # fmt: skip
 
 
-def show_feed_forward(trace: Trace, block: Block, rows: Any, tokenizer: Any, head: int) -> dict[str, Any]:
+def show_feed_forward(trace: Trace, block: Block, stack_labels: Labels, tokenizer: Any, head: int) -> dict[str, Any]:
     """Show the input, the hidden values after the activation, and the output."""
     outer = trace.find_operation(block.name, "linear")
     assert outer is not None
@@ -213,16 +216,17 @@ def show_feed_forward(trace: Trace, block: Block, rows: Any, tokenizer: Any, hea
         **explain("feed-forward.swiglu" if activation == "swiglu" else "feed-forward", activation=activation),
         "note": f"{zeros:.0%} of the hidden values are exactly 0." if activation == "relu" else "",
         "matrices": [
-            *inputs_of(trace, block, rows),
-            matrix(f"hidden h, after {activation}", hidden.y, hidden.g, rows["rows"], "unit"),
-            output_of(trace, block, rows),
+            *inputs_of(trace, block, stack_labels),
+            matrix(f"hidden h, after {activation}", hidden.y, hidden.g, stack_labels[block.stack], "unit"),
+            output_of(trace, block, stack_labels),
         ],
     }
 
 
-def show_residual(trace: Trace, block: Block, rows: Any, tokenizer: Any, head: int) -> dict[str, Any]:
+def show_residual(trace: Trace, block: Block, stack_labels: Labels, tokenizer: Any, head: int) -> dict[str, Any]:
     """Show both inputs, their sum, the mean and deviation of each row, and the output."""
     residual = module_of(trace.model, block.name)
+    row_labels = stack_labels[block.stack]
     inputs = trace.inputs(block.name)
     outgoing = trace.outgoing_gradients(block.name)
     sublayer = next(s for s in inputs if trace.blocks[s].kind in ("attention", "feed_forward", "other"))
@@ -234,13 +238,13 @@ def show_residual(trace: Trace, block: Block, rows: Any, tokenizer: Any, head: i
     alpha = "" if residual.alpha == 1 else f",  α = {residual.alpha:.4g}"
     formula = "f(x)" if residual.is_post_norm else "f(norm(x))"
     shown = [
-        matrix("x, the residual stream", x, zeros_if_none(outgoing.get(skip), x), rows["rows"], "dimension"),
-        matrix(f"{formula}, the sub-layer", f, gradient, rows["rows"], "dimension"),
+        matrix("x, the residual stream", x, zeros_if_none(outgoing.get(skip), x), row_labels, "dimension"),
+        matrix(f"{formula}, the sub-layer", f, gradient, row_labels, "dimension"),
     ]
     if residual.is_post_norm:
         normalized = np.float32(residual.alpha) * x + f
         kind = "post"
-        shown.append(matrix(f"{scaled} + f(x)", normalized, gradient, rows["rows"], "dimension"))
+        shown.append(matrix(f"{scaled} + f(x)", normalized, gradient, row_labels, "dimension"))
     else:
         normalized = x
         kind = "pre"
@@ -248,27 +252,24 @@ def show_residual(trace: Trace, block: Block, rows: Any, tokenizer: Any, head: i
         if residual.output_norm:
             kind, title = "sandwich", "x + norm′(f(norm(x))), output y"
             normed = trace.operations[cast(int, trace.last_operation(block.name).inputs[1])]
-            shown.append(matrix("norm′(f(norm(x)))", normed.y, normed.g, rows["rows"], "dimension"))
+            shown.append(matrix("norm′(f(norm(x)))", normed.y, normed.g, row_labels, "dimension"))
     statistics = np.stack([normalized.mean(axis=1), normalized.std(axis=1)], axis=1)
-    before = matrix("before the norm", statistics, None, rows["rows"], ["mean", "deviation"])
+    before = matrix("before the norm", statistics, None, row_labels, ["mean", "deviation"])
     shown.insert(len(shown) if residual.is_post_norm else 1, before)
     return {
         **explain(f"residual.{kind}", trace.model.config.norm_type, x=scaled, alpha=alpha,
                   factor="" if residual.alpha == 1 else "α "),
-        "matrices": [
-            *shown,
-            output_of(trace, block, rows, title),
-        ],
+        "matrices": [*shown, output_of(trace, block, stack_labels, title)],
     }  # fmt: skip
 
 
-def show_attention(trace: Trace, block: Block, rows: Any, tokenizer: Any, head: int) -> dict[str, Any]:
+def show_attention(trace: Trace, block: Block, stack_labels: Labels, tokenizer: Any, head: int) -> dict[str, Any]:
     """Show one head from its queries, keys and values to its output, recomputed with elementary operations."""
     attention = module_of(trace.model, block.name)
     operation = trace.find_operation(block.name, "attention")
     parts = head_inputs(trace, operation, attention, head) if operation else None
     if operation is None or parts is None:
-        return show_without_heads(trace, block, rows)
+        return show_without_heads(trace, block, stack_labels)
     columns = slice(head * attention.d_v, (head + 1) * attention.d_v)
     cross = isinstance(attention, CrossAttention)
     kind = "cross" if cross else block.stack
@@ -278,23 +279,20 @@ def show_attention(trace: Trace, block: Block, rows: Any, tokenizer: Any, head: 
     expected = operation.y[:, columns]
     tolerance = 1e-3 * np.abs(expected).max(initial=0)
     if not np.allclose(steps["output"][0], expected, rtol=0, atol=tolerance, equal_nan=True):
-        return show_without_heads(trace, block, rows)  # the steps do not support an option of the model
-    keys = rows["encoder" if cross else "rows"]
+        return show_without_heads(trace, block, stack_labels)  # the steps do not support an option of the model
+    keys = stack_labels["encoder" if cross else block.stack]
     masked = steps["scaled"][0].copy()
     if mask is not None:
         masked[~mask] = -np.inf
-    queries = rows["rows"]
+    queries = stack_labels[block.stack]
     plus = "" if mask is None else " + mask"
     ablated_heads = [h for h in range(attention.n_heads) if Head(kind, cast(int, block.layer), h) in trace.ablated]
     ablated = "This head is ablated: its rows of W^O are 0. " if head in ablated_heads else ""
     row, column = (AXES | TEXT_AXES)[kind]
     if block.stack == "decoder":
         row = "token that the decoder reads (in Translate: token that it generates there)"
-    turned = (
-        "Queries and keys are rotated by their positions before the scores are computed. "
-        if attention.rotary_base is not None
-        else ""
-    )
+    rotated = "Queries and keys are rotated by their positions before the scores are computed. "
+    rotation = "" if attention.rotary_base is None else rotated
     return {
         **explain(
             "cross-attention" if cross else "self-attention",
@@ -302,11 +300,11 @@ def show_attention(trace: Trace, block: Block, rows: Any, tokenizer: Any, head: 
             mask=plus, root=f"{attention.d_k**0.5:.4g}", last=attention.n_heads - 1,
             bias="" if attention.output.bias is None else " + b",
         ),
-        "note": f"{ablated}{turned}Rows: {row}. Columns: {column}. {reason}",
+        "note": f"{ablated}{rotation}Rows: {row}. Columns: {column}. {reason}",
         "heads": attention.n_heads, "head": head, "ablated_heads": ablated_heads,
         "names": [str(Head(kind, cast(int, block.layer), h)) for h in range(attention.n_heads)],
         "matrices": [
-            *inputs_of(trace, block, rows),
+            *inputs_of(trace, block, stack_labels),
             matrix("queries q", *steps["q"], queries, "dimension"),
             matrix("keys k", *steps["k"], keys, "dimension"),
             matrix("values v", *steps["v"], keys, "dimension"),
@@ -315,14 +313,15 @@ def show_attention(trace: Trace, block: Block, rows: Any, tokenizer: Any, head: 
             matrix("weights, softmax of each row", *steps["weights"], queries, keys, unit=True,
                    masked=encode_mask(mask)),
             matrix("head output, weights · v", *steps["output"], queries, "dimension"),
-            output_of(trace, block, rows, "all heads, concatenated, times W^O: y"),
+            output_of(trace, block, stack_labels, "all heads, concatenated, times W^O: y"),
         ],
     }  # fmt: skip
 
 
-def show_without_heads(trace: Trace, block: Block, rows: Any) -> dict[str, Any]:
+def show_without_heads(trace: Trace, block: Block, stack_labels: Labels) -> dict[str, Any]:
+    """Show the inputs and the output of attention, and say that its heads are not shown."""
     note = "The heads of this kind of attention are not shown."
-    return show_other(trace, block, rows, None, 0) | {"note": note}
+    return show_other(trace, block, stack_labels, None, 0) | {"note": note}
 
 
 def module_of(model: Any, name: str) -> Any:
@@ -337,7 +336,7 @@ def has_head(model: Any, block: Block, head: int) -> bool:
     return block.kind != "attention" or 0 <= head < module_of(model, block.name).n_heads
 
 
-def show_output(trace: Trace, block: Block, rows: Any, tokenizer: Any, head: int) -> dict[str, Any]:
+def show_output(trace: Trace, block: Block, stack_labels: Labels, tokenizer: Any, head: int) -> dict[str, Any]:
     """Show logits, probabilities p and differences p - y, where y is 1 for the target.
 
     The columns are the targets and the most probable tokens at any position.
@@ -368,15 +367,16 @@ def show_output(trace: Trace, block: Block, rows: Any, tokenizer: Any, head: int
         f"A row is named after its target. Of {log_p.shape[1]:,} tokens, {len(ids)} are shown."
     )
     note += "" if has_target.all() else " The last row predicts the token after the text."
-    read = rows | {block.stack: predicted}
+    input_labels: Labels = {**stack_labels, block.stack: predicted}
     if trace.model.data_kind == "labels":
-        kind, read = "output.labels", rows
+        kind, input_labels = "output.labels", stack_labels
         note = (
             f"The loss on this text is {trace.loss:.4f} nats per label. Of {log_p.shape[1]:,} entries, {len(ids)} are "
             "shown. These include special tokens, which are never labels."
         )
         if len(trace.rows) > 1:
-            predicted = [f"{rows['rows'][i]}/{name}" for i, name in zip(trace.rows, predicted, strict=True)]
+            row_labels = [stack_labels[block.stack][i] for i in trace.rows]
+            predicted = [f"{row}/{name}" for row, name in zip(row_labels, predicted, strict=True)]
     return {
         **explain(kind, loss=describe_loss_targets(trace), whom=whom, bias=bias),
         "note": note,
@@ -387,7 +387,7 @@ def show_output(trace: Trace, block: Block, rows: Any, tokenizer: Any, head: int
             for t in range(len(log_p))
         ],
         "matrices": [
-            *inputs_of(trace, block, read, "input h"),
+            *inputs_of(trace, block, input_labels, "input h"),
             matrix("logits", logits[:, ids], gradient[:, ids], predicted, names),
             matrix("probabilities p", np.exp(log_p[:, ids]), None, predicted, names, unit=True),
         ],

@@ -81,9 +81,11 @@ class Sentences:
         return trace
 
     def overview(self, query: Mapping[str, Any], send: Send) -> dict[str, Any]:
+        """Return the outputs and gradients of all blocks for a recent sentence, as thumbnails."""
         return show_overview(self.trace(query))
 
     def block(self, query: Mapping[str, Any], send: Send) -> dict[str, Any]:
+        """Return the contents of one block for a recent sentence."""
         trace = self.trace(query)
         name = str(query.get("block"))
         head = query.get("head", 0)
@@ -93,6 +95,7 @@ class Sentences:
         return show_block(trace, name, head, self.tokenizer)
 
     def head_weights(self, query: Mapping[str, Any], send: Send) -> dict[str, Any]:
+        """Return the attention weights of one head for a recent sentence."""
         try:
             inspection, *_ = self.recent[query["translation"]]
             kind = query["kind"]
@@ -106,6 +109,7 @@ class Sentences:
         return {"rows": rows, "columns": columns, "weights": weights.tolist(), **summary(weights)}
 
     def translate(self, query: Mapping[str, Any], send: Send) -> dict[str, Any]:
+        """Return the output for a text, with all heads and the search tree; a repeated request gets the same answer."""
         key = json.dumps(
             [query.get(name) for name in ("text", "beam_size", "length_penalty", "prefix", "ablated_heads")]
         )

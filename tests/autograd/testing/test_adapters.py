@@ -22,7 +22,7 @@ from autograd.testing import (
 )
 from autograd.testing.adapters.guess import guess_inputs
 
-QUICK = {"derive": False}
+QUICK = {"vary_inputs": False}
 X = np.random.default_rng(0).normal(size=(4, 6))
 
 

@@ -57,7 +57,7 @@ CALLS = {
 
 @pytest.mark.parametrize("call", CALLS)
 def test_arrays_by_name_and_in_containers_are_checked(call):
-    assert CALLS[call](scaled, **{} if "gradcheck" in call else {"derive": False}).notes == []
+    assert CALLS[call](scaled, **{} if "gradcheck" in call else {"vary_inputs": False}).notes == []
     for seed in SEEDS:
         with pytest.raises(GradientError, match=r"wrong gradient of (option gain|input .\['of'\]\[0\]|input 0\[1\])"):
             CALLS[call](scaled_wrongly, seed=seed)
@@ -67,7 +67,9 @@ def test_constant_arrays_by_name_are_noted_and_cast():
     report = check_operation(weighted, X, weights=X[0])
     assert report.notes == ["not checked: the gradient of option weights, which the function treats as a constant"]
     with pytest.raises(GradientError, match=r"weights=array\("):
-        check_operation(differentiable(lambda x, weights: (x * weights, lambda g: (g,))), X, weights=X[0], derive=False)
+        check_operation(
+            differentiable(lambda x, weights: (x * weights, lambda g: (g,))), X, weights=X[0], vary_inputs=False
+        )
 
 
 # Options that are floats
@@ -137,7 +139,7 @@ def test_wrong_shapes_at_derived_inputs_are_reported(check):
 
 
 def test_shapes_that_may_be_a_coincidence_are_not_reported():
-    check_operation(biased, SQUARE, SQUARE[0], float32=False)
+    check_operation(biased, SQUARE, SQUARE[0], compare_float32=False)
 
 
 # Magnitudes
@@ -152,7 +154,7 @@ def test_one_sided_magnitudes_are_tried(bound):
         return np.logaddexp(0, x).astype(x.dtype), lambda g: (g / (1 + np.exp(-x)) * (np.nan if is_beyond else 1),)
 
     with pytest.raises(GradientError, match="finite gradient"):
-        check_operation(saturated, np.array([0.5, -0.25]), float32=False)
+        check_operation(saturated, np.array([0.5, -0.25]), compare_float32=False)
 
 
 # Accumulation and 16-bit floats
@@ -184,8 +186,8 @@ def add_twice(total, g):
 def test_vjps_that_accumulate_wrongly_are_found(update):
     for seed in SEEDS:
         with pytest.raises(CheckError, match="rule: accumulation"):
-            check_operation(doubling(update), X, derive=False, seed=seed)
-    check_operation(doubling(lambda total, g: np.add(total, g, out=total)), X, derive=False)
+            check_operation(doubling(update), X, vary_inputs=False, seed=seed)
+    check_operation(doubling(lambda total, g: np.add(total, g, out=total)), X, vary_inputs=False)
 
 
 @pytest.mark.filterwarnings("ignore:overflow encountered:RuntimeWarning")
@@ -196,7 +198,7 @@ def test_float16_is_tried():
 
     for seed in SEEDS:
         with pytest.raises(AssertionError, match="rule: float16 accuracy"):
-            check_operation(sine, X, derive=False, seed=seed)
+            check_operation(sine, X, vary_inputs=False, seed=seed)
 
 
 def test_float16_inside_float32_is_found_in_small_gradients():
@@ -210,7 +212,7 @@ def test_float16_inside_float32_is_found_in_small_gradients():
 
     for seed in SEEDS:
         with pytest.raises(AssertionError, match="rule: float32 accuracy"):
-            check_operation(huber, X, derive=False, seed=seed)
+            check_operation(huber, X, vary_inputs=False, seed=seed)
 
 
 def test_bfloat16_is_tried():
@@ -224,7 +226,7 @@ def test_bfloat16_is_tried():
 
     for seed in SEEDS:
         with pytest.raises(AssertionError, match="rule: bfloat16 accuracy"):
-            check_operation(double, X, derive=False, seed=seed)
+            check_operation(double, X, vary_inputs=False, seed=seed)
 
 
 def test_float16_is_not_required():
@@ -234,7 +236,7 @@ def test_float16_is_not_required():
     def sine(x):
         return np.sin(x), lambda g: (g * np.cos(x).astype("float64" if x.dtype == "float16" else x.dtype),)
 
-    check_operation(sine, X, derive=False)
+    check_operation(sine, X, vary_inputs=False)
 
 
 # Broadcast inputs
@@ -271,13 +273,19 @@ def test_wide_gradients_are_listed_by_entry():
     assert re.fullmatch(r" {4}\(\d+,\) +\S+  \|  +\S+", table[0]) and "    ... and 8 more entries" in table
 
 
+def shifted(x, seed):
+    return x + seed
+
+
 def test_an_option_with_the_name_of_a_setting_is_passed_by_position():
     x = np.array([[1.0, -2.0, 3.0]])
-    with pytest.raises(TypeError, match="astype needs the option 'dtype', which is also an option of check_operation"):
-        check_operation(ops.astype, x, dtype="float32")
-    assert check_operation(ops.astype, x, "float32", dtype="float32").compared
+    with pytest.raises(TypeError, match="shifted needs the option 'seed', which is also an option of check_operation"):
+        check_operation(shifted, x, seed=1)
+    assert check_operation(shifted, x, 1).compared
+    assert check_operation(partial(shifted, seed=1), x).compared
+    assert check_operation(ops.astype, x, dtype="float32", output_dtype="float32").compared
     bound = partial(ops.astype, dtype="float32")
-    assert check_operation(bound, x, dtype="float32").compared
+    assert check_operation(bound, x, output_dtype="float32").compared
     with pytest.raises(CheckError, match="expected an output of dtype float64") as caught:
         check_operation(bound, x)
     line = str(caught.value).split("reproduce: ")[1]

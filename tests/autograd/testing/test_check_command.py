@@ -90,14 +90,17 @@ def test_one_function_with_given_inputs_as_json(run):
         (["course:scale", "--input", "4,6"], "expected a shape such as 4x6"),
         ([], "the following arguments are required"),
         (
-            ["course", "--expect", "reversed"],
-            "expected NAME=GRADIENT for --expect, with NAME among affine_forward, scale",
+            ["course", "--expected-gradient", "reversed"],
+            "expected NAME=GRADIENT for --expected-gradient, with NAME among affine_forward, scale",
         ),
         (
-            ["course", "--expect", "gate=reversed"],
+            ["course", "--expected-gradient", "gate=reversed"],
             "with NAME among affine_forward, scale, logarithm_forward; got 'gate=r",
         ),
-        (["course:scale", "--expect", "doubled"], "--expect doubled: expected 'straight-through'"),
+        (
+            ["course:scale", "--expected-gradient", "doubled"],
+            "--expected-gradient doubled: expected 'straight-through'",
+        ),
     ],
 )
 def test_wrong_usage_is_reported_in_one_line(run, arguments, message):
@@ -112,7 +115,7 @@ def test_wrong_usage_is_reported_in_one_line(run, arguments, message):
     ("target", "declaration"), [("course", "scale=doubles the gradient"), ("course:scale", "doubles the gradient")]
 )
 def test_a_declared_gradient_is_right(run, target, declaration):
-    status, out, err = run(target, "--expect", declaration)
+    status, out, err = run(target, "--expected-gradient", declaration)
     assert "intentionally wrong (doubles the gradient)" in out
     assert "0 wrong" in out
     assert status == 0
@@ -120,7 +123,7 @@ def test_a_declared_gradient_is_right(run, target, declaration):
 
 
 def test_a_gradient_other_than_the_declared_one_is_wrong(run):
-    status, _, _ = run("course:scale", "--expect", "reversed")
+    status, _, _ = run("course:scale", "--expected-gradient", "reversed")
     assert status == 1
 
 

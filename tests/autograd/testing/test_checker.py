@@ -156,7 +156,7 @@ def test_functions_without_an_import_are_defined_by_the_caller():
 
 
 def test_kinks_are_reported_and_pass():
-    report = check_operation(ops.relu, np.array([-1.0, 0.0, 2.0]), derive=False)
+    report = check_operation(ops.relu, np.array([-1.0, 0.0, 2.0]), vary_inputs=False)
     assert len(report.kinks) == 1 and "input 0 (1,): kink; left and right derivatives differ by" in report.kinks[0]
     assert gradcheck(ops.relu, np.array([-1.0, 2.0])).kinks == []
     assert gradcheck(ops.absolute, np.zeros((2, 2))).kinks
@@ -171,8 +171,8 @@ def test_noise_and_curvature_are_not_kinks():
 @given(st.floats(-8, -3), st.floats(10, 36), st.integers(0, 9))
 def test_staircase_output_is_not_reported_as_wrong(x, gap, seed):
     """1 + tiny rounds tiny to few digits, so that numerical derivatives may agree by chance on a wrong value."""
-    check_operation(gelu, np.array([x]), derive=False, seed=seed)
-    check_operation(neural.cross_entropy, np.array([0.3, gap, -1.2, 0.8]), np.array(1), derive=False, seed=seed)
+    check_operation(gelu, np.array([x]), vary_inputs=False, seed=seed)
+    check_operation(neural.cross_entropy, np.array([0.3, gap, -1.2, 0.8]), np.array(1), vary_inputs=False, seed=seed)
 
 
 @pytest.mark.parametrize("operation", [ops.max, ops.min, ops.maximum])
@@ -204,7 +204,7 @@ def test_saved_bytes_and_counts_are_reported():
     x = np.ones((3, 4)) * np.arange(4)
     assert check_operation(neural.softmax, x).saved_bytes == 0
     assert check_operation(neural.dropout, x, npx.DropoutSpec(0.5, npx.Key(0, 0, 0))).saved_bytes == x.size
-    report = check_operation(neural.layer_norm, x, x[0], x[1], derive=False)
+    report = check_operation(neural.layer_norm, x, x[0], x[1], vary_inputs=False)
     assert (
         report.saved_bytes == 3 * 8 + 3 * 8 + 8
     )  # a deviation per row; the column that gamma = 0 hides, and its index
@@ -212,11 +212,11 @@ def test_saved_bytes_and_counts_are_reported():
 
 
 def test_random_directions_find_and_name_a_wrong_entry():
-    assert gradcheck(ops.tanh, X, directions=3).compared == 3
+    assert gradcheck(ops.tanh, X, n_directions=3).compared == 3
     with pytest.raises(
         GradientError, match=r"wrong gradient of input 0, .* in 1 of 6 entries; the largest error is at \(0, 2\)"
     ):
-        gradcheck(wrong("tanh", lambda gx: gx + (np.arange(6).reshape(2, 3) == 2)), X, directions=2)
+        gradcheck(wrong("tanh", lambda gx: gx + (np.arange(6).reshape(2, 3) == 2)), X, n_directions=2)
 
 
 def test_layer_is_checked_in_both_modes_and_restored():

@@ -131,7 +131,7 @@ def test_order_statistics_at_ties_are_conventions(operation):
 
 @pytest.mark.parametrize("operation", [median, pytest.param(range_middle, marks=pytest.mark.slow)])
 def test_conventions_at_derived_inputs_are_listed(operation):
-    assert check_operation(operation, X, float32=False).conventions
+    assert check_operation(operation, X, compare_float32=False).conventions
 
 
 @pytest.mark.parametrize("y", [0.0, -0.0])
@@ -282,7 +282,7 @@ def test_derived_inputs_have_the_dtype_of_the_given_ones():
         return x + 0, lambda g: (g,)
 
     dtypes = set()
-    check_operation(identity, X.astype("float32"), float32=False)
+    check_operation(identity, X.astype("float32"), compare_float32=False)
     assert dtypes == {"float32"}
 
 

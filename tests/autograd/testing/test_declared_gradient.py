@@ -1,4 +1,4 @@
-"""Gradients that are intentionally wrong, declared with expect=."""
+"""Gradients that are intentionally wrong, declared with expected_gradient=."""
 
 import numpy as np
 import pytest
@@ -29,31 +29,31 @@ DETACHED = from_pair(lambda x: (np.sign(x), x), lambda g, x: g * (abs(x) < 1))
     ],
 )
 def test_a_declared_gradient_is_accepted_and_described(operation, expect):
-    report = check_operation(operation, X, expect=expect, derive=expect == "straight-through")
+    report = check_operation(operation, X, expected_gradient=expect, vary_inputs=expect == "straight-through")
     (note,) = report.notes
     assert note.startswith("intentionally wrong (") and "analytic" in note and "numerical" in note
     with pytest.raises((GradientError, CheckError)):
-        check_operation(operation, X, derive=False)
+        check_operation(operation, X, vary_inputs=False)
 
 
 @pytest.mark.parametrize(
     ("operation", "hint"),
     [
-        (QUANTIZER, 'if it is intended: expect="straight-through"'),
-        (REVERSAL, 'if it is intended: expect="reversed"'),
-        (DETACHED, "if it is intended: expect=lambda g, x: g * mask(x)"),
+        (QUANTIZER, 'if it is intended: expected_gradient="straight-through"'),
+        (REVERSAL, 'if it is intended: expected_gradient="reversed"'),
+        (DETACHED, "if it is intended: expected_gradient=lambda g, x: g * mask(x)"),
     ],
 )
 def test_the_report_says_how_to_declare_it(operation, hint):
     with pytest.raises(GradientError) as caught:
-        check_operation(operation, X, derive=False)
+        check_operation(operation, X, vary_inputs=False)
     assert hint in str(caught.value).splitlines()
 
 
 @pytest.mark.parametrize("expect", ["reversed", lambda g, x: 1.01 * g, lambda g, x: np.clip(g, -1, 1)])
 def test_another_gradient_than_the_declared_one_is_wrong(expect):
     with pytest.raises(GradientError) as caught:
-        check_operation(QUANTIZER, X, expect=expect, derive=False)
+        check_operation(QUANTIZER, X, expected_gradient=expect, vary_inputs=False)
     assert caught.value.rule == "expected gradient"
 
 
@@ -63,13 +63,13 @@ def test_other_rules_still_apply():
         return g
 
     with pytest.raises(CheckError) as caught:
-        check_operation(from_pair(straight, forgetful), X, expect="straight-through", derive=False)
+        check_operation(from_pair(straight, forgetful), X, expected_gradient="straight-through", vary_inputs=False)
     assert caught.value.rule == "no mutation"
 
 
 def test_an_unknown_or_unneeded_declaration():
     with pytest.raises(ValueError, match="'straight-through', 'reversed', a function of g"):
-        check_operation(QUANTIZER, X, expect="stright-through")
+        check_operation(QUANTIZER, X, expected_gradient="stright-through")
     square = from_pair(lambda x: (x * x, x), lambda g, x: 2 * x * g)
-    (note,) = check_operation(square, X, expect="a reason in words", derive=False).notes
+    (note,) = check_operation(square, X, expected_gradient="a reason in words", vary_inputs=False).notes
     assert "is not needed" in note

@@ -40,7 +40,7 @@ def test_a_pair_of_functions_computes_on_the_device(cupy):
         assert isinstance(x, cupy.ndarray)
         return np.exp(x)
 
-    assert check_gradient(forward, lambda g, x: g * np.exp(x), X, derive=False)
+    assert check_gradient(forward, lambda g, x: g * np.exp(x), X, vary_inputs=False)
 
 
 @pytest.mark.parametrize("position", [0, 33])
@@ -62,7 +62,7 @@ def test_incoming_gradients_keep_their_layout_on_the_device():
 
         return 2 * x, vjp
 
-    check_operation(differentiable(double), X, derive=False)
+    check_operation(differentiable(double), X, vary_inputs=False)
     assert strides >= {(56, 8), (56, -8), (112, 16), (8, 48), (0, 0)}
 
 

@@ -46,7 +46,7 @@ def test_every_mutant_is_detected(mutant):
 @pytest.mark.parametrize("number", range(5))
 def test_the_edges_are_the_first_example_with_any_seed(number, monkeypatch):
     calls = []
-    monkeypatch.setattr(cases.base, "check_call", lambda entry, call, derive: calls.append(call))
+    monkeypatch.setattr(cases.base, "check_call", lambda entry, call, vary_inputs: calls.append(call))
 
     @seed(number)
     @settings(derandomize=False, database=None)

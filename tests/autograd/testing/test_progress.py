@@ -50,7 +50,7 @@ def test_the_caller_of_a_check_can_show_its_progress(monkeypatch):
     monkeypatch.setattr(progress, "INTERVAL", 0.0)
     shown = []
     with progress.progress_line(shown.append):
-        check_operation(double, X, derive=False)
+        check_operation(double, X, vary_inputs=False)
     assert shown[0].startswith("check_operation: double: ") and shown[-1] == ""
 
 
@@ -72,7 +72,7 @@ def count_calls(monkeypatch):
 
 def test_entries_of_a_large_array_are_perturbed_in_chunks(monkeypatch):
     calls = count_calls(monkeypatch)
-    check_operation(double, np.random.default_rng(0).normal(size=(20, 20)), derive=False)
+    check_operation(double, np.random.default_rng(0).normal(size=(20, 20)), vary_inputs=False)
     assert len(calls) < 400
 
 
@@ -82,13 +82,13 @@ def test_one_wrong_entry_of_a_large_array_is_found(position):
     factor[position] += 1e-2
     wrong = differentiable(lambda x: (2 * x, lambda g: (factor[: x.size].reshape(x.shape) * g,)))
     with pytest.raises(GradientError, match="wrong gradient of input 0"):
-        check_operation(wrong, np.random.default_rng(0).normal(size=(20, 20)), derive=False)
+        check_operation(wrong, np.random.default_rng(0).normal(size=(20, 20)), vary_inputs=False)
 
 
 def test_a_layer_that_ignores_its_mode_is_not_compared_entry_by_entry_twice():
     with npx.keyed(0, 0):
         layer = Linear(6, 6)
-    one, both = (check_layer(layer, X, derive=False, modes=modes) for modes in (("train",), ("train", "eval")))
+    one, both = (check_layer(layer, X, vary_inputs=False, modes=modes) for modes in (("train",), ("train", "eval")))
     assert isinstance(one, Report) and one.compared < both.compared < 1.2 * one.compared
 
 

@@ -22,7 +22,7 @@ LETTER = re.compile(r"[^\W\d_]")
 REASONS = {  # maps a key of the counts to its name in the output
     "empty": "empty", "long": "too long", "ratio": "length ratio", "script": "not Latin", "duplicate": "duplicates",
 }  # fmt: skip
-REMEDIES = {"long": "--max-words 0", "ratio": "--max-ratio 0", "script": "--keep-scripts"}  # options of `data`
+REMEDIES = {"long": "--max-words 0", "ratio": "--max-ratio 0", "script": "--keep-non-latin"}  # options of `data`
 
 
 @dataclass(frozen=True)

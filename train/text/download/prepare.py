@@ -39,8 +39,8 @@ from train.text.tokenizer import MIN_VOCAB_SIZE, Tokenizer
 MARKER_FILE = "begun.json"
 TEXTS_FILE = "texts.json"
 IGNORED_NAMES = ("downloads", "lock")
-# The options of `data` whose names differ from the names of their rules.
-OPTIONS = {"scripts": "--keep-scripts", "duplicates": "--keep-duplicates"}
+# The options of `data` whose names differ from those of their settings, which the manifest stores.
+OPTIONS = {"scripts": "--keep-non-latin", "duplicates": "--keep-duplicates", "learn_from": "--tokenizer-lines"}
 
 
 @dataclass(frozen=True)
