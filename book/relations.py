@@ -1,4 +1,4 @@
-"""Recognize errors of any exercise by the difference between a wrong result and the correct one.
+"""Recognize mistakes that can occur in any exercise, by comparing a wrong result with the correct one.
 
 Examples are a flipped sign, a constant factor, swapped gradients, an ignored g and a wrong shape.
 """

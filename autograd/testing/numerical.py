@@ -8,9 +8,9 @@ bound is large because the function curves within a step, a step 16 times smalle
 An analytic derivative is `right` if it lies within the bound, `wrong` if two steps agree with each other and exclude
 it, and otherwise `inconclusive`. At a kink (a ReLU at 0, a tie in a maximum), the left and right derivatives differ at
 every step size, and any value between them is correct. For a function that jumps, or that gets steeper with every
-smaller step, the result is inconclusive. A function such as round(x) is a staircase: it jumps between stairs, on which
-it is smooth. Derivatives are computed for each output before they are weighted and summed, so an output that does not
-change adds no rounding error, and a kink of one output does not affect the others.
+smaller step, the result is inconclusive. A function such as round(x) is a staircase: it is smooth on each stair, and
+jumps to the next one. Derivatives are computed for each output before they are weighted and summed, so an output that
+does not change adds no rounding error, and a kink of one output does not affect the others.
 """
 
 from collections.abc import Callable

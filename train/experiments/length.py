@@ -114,7 +114,7 @@ def run_length(
         seed: seed of the initialization and of all sequences.
         progress: whether to show the progress of each training run.
 
-    Raises UserError for an unknown row, and for a folder with other settings.
+    Raises UserError for an unknown row, and for a folder that was started with other settings.
     """
     rows = [*rows] or ROWS
     for row in rows:

@@ -87,7 +87,7 @@ def bfloat16_values(bits: Any) -> Any:
 
 
 # A few bytes of a pickle can pass the same long tuple or list to a function many times. To limit the work, these
-# functions accept only the arguments that PyTorch passes and at most MAX_DIMENSIONS sizes, and use a list only once.
+# functions accept only the arguments that PyTorch passes, and at most MAX_DIMENSIONS sizes. A list can be used once.
 
 
 def rebuild_tensor(

@@ -201,7 +201,7 @@ def upgrade_table(table: str, entries: Mapping[str, Any], source: str) -> Mappin
 
 
 def upgrade_setting(setting: str) -> str:
-    """Return `table.key=value` with the present name of a key that an earlier version named differently."""
+    """Return `table.key=value`, with the present name if the key has a former one."""
     key, equals, value = setting.partition("=")
     return FORMER_KEYS.get(key.strip(), key) + equals + value
 

@@ -37,7 +37,7 @@ class RunReport:
     ) -> None:
         self.run, self.max_steps, self.progress = run, max_steps, progress
         formats = (csv, run.csv_file, csv_copy), (tensorboard, run.tensorboard, tensorboard_copy)
-        # A file of an earlier start is kept up to date.
+        # A file that an earlier start of the run has written is continued, even if it is no longer requested.
         self._formats = [(path, copy) for is_requested, path, copy in formats if is_requested or is_kept(path)]
         self.display = Display(progress)
         self.lines: list[str] = []  # lines of a rank other than 0 during an update; rank 0 writes them

@@ -190,7 +190,7 @@ class Page:
         return JSONResponse({"runs": curves, "about": panels}, headers={"etag": tag})
 
     async def answer(self, request: Request) -> Response:
-        """Answer a question in the inference thread."""
+        """Answer a request in the thread that runs the model."""
         name = request.url.path.rsplit("/", 1)[1]
         query = await read_query(request)
 

@@ -188,7 +188,7 @@ def import_framework(name: str, adapter: str) -> Any:
 
 @contextmanager
 def convert_rejections() -> Iterator[None]:
-    """Raise ValueError if a foreign function rejects its arguments with another exception.
+    """Convert an exception with which a foreign function rejects its arguments to ValueError.
 
     PyTorch raises RuntimeError for shapes that do not fit; an `assert` raises AssertionError. Warnings are ignored,
     because derived inputs cause many.

@@ -210,7 +210,7 @@ class BackwardCode:
                     yield stem or name, node, leading_parameters(forward), 0
 
     def find_returned_vjps(self, operation: str, function: Function) -> None:
-        """Find the vjps that a function on arrays returns as (output, vjp) or obtains from another such function."""
+        """Find the vjps of a function on arrays, which returns a pair (output, vjp) or calls such a function."""
         for value in returned_values(function):
             if isinstance(value, ast.Tuple) and len(value.elts) == 2:
                 for vjp in alternatives(value.elts[1]):
