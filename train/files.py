@@ -26,9 +26,9 @@ DISK_FULL = {errno.ENOSPC, errno.EDQUOT, errno.EFBIG}
 # Maps an error that prevents writing to two parts of its message: what was expected, and what to try.
 CANNOT_WRITE = {
     **dict.fromkeys(DISK_FULL, ("space on the disk", "freeing space")),
-    **dict.fromkeys(
-        (errno.EROFS, errno.EIO, errno.ESTALE, errno.EINTR), ("a readable and writable path", "repairing the disk")
-    ),
+    errno.EIO: ("a readable and writable path", "repairing the disk"),
+    errno.EROFS: ("a readable and writable path", "another disk, because this one is read-only"),
+    **dict.fromkeys((errno.ESTALE, errno.EINTR), ("a network disk that responds", "again later")),
     **dict.fromkeys((errno.EACCES, errno.EPERM), ("permission to read and write", "changing the permissions")),
     **dict.fromkeys((errno.ENOENT, errno.ENOTDIR), ("an existing path", "creating the path or moving it back")),
     **dict.fromkeys((errno.EMFILE, errno.ENFILE), ("free file descriptors", "a higher ulimit -n")),

@@ -31,7 +31,7 @@ class DropoutSpec(NamedTuple):
 
     @property
     def scale(self) -> float:
-        """1 / (1 - rounded rate), which preserves the expected value exactly."""
+        """1 / (1 - rounded rate), which preserves the expected value exactly; 0 for rate 1."""
         n_kept = WORD_VALUES - self.threshold
         return WORD_VALUES / n_kept if n_kept else 0.0
 
