@@ -298,7 +298,8 @@ class TransformerConfig:
         values = upgrade_config(values)
         names = {f.name for f in fields(cls)}
         for name in sorted(values.keys() - names):
-            raise ValueError(f"TransformerConfig: unknown field {name!r}; try {nearest(name, names)}")
+            attempt = FORMER_NAMES.get(name) or nearest(name, names)
+            raise ValueError(f"TransformerConfig: unknown field {name!r}; try {attempt}")
         return cls(**values)
 
     @classmethod

@@ -197,6 +197,30 @@ def test_another_run_with_the_tokenizer_of_the_folder_uses_its_arrays(data_folde
     assert "instead of the one of this folder" not in error
 
 
+@pytest.mark.parametrize("is_complete", [False, True])
+def test_a_configuration_for_other_text_resumes_a_run_on_a_folder(data_folder, tmp_path, capfd, is_complete):
+    """It names no text, so the run keeps its tokenizer and its limits, and empty values set nothing."""
+    file = tmp_path / "my.toml"
+    if is_complete:
+        assert main(["info", "tiny", "--config", *SMALL]) == 0
+        file.write_text(capfd.readouterr().out)
+    else:
+        sizes = "\n".join(setting.partition("=model.")[2] for setting in SMALL if "=model." in setting)
+        file.write_text(f"[model]\npreset = 'tiny'\n{sizes}\n[data]\nvocab_size = 400\nmax_length = 128\n")
+    assert main(["train", str(file), f"--data={data_folder}", f"--out={tmp_path / 'run'}", *SHORT]) == 0
+    before = RunFolder(tmp_path / "run").load_config()
+    resume = ["train", str(file), "--resume", f"--out={tmp_path / 'run'}", *SHORT[1:], "--set=train.max_steps=2"]
+    assert main(resume) == 0
+    assert RunFolder(tmp_path / "run").load_config().data == before.data
+    config = (tmp_path / "run" / "config.toml").read_text(encoding="utf-8")
+    (tmp_path / "run" / "config.toml").write_text(config.replace("patience = 0", "patience = -1"))
+    assert main(resume) == 2 and "patience" in capfd.readouterr().err
+    (tmp_path / "run" / "config.toml").write_text(config[:900])
+    capfd.readouterr()
+    assert main([*resume, f"--data={data_folder}", "--set=train.max_steps=3"]) == 0
+    assert "keys that CONFIG does not name get their defaults" in capfd.readouterr().err
+
+
 def test_a_resumed_run_with_another_folder_is_led_to_its_own(data_folder, text, tmp_path, capfd):
     """Its weights do not fit the tokenizer of the other folder, so --init is not suggested."""
     assert train(data_folder, tmp_path / "run") == 0

@@ -58,6 +58,7 @@ def test_a_training_that_ends_before_its_warmup_is_warned_of_even_if_quiet(text,
     assert not schedule("cosine", warmup_steps=5, max_steps=6).warning()
     assert "try train.warmup_steps=3" in schedule("linear", peak_lr=1.0, warmup_steps=4, max_steps=4).warning()
     assert not schedule("linear", warmup_steps=1, max_steps=1).warning()
+    assert "try train.warmup_steps=1 and" in schedule("linear", warmup_steps=4, max_steps=1).warning()
 
 
 @pytest.mark.parametrize("steps, warmup", [(1, 1), (4, 4), (35, 5), (3000, 300)])

@@ -4,7 +4,6 @@ import inspect
 import os
 import re
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
-from contextlib import suppress
 from dataclasses import fields, replace
 from pathlib import Path
 from typing import Annotated, Any
@@ -14,9 +13,9 @@ import typer
 from npx.ranges import Range
 from train.cli.app import Device, app, use_device
 from train.cli.options import checked_option, number_option, warn
-from train.errors import UserError, quote
+from train.errors import ReadError, UserError, quote
 from train.files import describe_path
-from train.run.config import RunConfig, keys_of, preset_values
+from train.run.config import END, RunConfig, keys_of, preset_values
 from train.run.folder import RunFolder, not_a_run_error
 from train.run.toml_text import to_toml
 from train.tasks import TASKS, Task
@@ -135,6 +134,8 @@ def train(
         run_config, notes = use_data_folder(data, read, paths, init)
         for note in notes if not quiet else ():
             warn(note)
+    elif resume and paths and not os.path.isdir(run_config.data.prepared):  # the texts have moved
+        run_config = replace(run_config, data=replace(run_config.data, prepared=""))
     task = TASKS[run_config.data.task]
     check_task_options(paths, run_config)
     if not resume:
@@ -227,7 +228,8 @@ def use_data_folder(
             f"data.vocab_size: expected {keys['vocab_size']}, the size of the tokenizer in {folder}; got "
             f'{config.data.vocab_size}; try another folder, or data.tokenizer = "bpe", which trains a new tokenizer'
         )
-    is_same = all(getattr(config.data, name) == value for name, value in keys.items()) and not texts
+    files = [name for names in TASKS["translation"].files.values() for name in names]
+    is_same = all(getattr(config.data, name) == keys.get(name, "") for name in {*keys, *files}) and not texts
     if config.data.prepared == keys.get("prepared") and not is_same:  # write new token arrays to the run folder
         config = replace(config, data=replace(config.data, prepared=""))
     if not config.data.valid_src:
@@ -266,11 +268,38 @@ def read_config(config: str | None, changes: list[str], out: Path, resume: bool,
                 changes = [tokenizer, *changes]
     if config is None:
         return RunFolder(out).load_config(changes)
-    stored = None
-    if resume and run_file.exists():
-        with suppress(UserError):  # the run's file is damaged and will be replaced
-            stored = RunFolder(out).load_config()
-    return load_config(config, changes, config_is_of_run, stored)
+    if not resume:
+        return load_config(config, changes, config_is_of_run)
+    given, stored = load_config(config, ()), load_stored_config(RunFolder(out))
+    if stored is not None and not has_training_text(given):
+        kept = ("tokenizer", "vocab_size", "max_length", "prepared")
+        changes = [*(f"data.{name}={to_toml(getattr(stored.data, name))}" for name in kept), *changes]
+    elif stored is not None and given.data.task != stored.data.task:
+        raise UserError(
+            f"resume: data.task: expected {stored.data.task} as in {run_file}; got {given.data.task} with a text in "
+            f"{config}; try --resume without CONFIG"
+        )
+    return load_config(config, changes, base=stored)
+
+
+def has_training_text(config: RunConfig) -> bool:
+    """Return whether a configuration names a training text for its task."""
+    return any(getattr(config.data, name) for name in TASKS[config.data.task].files["train"])
+
+
+def load_stored_config(run: RunFolder) -> RunConfig | None:
+    """Return the configuration in a run folder or, with a warning, None if it is missing or only partially written."""
+    problem = f"{run.config_file}: missing"
+    if run.config_file.exists():
+        try:
+            return run.load_config()
+        except UserError as error:
+            if isinstance(error, ReadError) or END in run.config_file.read_text(encoding="utf-8", errors="replace"):
+                raise  # the file is complete, and has a mistake of the user
+            problem = str(error)
+    if run.has_run_files():
+        warn(f"warning: {problem}; keys that CONFIG does not name get their defaults")
+    return None
 
 
 def load_config(

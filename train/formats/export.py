@@ -82,7 +82,7 @@ def warn_of_search(config: RunConfig, target: str, on_warning: Callable[[str], o
     if search.length_penalty == 0.0:
         keys = [key for key in keys if key != "length_penalty_type"]
     if (search.beam_size, search.candidate_rule) == (1, "plain"):  # greedy, like the rules of the targets
-        keys = [key for key in keys if key != "candidate_rule"]
+        keys = []
     if keys:
         present = " and ".join(f"search.{key} = {getattr(search, key)}" for key in keys)
         attempt = " and ".join(f'{key} = "{wanted[key][0]}"' for key in keys)

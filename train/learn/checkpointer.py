@@ -192,11 +192,11 @@ class Checkpointer:
         return any(content["step"] == state.best_step for _, content in folders)
 
     def _prune_best(self, state: RunState) -> list[str]:
-        """Remove the folders best-N that are not in the ranking, and return their names."""
+        """Remove the folders best-N that are not in the ranking, and return the names of those that will not return."""
         removed = [path for path in self.folder.best_paths() if str(step_of(path)) not in state.ranking]
         for path in removed:
             remove_folder(path)
-        return [path.name for path in removed]
+        return [path.name for path in removed if step_of(path) <= state.step]  # training repeats later steps
 
     def _identity(self, state: RunState) -> dict[str, Any]:
         """Return the keys of state.json that identify the weights."""

@@ -115,7 +115,8 @@ def initialize(
         fixed = set() if is_same_text else set(model.vocabulary_parameters())
         fixed |= {n for n in parameters if not is_same_tokenizer and n.split(".")[0] in model.label_parameters()}
         fits = {n: n not in fixed and n in weights and weights[n].shape == p.shape for n, p in parameters.items()}
-        if fitting := fitting_patterns(fits):
+        fitting = fitting_patterns(fits)
+        if any(pattern.endswith("*") for pattern in fitting):  # not only a few vectors
             listed = f'= "{", ".join(fitting)}"' if len(fitting) <= MAX_PATTERNS else "with patterns of those that fit"
             attempt += f", or train.init_parameters {listed}"
         raise UserError(

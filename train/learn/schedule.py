@@ -77,7 +77,7 @@ class Schedule:
         decays = self.name in ("linear", "cosine")
         if self.warmup_steps + decays <= max(self.max_steps, 2 * decays):  # a single update cannot decay
             return ""
-        shorter = min(self.max_steps - decays, max(5, self.max_steps // 10))
+        shorter = max(1, min(self.max_steps - decays, max(5, self.max_steps // 10)))
         same_peak = "" if self.has_own_peak else f" and train.peak_lr={self.peak:.3g}"
         attempt = "a larger train.max_steps" if n_updates else f"train.warmup_steps={shorter}{same_peak}"
         return (

@@ -151,6 +151,8 @@ class RunConfig:
                     attempt = f"; try {f'{key} below a line [{owner}]' if key else KEY_LIST}"
                 raise UserError(f"{source}: {table}: expected the tables {', '.join(SECTIONS)}; got {got}{attempt}")
             for name, value in upgrade_table(table, entries, source).items():
+                if value == "" and base:  # as in a file with all keys, in which this one is not set
+                    continue
                 given[table][name] = checked_value(table, find_key(table, name, source), value, source)
         overrides = {(table, name): value for table, name, value in map(parse_setting, settings)}
         from_file = [given["model"].get(name, keys_of("model")[name].default) for name in SELECTORS]
