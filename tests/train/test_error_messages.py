@@ -117,6 +117,9 @@ def test_a_misspelled_run_is_answered_with_the_run(command, copy, capfd):
             "; try --set data.task=language\n",
         ),
         (["train", "tiny", "--out", "D", "--set", "train.peak_lr", "0.1"], "(0.1); try --set train.peak_lr=0.1\n"),
+        (["train", "tiny", "--out", "D", "--set", "train.peak_lr", "=", "0.1"], "; try --set train.peak_lr=0.1\n"),
+        (["train", "tiny", "--out", "D", "--set", "train.peak_lr", "=0.1"], "; try --set train.peak_lr=0.1\n"),
+        (["train", "--out", "RUN", "--set", "train.max_steps=5"], "got neither; try --resume\n"),
         (
             ["train", "", "--out", "D"],
             "'': expected a configuration file; got a path that does not exist; try tiny or a",

@@ -125,8 +125,9 @@ def suggest_usage(error: Any, words: Sequence[str]) -> str:
     position = words.index(extra) if extra in words else 0
     quoted = shlex.quote(extra)
     option, value = words[position - 2 : position] if position > 1 else ("", "")
-    if option == "--set" and "=" not in value:
-        return f"--set {shlex.quote(f'{value}={extra}')}"
+    if option == "--set" and "=" not in value:  # such as `--set key value` or `--set key = value`
+        text = match[1].lstrip("= ").split(" ")[0]
+        return f"--set {shlex.quote(f'{value}={text}')}"
     if os.path.isdir(extra):
         is_run = os.path.isfile(f"{extra}/config.toml")
         if not is_run and "--data" not in words and any("--data" in param.opts for param in params):

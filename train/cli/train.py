@@ -114,9 +114,8 @@ def train(
     paths = {name: path for name, path in texts.items() if path is not None}
     if config is None and init is None and not resume:
         text = f"--data {quote(data)} ..." if data else "..." if paths else "--train-src F --train-tgt F ..."
-        raise UserError(
-            f"train: expected CONFIG.toml or a preset; got neither; try `npx-transformer train tiny {text}`"
-        )
+        attempt = "--resume" if RunFolder(out).has_run_files() else f"`npx-transformer train tiny {text}`"
+        raise UserError(f"train: expected CONFIG.toml or a preset; got neither; try {attempt}")
     changes = [*(settings or ()), *(f"data.{name}={to_toml(path)}" for name, path in paths.items())]
     if init is not None:
         if resume:

@@ -24,9 +24,7 @@ def write_ctranslate2(model: Any, tokenizer: Any, config: RunConfig, folder: Pat
     try:
         from ctranslate2.specs import TransformerSpec, common_spec
     except ImportError:
-        raise UserError(
-            f"export: the package ctranslate2 is not installed; try {pip_install('formats')}, or --to huggingface"
-        ) from None
+        raise UserError(f"export: the package ctranslate2 is not installed; try {pip_install('formats')}") from None
     c = model.config
     converted = marian_model(model, tokenizer, "ctranslate2", ("post", "pre"))
     if dtype != "int8":
