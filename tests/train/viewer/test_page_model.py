@@ -200,7 +200,7 @@ def test_a_hypothesis_is_explained_when_it_is_selected(tab, address):
     turn_to(tab, "beam")
     tab.focus("#beam [data-node][tabindex='0']")
     tab.keyboard.press("Enter")
-    assert "score = log-probability / length penalty" in tab.inner_text("#beam .opened")
+    assert "score = log-probability / divisor" in tab.inner_text("#beam .opened")
     total = tab.locator("#beam .opened tr").last.locator("td").last.inner_text()
     assert f"= {total} /" in tab.inner_text("#beam .formula")
 

@@ -39,7 +39,7 @@ const key = () =>
       const box = el("svg", { width: 24, height: 16, "aria-hidden": "true" }, el("g", { class: `box ${kind}` }, rect));
       return el("span", {}, box, ` ${MARKS[name] ?? ""} ${name}`);
     }),
-    el("span", {}, "Number: score of the hypothesis, log-probability / length penalty (nats)"),
+    el("span", {}, "Number: score of the hypothesis, log-probability / divisor (nats)"),
   );
 
 export function start(section) {
@@ -303,13 +303,13 @@ export function start(section) {
         "p",
         { class: "formula" },
         ...[
-          "score = log-probability / length penalty",
+          "score = log-probability / divisor",
           `= ${fixed(last.log_probability)} / ${lengthPenalty}`,
           `= ${fixed(last.score)}`,
         ].flatMap((part) => [el("span", {}, part), " "]),
       ),
       ...(Math.abs(penalty / ((5 + last.length) / 6) ** exponent - 1) < 1e-3
-        ? [el("p", { class: "soft" }, ...typeset(`length penalty = ((5 + ${last.length}) / 6)^(${minus(exponent)})`))]
+        ? [el("p", { class: "soft" }, ...typeset(`divisor = ((5 + ${last.length}) / 6)^(${minus(exponent)})`))]
         : []),
       table(
         "Its log-probability, a sum over tokens (nats)",
