@@ -40,7 +40,7 @@ def literal_defaults(node, constants):
 
 
 def parameters(function):
-    """Return (name, default) for each parameter; the default is None, not a node, if there is none."""
+    """Return (name, node of the default) for each parameter, with None for a parameter without a default."""
     a = function.args
     positional = [*a.posonlyargs, *a.args]
     defaults = [None] * (len(positional) - len(a.defaults)) + a.defaults

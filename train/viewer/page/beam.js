@@ -294,7 +294,7 @@ export function start(section) {
     const nodes = path(selected).map((i) => search.nodes[i]),
       last = nodes.at(-1);
     const penalty = last.log_probability / last.score;
-    const lengthPenalty = Number.isFinite(penalty) ? fixed(penalty) : "1";
+    const divisor = Number.isFinite(penalty) ? fixed(penalty) : "1";
     const exponent = answer.settings.length_penalty;
     chosen.replaceChildren(
       el("h3", {}, `Hypothesis of length ${last.length}, ${last.fate}`),
@@ -304,7 +304,7 @@ export function start(section) {
         { class: "formula" },
         ...[
           "score = log-probability / divisor",
-          `= ${fixed(last.log_probability)} / ${lengthPenalty}`,
+          `= ${fixed(last.log_probability)} / ${divisor}`,
           `= ${fixed(last.score)}`,
         ].flatMap((part) => [el("span", {}, part), " "]),
       ),
