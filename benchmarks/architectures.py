@@ -16,7 +16,7 @@ from typing import Any
 
 from train.errors import UserError
 from train.experiments.folder import open_table_folder, write_table
-from train.json_files import read_sealed, write_json
+from train.json_files import read_sealed, write_sealed
 from train.learn.training import train
 from train.metrics.bleu import BLEUS, bleu
 from train.run.average import average_checkpoints
@@ -52,7 +52,7 @@ def main() -> None:
     open_table_folder(a.out, {"minutes": a.minutes})
     for name in a.model or MODELS:
         if name not in results(a.out):
-            write_json(a.out / name / "result.json", run(name, a))
+            write_sealed(a.out / name / "result.json", run(name, a))
     rows = results(a.out)
     lines = [" | ".join(HEADINGS), "|".join(["---"] * len(HEADINGS))]
     for name, r in rows.items():

@@ -57,7 +57,7 @@ def parse_json(text: str) -> Any:
 
 
 def read_sealed(path: PathLike) -> Any:
-    """Return the content, without the seal, of a file written by `write_json`; None if it is missing or damaged."""
+    """Return the content, without the seal, of a file written by `write_sealed`; None if it is missing or damaged."""
     try:
         content = read_json(path, "sealed content")
     except ReadError:
@@ -70,20 +70,20 @@ def read_sealed(path: PathLike) -> Any:
     return content
 
 
-def open_own_folder(out: Path, *marks: str, ignored: Collection[str] = ()) -> Any:
-    """Return the content of the first valid mark in the output folder `out`, or None if the folder is new.
+def read_output_marker(out: Path, *markers: str, ignored: Collection[str] = ()) -> Any:
+    """Return the content of the first valid marker in the output folder `out`, or None if the folder is new.
 
-    The `marks` are the sealed files that the command writes. A new folder contains nothing except the names in
-    `ignored` and perhaps an unfinished first mark, which is the first file that the command writes. Any other folder
+    The `markers` are the sealed files that the command writes. A new folder contains nothing except the names in
+    `ignored` and perhaps an unfinished first marker, which is the first file that the command writes. Any other folder
     belongs to the user. Raises UserError for a folder of the user, for one with a link to a folder, and for
     a new folder in a run.
     """
     reject_links(*(path for path in (out.iterdir() if out.is_dir() else ()) if path.is_dir()))
-    for mark in marks:
-        if (content := read_sealed(out / mark)) is not None:
+    for marker in markers:
+        if (content := read_sealed(out / marker)) is not None:
             return content
     names = os.listdir(out) if out.is_dir() else ["a file"] if os.path.lexists(out) else []
-    if not {*names} <= {*ignored, f".{marks[0]}.partial"}:
+    if not {*names} <= {*ignored, f".{markers[0]}.partial"}:
         got = "a folder with other files" if out.is_dir() else describe_path(out)
         raise UserError(
             f"{out}: expected a new folder, or an earlier output folder of this command; got {got}; try another folder"
@@ -179,7 +179,7 @@ def _checksum(content: Mapping[str, Any]) -> str:
 # ---- writing
 
 
-def write_json(path: PathLike, content: Mapping[str, Any]) -> None:
+def write_sealed(path: PathLike, content: Mapping[str, Any]) -> None:
     """Replace a JSON file atomically and seal it. Raises WriteError if it cannot be written."""
     write_text(path, sealed_json(content))
 

@@ -20,7 +20,7 @@ from train.experiments.length import (
     mastered_length,
     run_length,
 )
-from train.json_files import read_sealed, write_json
+from train.json_files import read_sealed, write_sealed
 
 UNITS = "zero one two three four five six seven eight nine ten eleven twelve thirteen fourteen fifteen sixteen".split()
 NAMES = [*UNITS, "seventeen", "eighteen", "nineteen"]
@@ -92,11 +92,11 @@ def test_a_table_is_written_and_continued(tmp_path, monkeypatch, capfd):
 def test_every_row_is_reported(tmp_path, monkeypatch):
     pytest.importorskip("matplotlib")
     (tmp_path / "rows").mkdir()
-    write_json(tmp_path / "settings.json", {})
+    write_sealed(tmp_path / "settings.json", {})
     for row in ROWS:
         task, positions = row.rsplit("-", 1)
         result = {"task": task, "positions": positions, "parameters": 1, "seconds": 1.0}
-        write_json(tmp_path / "rows" / f"{row}.json", result | {"lengths": scores(*[100] * len(LENGTHS))})
+        write_sealed(tmp_path / "rows" / f"{row}.json", result | {"lengths": scores(*[100] * len(LENGTHS))})
     monkeypatch.setattr(length, "run_row", None)
     (tmp_path / "length.png").symlink_to(tmp_path / "settings.json")
     assert len(run_length(tmp_path, progress=False)["rows"]) == len(ROWS)

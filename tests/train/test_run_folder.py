@@ -19,7 +19,7 @@ from tests.helpers.command_line import files_of
 from tests.helpers.trainings import Crash, config, metrics, one_line, outcome, run
 from train import RunConfig, Trainer, UserError, average_checkpoints, files, train
 from train.files import WriteError, atomic_write, write_text
-from train.json_files import read_sealed, write_json
+from train.json_files import read_sealed, write_sealed
 from train.learn import checkpointer
 from train.run import checkpoint, storage
 from train.run.checkpoint import load_checkpoint
@@ -366,7 +366,7 @@ JSON = st.recursive(
 @example(content={"n": 10**60}, at=0.3, bit=0)  # changes a digit
 def test_a_damaged_sealed_file_is_never_read(tmp_path, content, at, bit):
     note = tmp_path / "note.json"
-    write_json(note, content)
+    write_sealed(note, content)
     assert read_sealed(note) == content
     raw = bytearray(note.read_bytes())
     raw[int(at * len(raw))] ^= 1 << bit

@@ -15,7 +15,7 @@ import typer
 from typer.core import TyperGroup
 
 from npx.ranges import Range
-from train.cli.options import checked_option, warn
+from train.cli.options import checked_option, print_stderr
 from train.cli.streams import GuardedStream, raise_broken_output, stream_lines
 from train.errors import UserError, quote
 from train.files import WOULD_REPLACE_A_FILE, atomic_write, open_for_reading
@@ -172,7 +172,7 @@ def reject_unknown(option: str, value: str, options: Container[str]) -> None:
         has_keys = searches or "--set" in options or "--train-src" in options
         key = resolve_name(option[2:]) if option.startswith("--") and has_keys else None
         key_option = option_of(key) if key else ""
-        attempt = own_option(option, options) or (key_option if key_option in options else "")
+        attempt = equivalent_option(option, options) or (key_option if key_option in options else "")
         if key and not attempt and not searches:
             is_preset = key == "model.preset"  # the first argument, which is required, sets this key
             attempt = "" if "--set" in options else "`train` with "
@@ -190,7 +190,7 @@ def option_of(key: str) -> str:
     return f"--{key.partition('.')[2].replace('_', '-')}"
 
 
-def own_option(name: str, options: Container[str]) -> str:
+def equivalent_option(name: str, options: Container[str]) -> str:
     """Return the option among `options` that is called `name` in another program, or ""."""
     ours = (our for our, names in OTHER_OPTIONS.items() if name in names.split())
     return next((our for our in ours if re.split("[, ]", our)[0] in options), "")
@@ -299,7 +299,7 @@ def open_output(path: Path | None, *others: Path | None, models: Sequence[Path] 
         with atomic_write(path, mode, write_through=True) as file:
             yield file
     except KeyboardInterrupt:
-        warn(f"interrupted before {path} was complete")
+        print_stderr(f"interrupted before {path} was complete")
         raise
 
 

@@ -10,7 +10,7 @@ from typing import Annotated, Any
 import typer
 
 from train.cli.app import STDIO, Device, Quiet, app, line_progress, open_input, open_output, use_device
-from train.cli.options import Model, Output, check_single_input, number_option, warn
+from train.cli.options import Model, Output, check_single_input, number_option, print_stderr
 from train.errors import UserError
 
 TASKS = ("classification", "tagging")
@@ -82,7 +82,7 @@ def classify(
     )
     predicted = []
     with texts as lines, open_output(output, input, gold, gold_tags, models=[model]) as file:
-        network, tokenizer, _, origin = load_with_origin(model, task.name, warn)
+        network, tokenizer, _, origin = load_with_origin(model, task.name, print_stderr)
         names = label_names(tokenizer)
         if gold is None and task.name == "classification":
             lines = warn_about_labels(lines, names)
@@ -97,7 +97,7 @@ def classify(
         for line in score_labels(examples, predicted).table():
             print(line, file=sys.stderr if output in (None, STDIO) else sys.stdout)
     elif not quiet:
-        warn(f"labeled {work.result()}, with {origin.path}")
+        print_stderr(f"labeled {work.result()}, with {origin.path}")
 
 
 def warn_about_labels(lines: Iterable[str | None], labels: list[str]) -> Iterator[str | None]:
@@ -106,7 +106,9 @@ def warn_about_labels(lines: Iterable[str | None], labels: list[str]) -> Iterato
     for line in lines:
         label, tab, _ = (line or "").partition("\t")
         if is_first and tab and label in labels:
-            warn(f"warning: the input begins with the label {label!r} and a tab; for a labeled file, try --gold F")
+            print_stderr(
+                f"warning: the input begins with the label {label!r} and a tab; for a labeled file, try --gold F"
+            )
         is_first = is_first and line is None
         yield line
 

@@ -9,7 +9,7 @@ from typing import Annotated
 import typer
 
 from train.cli.app import app
-from train.cli.options import number_option, warn
+from train.cli.options import number_option, print_stderr
 from train.errors import UserError, check_choice, plural, quote
 
 OWN = "own"
@@ -93,7 +93,7 @@ def data(
             )
         valid = (Pair("", valid_src, valid_tgt),) if valid_src else ()
         for file in filter(os.path.isfile, {train_src, valid_src} & {train_tgt, valid_tgt}):
-            warn(f"warning: {file} is both a source and a target; try the file of each language")
+            print_stderr(f"warning: {file} is both a source and a target; try the file of each language")
         if mirror:
             raise UserError(f"data own: --mirror {mirror} has no effect, because nothing is downloaded; omit --mirror")
         if hold_out and valid_src:
@@ -111,7 +111,7 @@ def data(
     try:
         manifest = prepare_dataset(corpus, out, settings, mirror, command, progress=not quiet)
     except KeyboardInterrupt:
-        warn("interrupted; run the same command again to continue")
+        print_stderr("interrupted; run the same command again to continue")
         raise
     pairs = manifest["pairs"]
     clean = manifest["texts"]["train"]["counts"]["kept"]

@@ -7,7 +7,7 @@ from typing import Annotated, Any
 import typer
 
 from train.cli.app import Device, RunPath, app, check_output, use_device
-from train.cli.options import number_option, search_option, text_option, warn
+from train.cli.options import number_option, print_stderr, search_option, text_option
 from train.errors import UserError, check_choice, nearest
 from train.run.config import RunConfig
 from train.run.folder import RunFolder, not_a_run_error
@@ -122,7 +122,7 @@ def load_for_search(run: Path, overrides: dict[str, Any]) -> tuple[Any, Any, str
     """Return the model, the tokenizer, the checkpoint's description and the search options with `overrides`."""
     from train.run.checkpoint import load_with_origin
 
-    model, tokenizer, config, origin = load_with_origin(run, "", warn)
+    model, tokenizer, config, origin = load_with_origin(run, "", print_stderr)
     search = {name: value for name, value in asdict(config.search).items() if name != "batch_tokens"}
     return model, tokenizer, origin.caption, search | overrides
 
@@ -219,7 +219,7 @@ def draw_memory_of(run: Path, out: Path) -> None:
     from train.text.batches import Batches
     from train.viewer.memory import draw_memory, measure_memory
 
-    model, tokenizer, config, origin = load_with_origin(run, "", warn)
+    model, tokenizer, config, origin = load_with_origin(run, "", print_stderr)
     task = pairs_task(run, config)
     batches = Batches(open_corpus(run, "train", config, tokenizer), config.train.batch_tokens, config.train.seed)
     batch = batches.batch(batches.epoch(1)[0])
@@ -233,7 +233,7 @@ def draw_confusion_of(run: Path, out: Path) -> None:
     from train.text.labeled_text import LabeledText
     from train.viewer.confusion import draw_confusion
 
-    model, tokenizer, config, origin = load_with_origin(run, "", warn)
+    model, tokenizer, config, origin = load_with_origin(run, "", print_stderr)
     task = TASKS[config.data.task]
     if not isinstance(task, LabeledTask):
         raise UserError(f"{run}: expected a classifier or a tagger; got {describe_model(task.name)}")
@@ -251,7 +251,7 @@ def draw_roles_of(run: Path, out: Path, sentences: int, work: Any) -> None:
     from train.viewer.inspection import check_heads
     from train.viewer.roles import EvaluationText, draw_roles, measure_roles
 
-    model, tokenizer, config, origin = load_with_origin(run, "", warn)
+    model, tokenizer, config, origin = load_with_origin(run, "", print_stderr)
     task = pairs_task(run, config)
     check_heads(model)
     text = EvaluationText(task, open_corpus(run, "valid", config, tokenizer), config, tokenizer, sentences)

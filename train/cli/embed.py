@@ -8,7 +8,7 @@ import typer
 
 from npx.ranges import Range
 from train.cli.app import Device, Quiet, app, line_progress, open_input, open_output, use_device
-from train.cli.options import Model, checked_option, warn
+from train.cli.options import Model, checked_option, print_stderr
 from train.errors import UserError
 
 POOLINGS = ("mean", "first")
@@ -53,7 +53,7 @@ def embed(
     task = task_of(read_state(find_checkpoint(model)))
     if task.data_kind != "labels":
         raise TaskError(model, ("masking", "classification", "tagging"), task)
-    network, tokenizer, _, origin = load_with_origin(model, "", warn)
+    network, tokenizer, _, origin = load_with_origin(model, "", print_stderr)
     as_array = output is not None and output.suffix.lower() == ".npy"
     with (
         open_input(input) as lines,
@@ -68,7 +68,7 @@ def embed(
                 file.write(" ".join(f"{x:.6g}" for x in vector.tolist()) + "\n")
                 file.flush()
     if not quiet:
-        warn(f"embedded {work.result()}, with {origin.path}")
+        print_stderr(f"embedded {work.result()}, with {origin.path}")
 
 
 def write_array(file: Any, vectors: list[Any], width: int) -> None:

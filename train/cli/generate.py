@@ -5,7 +5,7 @@ from pathlib import Path
 from typing import Annotated, Any
 
 from train.cli.app import Device, app, use_device
-from train.cli.options import SEEDS, Model, number_option, text_option, warn
+from train.cli.options import SEEDS, Model, number_option, print_stderr, text_option
 
 
 @app.command(
@@ -42,10 +42,10 @@ def generate(
     from train.tasks.language import continue_text
 
     if not prompt and Path("/dev/stdin").is_fifo():
-        warn("--prompt is empty, and standard input is not read; try --prompt TEXT")
+        print_stderr("--prompt is empty, and standard input is not read; try --prompt TEXT")
     use_device(device)
     options: dict[str, Any] = {"temperature": temperature, "top_k": top_k, "top_p": top_p}
-    network, tokenizer, config = load_model(model, "language", warn)
+    network, tokenizer, config = load_model(model, "language", print_stderr)
     with Display() as display, display.work(f"generating {tokens:,} tokens"):
         text = continue_text(network, tokenizer, prompt, tokens, config.data.max_length, seed=seed, **options)
     sys.stdout.write(prompt + text + "\n")

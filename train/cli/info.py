@@ -11,7 +11,7 @@ import typer
 from models import TransformerConfig
 from train.cli.app import Device, app, use_device
 from train.cli.models import resolve_model
-from train.cli.options import VocabSize, number_option, warn
+from train.cli.options import VocabSize, number_option, print_stderr
 from train.errors import NoCheckpoint, UserError, plural
 from train.run.config import RunConfig
 from train.run.folder import RunFolder, step_of
@@ -87,7 +87,7 @@ def print_info(
         with suppress(NoCheckpoint):
             loaded, state = read_chosen(what, read_state)
     if run and loaded:
-        warn_of_old_average(what, loaded, state, warn)
+        warn_of_old_average(what, loaded, state, print_stderr)
         if run.tokenizer_file.is_file():
             check_tokenizer(task_of(state).load_tokenizer(run.tokenizer_file), state, run.tokenizer_file)
     if config:

@@ -142,11 +142,11 @@ def search_options(run_search: dict[str, Any], n_best: int, **overrides: Any) ->
         raise UserError(
             f"--n-best: expected at most the beam size, {search['beam_size']}; got {n_best}; try --beam-size {n_best}"
         )
-    return search | {"n_best": n_best, "on_warning": warn}
+    return search | {"n_best": n_best, "on_warning": print_stderr}
 
 
 @contextmanager
-def name_option(argument: str, option: str) -> Iterator[None]:
+def rename_in_error(argument: str, option: str) -> Iterator[None]:
     """If a UserError begins with the name of a function's argument, replace it with the name of an option."""
     try:
         yield
@@ -164,9 +164,9 @@ def check_single_input(input: Path | None, gold: Path | None) -> None:
 
 
 def ignore_warning(text: str) -> None:
-    """Do nothing. Ranks other than 0 use this function instead of `warn`."""
+    """Do nothing. Ranks other than 0 use this function instead of `print_stderr`."""
 
 
-def warn(text: str) -> None:
+def print_stderr(text: str) -> None:
     """Print a line on stderr."""
     print(text, file=sys.stderr, flush=True)

@@ -18,8 +18,8 @@ from train.cli.options import (
     NBest,
     Output,
     check_single_input,
+    print_stderr,
     search_options,
-    warn,
 )
 from train.errors import UserError
 
@@ -80,7 +80,7 @@ def parse(
     tags = Lexicon.from_trees(read_clean_trees(lexicon)) if lexicon is not None else None
     source: AbstractContextManager[Iterator[str | None]] = nullcontext(iter(())) if gold else open_input(input)
     with source as lines, open_output(output, input, gold, lexicon, models=[model]) as file:
-        network, tokenizer, config, origin = load_with_origin(model, "parsing", warn)
+        network, tokenizer, config, origin = load_with_origin(model, "parsing", print_stderr)
         if tags and not tokenizer.with_tags:
             got = f"{model}, which writes XX instead of tags"
             raise UserError(f"--lexicon: expected a parser that writes tags; got {got}; omit --lexicon")
@@ -101,13 +101,13 @@ def parse(
             else:
                 written = write_parses(file, parse_stream(network, tokenizer, lines, **search), n_best)
     if not quiet:
-        warn(f"parsed {work.result()}, with {origin.path}")
+        print_stderr(f"parsed {work.result()}, with {origin.path}")
     if svg is not None:
         if written.first_tree is None:
             raise UserError("--svg: the input has no sentence to draw; try an input with words, or omit --svg")
         with open_output(svg, *others, models=[model]) as file:
             file.write(draw_tree(written.first_tree, *attention_over_words(network, tokenizer, written.first_tree)))
     if gold is not None:
-        warn("\n".join(summarize(parses, report)))
+        print_stderr("\n".join(summarize(parses, report)))
     elif not quiet:
-        warn(str(written))
+        print_stderr(str(written))

@@ -6,7 +6,7 @@ from typing import Annotated, Any
 import typer
 
 from train.cli.app import Commands, Device, app, use_device
-from train.cli.options import Model, number_option, text_option, warn
+from train.cli.options import Model, number_option, print_stderr, text_option
 from train.errors import UserError, check_choice
 
 tables = typer.Typer(cls=Commands, help="Reproduce a table or the figures of the paper.")
@@ -245,7 +245,7 @@ def figures(
 
     check_picture(out.parent / "figure3.svg")
     use_device(device)
-    network, tokenizer, _, origin = load_with_origin(model, "translation", warn)
+    network, tokenizer, _, origin = load_with_origin(model, "translation", print_stderr)
     check_heads(network, ("encoder",))
     inspection = inspect(network, tokenizer, source_ids(network, tokenizer, input), [])
     tokens = inspection.source

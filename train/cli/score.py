@@ -15,7 +15,7 @@ from typing import Annotated
 import typer
 
 from train.cli.app import Device, Quiet, app, open_output, use_device
-from train.cli.options import Output, number_option, warn
+from train.cli.options import Output, number_option, print_stderr
 from train.errors import UserError, check_choice, plural, quote
 
 # Matches a line of the output of `translate` that contains more than the translation.
@@ -101,7 +101,7 @@ def score(
         if not model:
             raise UserError(f"score: {mode} needs a model; try --model RUN")
         use_device(device)
-        with name_scoring_option(), print_to(output, *(pairs or ()), text, models=model):
+        with suggest_scoring_option(), print_to(output, *(pairs or ()), text, models=model):
             if pairs is not None:
                 return score_given_pairs(model, pairs, as_json, quiet)
             assert text is not None
@@ -151,8 +151,10 @@ def score(
             from train.learn.validation import perplexity
 
             use_device(device)
-            with name_scoring_option():
-                report["scores"]["perplexity"] = perplexity(model[0], src, ref[0], progress=not quiet, on_warning=warn)
+            with suggest_scoring_option():
+                report["scores"]["perplexity"] = perplexity(
+                    model[0], src, ref[0], progress=not quiet, on_warning=print_stderr
+                )
         if as_json:
             print(json.dumps(report, ensure_ascii=False, indent=2))
         else:
@@ -176,11 +178,13 @@ def score_given_pairs(runs: list[Path], pairs: tuple[Path, Path], as_json: bool,
     from train.text.lines import check_parallel, read_parallel
 
     check_parallel(*pairs)
-    model, tokenizer, config, _ = load_models(runs, warn)
+    model, tokenizer, config, _ = load_models(runs, print_stderr)
     total, n_tokens, n_pairs, n_empty = 0.0, 0, 0, 0
     lines = read_parallel(*pairs)
     size = config.search.batch_tokens
-    for index, t in enumerate(decoding.score_pairs(model, tokenizer, lines, batch_tokens=size, on_warning=warn)):
+    for index, t in enumerate(
+        decoding.score_pairs(model, tokenizer, lines, batch_tokens=size, on_warning=print_stderr)
+    ):
         if as_json:
             fields = {"index": index} | decoding.to_json(t, tokenizer, scores=True, alignments=False)
             del fields["score"]  # unlike a translation's score, this one includes no length penalty
@@ -193,12 +197,12 @@ def score_given_pairs(runs: list[Path], pairs: tuple[Path, Path], as_json: bool,
         n_tokens += len(terms)
         n_pairs += 1
     if n_empty:
-        warn(f"{plural(n_empty, 'pair')} with an empty side; training skips such pairs")
+        print_stderr(f"{plural(n_empty, 'pair')} with an empty side; training skips such pairs")
     if quiet:
         return
     perplexity = math.exp(min(-total / max(1, n_tokens), 700.0))
     counts = f"{plural(n_pairs, 'pair')}, {plural(n_tokens, 'token')}"
-    warn(f"{counts}: log-probability {total:.4f}, perplexity {perplexity:.4f}")
+    print_stderr(f"{counts}: log-probability {total:.4f}, perplexity {perplexity:.4f}")
 
 
 def score_text(run: Path, text: Path, as_json: bool, quiet: bool) -> None:
@@ -206,7 +210,7 @@ def score_text(run: Path, text: Path, as_json: bool, quiet: bool) -> None:
     from train.learn.validation import text_loss
     from train.progress import format_figure
 
-    result = text_loss(run, text, progress=not quiet, on_warning=warn)
+    result = text_loss(run, text, progress=not quiet, on_warning=print_stderr)
     if as_json:
         print(json.dumps(result))
     else:
@@ -218,7 +222,7 @@ def score_text(run: Path, text: Path, as_json: bool, quiet: bool) -> None:
 
 
 @contextmanager
-def name_scoring_option() -> Iterator[None]:
+def suggest_scoring_option() -> Iterator[None]:
     """If the model was trained for another task, let the error suggest the option for that task."""
     from train.tasks.task import TaskError
 

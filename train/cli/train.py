@@ -12,7 +12,7 @@ import typer
 
 from npx.ranges import Range
 from train.cli.app import Device, app, use_device
-from train.cli.options import checked_option, number_option, warn
+from train.cli.options import checked_option, number_option, print_stderr
 from train.errors import ReadError, UserError, quote
 from train.files import describe_path
 from train.run.config import END, RunConfig, keys_of, preset_values
@@ -132,7 +132,7 @@ def train(
     if data:
         run_config, notes = use_data_folder(data, read, paths, init)
         for note in notes if not quiet else ():
-            warn(note)
+            print_stderr(note)
     elif resume and paths and not os.path.isdir(run_config.data.prepared):  # the texts have moved
         run_config = replace(run_config, data=replace(run_config.data, prepared=""))
     task = TASKS[run_config.data.task]
@@ -143,7 +143,7 @@ def train(
         run_training(run_config, out, resume=resume, progress=not quiet, max_hours=max_hours, debug=debug or "")
     except KeyboardInterrupt as error:
         if not error.args and world().rank == 0:  # an error with args has been reported by the run
-            warn(
+            print_stderr(
                 f"interrupted; {'run the same command again' if RunFolder(out).is_new() else 'continue with --resume'}"
             )
         raise
@@ -297,7 +297,7 @@ def load_stored_config(run: RunFolder) -> RunConfig | None:
                 raise  # the file is complete, and has a mistake of the user
             problem = str(error)
     if run.has_run_files():
-        warn(f"warning: {problem}; keys that CONFIG does not name get their defaults")
+        print_stderr(f"warning: {problem}; keys that CONFIG does not name get their defaults")
     return None
 
 

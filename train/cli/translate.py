@@ -21,10 +21,10 @@ from train.cli.options import (
     NBest,
     Output,
     ignore_warning,
-    name_option,
     number_option,
+    print_stderr,
+    rename_in_error,
     search_options,
-    warn,
 )
 from train.errors import UserError, plural
 
@@ -109,7 +109,7 @@ def translate(
             "standard input; got standard input; try --input FILE"
         )
     with ExitStack() as stack:
-        stack.enter_context(name_option("prefixes", f"--prefixes {prefixes}"))
+        stack.enter_context(rename_in_error("prefixes", f"--prefixes {prefixes}"))
         lines: Iterator[str | None] = iter(())
         file = None
         on_warning = ignore_warning
@@ -118,7 +118,7 @@ def translate(
             if world.rank == 0:  # only rank 0 reads, writes and warns
                 lines = stack.enter_context(open_input(input))
                 file = stack.enter_context(open_output(output, input, prefixes, models=model))
-                on_warning = warn
+                on_warning = print_stderr
         network, tokenizer, config, origins = load_models(model, on_warning)
         world.start_heartbeat(config.train.rank_timeout)
         if sampling:
@@ -163,7 +163,7 @@ def translate(
     if world.rank == 0 and not quiet:
         is_typed = input in (None, STDIO) and sys.stdin.isatty()  # the time includes the pauses of the user
         result = plural(work.done, "line") if is_typed else work.result()
-        warn(f"translated {result}, with {', '.join(origin.path for origin in origins)}")
+        print_stderr(f"translated {result}, with {', '.join(origin.path for origin in origins)}")
 
 
 def check_sampling_options(sampling: dict[str, Any], search: dict[str, Any]) -> None:

@@ -22,7 +22,7 @@ from train.errors import check_choice
 from train.experiments.folder import open_table_folder, write_table
 from train.experiments.plot import import_pyplot
 from train.files import atomic_write
-from train.json_files import read_sealed, write_json
+from train.json_files import read_sealed, write_sealed
 from train.learn.optimizer import Adam
 from train.progress import Display
 
@@ -123,7 +123,7 @@ def run_length(
     (out / "rows").mkdir(exist_ok=True)
     for row in rows:
         if row not in results(out):
-            write_json(out / "rows" / f"{row}.json", run_row(row, steps, seed, progress))
+            write_sealed(out / "rows" / f"{row}.json", run_row(row, steps, seed, progress))
             write_length(out, steps)
     return write_length(out, steps)
 

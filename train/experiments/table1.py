@@ -32,7 +32,7 @@ from models.module import Module
 from train.experiments.folder import open_table_folder
 from train.experiments.table1_page import write_page
 from train.files import make_folder
-from train.json_files import read_sealed, write_json
+from train.json_files import read_sealed, write_sealed
 from train.learn.optimizer import Adam
 
 WINDOW, WIDTH = 16, 3  # r of restricted self-attention, and kernel width k of convolutions
@@ -164,7 +164,7 @@ def run_table1(out: Path, scale: str = "full", progress: bool = True) -> dict[st
     for number, (name, kind) in enumerate(KINDS.items(), 1):
         if name not in results(out):
             report(f"kind {number} of {len(KINDS)}: {name}")
-            write_json(result_file(out, name), measure_kind(kind, SCALES[scale], report))
+            write_sealed(result_file(out, name), measure_kind(kind, SCALES[scale], report))
         write_page(out, scale, KINDS, results(out))
     return write_page(out, scale, KINDS, results(out))
 

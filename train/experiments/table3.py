@@ -24,7 +24,7 @@ from train.experiments.comparison import ROWS, mean_result, write_comparison
 from train.experiments.folder import open_table_folder
 from train.experiments.processes import run_tasks
 from train.files import digest
-from train.json_files import read_sealed, write_json
+from train.json_files import read_sealed, write_sealed
 from train.learn.signals import Signals
 from train.learn.training import prepare_corpora, train
 from train.learn.validation import Validation
@@ -182,7 +182,7 @@ def run_row(row: str, run: RunFolder, config: RunConfig, progress: bool, title: 
     del averaged["translated"]
     curve = [{key: e[key] for key in ("step", "perplexity")} for e in run.metrics() if e["kind"] == "valid"]
     result = {"row": row, "steps": summary.step, "tokens": summary.tokens, "seconds": round(summary.seconds, 1)}
-    write_json(run.path / RESULT, result | last | {"averaged": averaged, "curve": curve})
+    write_sealed(run.path / RESULT, result | last | {"averaged": averaged, "curve": curve})
     for folder in run.step_paths()[:-1]:  # the checkpoints of twenty rows would fill the disk
         shutil.rmtree(folder)
 

@@ -23,7 +23,7 @@ from train.errors import UserError, quote
 from train.experiments.folder import open_table_folder, write_table
 from train.experiments.paper import PARSERS
 from train.files import digest, write_text
-from train.json_files import read_sealed, write_json
+from train.json_files import read_sealed, write_sealed
 from train.learn.training import train
 from train.run.average import average_checkpoints
 from train.run.checkpoint import find_checkpoint, load_model, read_state
@@ -120,7 +120,7 @@ def run_table4(
             if not is_trained:
                 train(config, run.path, resume=bool(run.step_paths()), progress=progress)
             result = test_run(run, gold, train_trees, asdict(config.search), out / "rows" / f"{row}.parsed")
-            write_json(file, result)
+            write_sealed(file, result)
         table["ours"][row] = result
         write_table(out, "table4", table, markdown(table))
     return table

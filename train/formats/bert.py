@@ -25,7 +25,7 @@ from train.formats.huggingface import (
     read_object,
 )
 from train.formats.marian import ParameterMapping, linear, norm
-from train.formats.settings import UNSUPPORTED, check_settings, check_vocab_size, read_activation, read_value
+from train.formats.settings import TRY_SUPPORTED, check_settings, check_vocab_size, read_activation, read_value
 from train.formats.weights import Tensors, read_weights
 from train.json_files import read_json
 from train.text.affixes import AffixTokenizer
@@ -104,7 +104,7 @@ def read_bert(
         "output_bias": has_head, "output_transform": has_head, "tying": "output" if is_tied else "none",
     }  # fmt: skip
     if keys["token_types"] < 1:
-        raise UserError(f"{path}: type_vocab_size: expected at least 1; got {keys['token_types']}; {UNSUPPORTED}")
+        raise UserError(f"{path}: type_vocab_size: expected at least 1; got {keys['token_types']}; {TRY_SUPPORTED}")
     tokenizer, bert_ids = read_wordpiece_tokenizer(folder)
     check_vocab_size(folder, "vocab_size", config.get("vocab_size"), len(bert_ids))
     model_config = make_model_config(path, tokenizer, keys, {}, NAMES)
@@ -179,7 +179,7 @@ def read_wordpiece_spec(folder: Path) -> dict[str, Any]:
             or not isinstance(added, list)
             or not all(isinstance(token, dict) and token.get("content") in model["vocab"] for token in added)
         ):
-            raise UserError(f"{folder / TOKENIZER}: expected a WordPiece tokenizer; got another kind; {UNSUPPORTED}")
+            raise UserError(f"{folder / TOKENIZER}: expected a WordPiece tokenizer; got another kind; {TRY_SUPPORTED}")
         return dict(spec)
     settings = read_object(folder / TOKENIZER_CONFIG) if (folder / TOKENIZER_CONFIG).exists() else {}
     names = [line.rstrip("\n") for line in read_all_lines(folder / VOCABULARY)]

@@ -28,7 +28,7 @@ from train.formats.huggingface import (
 )
 from train.formats.settings import (
     ACTIVATIONS,
-    UNSUPPORTED,
+    TRY_SUPPORTED,
     check_settings,
     check_vocab_size,
     read_activation,
@@ -129,7 +129,7 @@ def read_byte_level_tokenizer(folder: Path, config: Mapping[str, Any]) -> PlainT
         eos = config.get("eos_token_id")
         ids = [vocabulary.get(byte) for byte in UNUSED_BYTES]
         if type(eos) is not int:
-            raise UserError(f"{folder / CONFIG}: eos_token_id: expected a whole number; got {eos!r}; {UNSUPPORTED}")
+            raise UserError(f"{folder / CONFIG}: eos_token_id: expected a whole number; got {eos!r}; {TRY_SUPPORTED}")
         if None in ids:
             raise UserError(f"{folder}: the tokenizer lacks some bytes; try a model with a byte-level tokenizer")
         spec = {**spec, SPECIAL_IDS: [*ids[:2], eos, ids[2]]}
@@ -148,7 +148,7 @@ def read_byte_level_spec(folder: Path) -> dict[str, Any]:
             or not all(isinstance(token, dict) and isinstance(token.get("content"), str) for token in added)
         ):
             raise UserError(
-                f"{folder / TOKENIZER}: expected a byte-level BPE tokenizer; got another kind; {UNSUPPORTED}"
+                f"{folder / TOKENIZER}: expected a byte-level BPE tokenizer; got another kind; {TRY_SUPPORTED}"
             )
         return dict(spec)
     vocabulary = read_object(folder / VOCABULARY)

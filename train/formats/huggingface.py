@@ -10,7 +10,7 @@ from npx.registry import Registry
 from train.errors import UserError, one_line
 from train.files import open_for_reading
 from train.formats import marian
-from train.formats.settings import UNSUPPORTED, check_vocab_size
+from train.formats.settings import TRY_SUPPORTED, check_vocab_size
 from train.formats.weights import read_weights
 from train.json_files import read_json
 from train.run.checkpoint import MODEL
@@ -67,7 +67,7 @@ def make_model_config(
         return TransformerConfig(vocab_size=tokenizer.vocab_size, **special, **keys)
     except ValueError as error:
         key, _, problem = one_line(error).partition(": ")
-        attempt = "" if "; try " in problem else f"; {UNSUPPORTED}"
+        attempt = "" if "; try " in problem else f"; {TRY_SUPPORTED}"
         raise UserError(f"{path}: {names.get(key, key)}: {problem}{attempt}") from None
 
 
@@ -117,7 +117,7 @@ def read_tokenizer(folder: Path, config: Mapping[str, Any]) -> PairTokenizer | T
     if (start := config.get("decoder_start_token_id", pad)) != pad:
         raise UserError(
             f"{folder / CONFIG}: decoder_start_token_id: expected {pad}, the value of pad_token_id; "
-            f"got {start!r}; {UNSUPPORTED}"
+            f"got {start!r}; {TRY_SUPPORTED}"
         )
     if (folder / SENTENCEPIECE[0]).exists() or not (folder / TOKENIZER).exists():
         tokenizer: PairTokenizer | Tokenizer = read_sentencepiece(folder, pad, eos)

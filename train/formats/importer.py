@@ -7,7 +7,7 @@ from train.errors import UserError, quote
 from train.files import describe_path
 from train.formats.huggingface import CONFIG, GENERATION, READERS, read_object, write_run
 from train.formats.marian_npz import find_npz, read_npz
-from train.formats.settings import UNSUPPORTED
+from train.formats.settings import TRY_SUPPORTED
 from train.json_files import check_outside_run
 from train.run.config import RunConfig
 from train.run.folder import RunFolder
@@ -35,7 +35,7 @@ def import_folder(folder: Path, out: Path, on_warning: Callable[[str], object]) 
     kind = config.get("model_type")
     if npz is None and kind not in [*READERS]:  # a list, because `kind` may be unhashable
         expected = " or ".join(READERS)
-        raise UserError(f"{folder / CONFIG}: model_type: expected {expected}; got {kind!r}; {UNSUPPORTED}")
+        raise UserError(f"{folder / CONFIG}: model_type: expected {expected}; got {kind!r}; {TRY_SUPPORTED}")
     run = RunFolder(out)
     if not run.is_new():
         raise UserError(f"{out}: expected a new run folder; got {describe_path(out)}; try another --out")

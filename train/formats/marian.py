@@ -14,7 +14,7 @@ import npx
 from models import TransformerConfig, sinusoids
 from train.errors import UserError
 from train.formats.export import sinusoids_of
-from train.formats.settings import UNSUPPORTED, read_activation, read_value
+from train.formats.settings import TRY_SUPPORTED, read_activation, read_value
 from train.formats.weights import Tensors
 
 EPSILON = 1e-5  # epsilon of the layer norms in transformers' Marian
@@ -87,11 +87,11 @@ def read_config(config: Mapping[str, Any], name: str) -> dict[str, Any]:
         if (encoder := value(sides[0])) != (decoder := value(sides[1])):
             raise UserError(
                 f"{name}: {sides[1]}: expected {encoder}, the same as {sides[0]}, because model.{ours} applies "
-                f"to encoder and decoder; got {decoder}; {UNSUPPORTED}"
+                f"to encoder and decoder; got {decoder}; {TRY_SUPPORTED}"
             )
     for key in ("normalize_before", "normalize_embedding", "add_final_layer_norm"):
         if value(key, bool, False):
-            raise UserError(f"{name}: {key}: expected false, as in transformers' Marian; got true; {UNSUPPORTED}")
+            raise UserError(f"{name}: {key}: expected false, as in transformers' Marian; got true; {TRY_SUPPORTED}")
     is_shared, is_tied = (value(key, bool, True) for key in ("share_encoder_decoder_embeddings", "tie_word_embeddings"))
     return {
         "d_model": value("d_model"), "d_ff": value("encoder_ffn_dim"), "n_heads": value("encoder_attention_heads"),
@@ -125,7 +125,7 @@ def read_positions(weights: Mapping[str, Any]) -> dict[str, Any]:
             return {"position_rates": rates}
     if len(tables) < len(POSITIONS) or len({table.shape for table in tables}) > 1:
         got = ", ".join(f"{name} {weights[name].shape}" for name in POSITIONS.values() if name in weights)
-        raise UserError(f"positions: expected sinusoids, or two tables of one shape; got {got}; {UNSUPPORTED}")
+        raise UserError(f"positions: expected sinusoids, or two tables of one shape; got {got}; {TRY_SUPPORTED}")
     return {"positions": "learned", "position_rates": None, "max_positions": len(tables[0])}
 
 

@@ -19,7 +19,7 @@ from train.formats import marian
 from train.formats.archive import open_archive, open_untrusted
 from train.formats.huggingface import SENTENCEPIECE, UNKNOWN, Imported, make_model_config
 from train.formats.marian_folder import PADDING_BIAS
-from train.formats.settings import UNSUPPORTED
+from train.formats.settings import TRY_SUPPORTED
 from train.text.pair_tokenizer import PairTokenizer
 from train.text.sentencepiece_tokenizer import SentencePieceTokenizer, load_engine
 from train.text.tokenizer import SpecialIds
@@ -129,7 +129,7 @@ def read_settings(config: Mapping[str, str], name: str) -> dict[str, Any]:
             raise UserError(f"{name}: {key}: expected one value; got {value}; try a new download")
     for key, values in SUPPORTED_VALUES.items():
         if config.get(key, values[0]) not in values:
-            raise UserError(f"{name}: {key}: expected {values[0]}; got {config[key]}; {UNSUPPORTED}")
+            raise UserError(f"{name}: {key}: expected {values[0]}; got {config[key]}; {TRY_SUPPORTED}")
     placement = tuple(
         config.get(f"transformer-{key}", default)
         for key, default in (("preprocess", ""), ("postprocess", "dan"), ("postprocess-top", ""))
@@ -137,16 +137,16 @@ def read_settings(config: Mapping[str, str], name: str) -> dict[str, Any]:
     if placement not in PLACEMENTS:
         raise UserError(
             f"{name}: transformer-preprocess: expected norms after each sub-layer ('', dan, '') or before it (n, da, "
-            f"n); got {placement}; {UNSUPPORTED}"
+            f"n); got {placement}; {TRY_SUPPORTED}"
         )
     activation = config.get("transformer-ffn-activation", "swish")
     if activation not in ACTIVATIONS:  # Marian's gelu is not supported: it is x * sigmoid(1.702 * x)
         expected = " or ".join(ACTIVATIONS)
-        raise UserError(f"{name}: transformer-ffn-activation: expected {expected}; got {activation}; {UNSUPPORTED}")
+        raise UserError(f"{name}: transformer-ffn-activation: expected {expected}; got {activation}; {TRY_SUPPORTED}")
     if config.get("enc-depth") != config.get("dec-depth"):
         raise UserError(
             f"{name}: dec-depth: expected {config.get('enc-depth')}, the same as enc-depth; got "
-            f"{config.get('dec-depth')}; {UNSUPPORTED}"
+            f"{config.get('dec-depth')}; {TRY_SUPPORTED}"
         )
     keys: dict[str, Any] = {
         ours: read_number(config, theirs, float if "dropout" in ours else int, 0.0 if "dropout" in ours else None, name)
@@ -274,7 +274,7 @@ def read_marian_tokenizer(
         if PAD in vocabulary:
             raise UserError(
                 f"{file}: expected a vocabulary without {PAD}, because Marian has no padding token; "
-                f"got {PAD}; {UNSUPPORTED}"
+                f"got {PAD}; {TRY_SUPPORTED}"
             )
         sides.append((content, vocabulary, file))
     n_tokens = len(sides[0][1]), len(sides[1][1])

@@ -10,7 +10,7 @@ from typing import Any
 
 from train.errors import UserError, quote
 from train.files import text_digest
-from train.json_files import open_own_folder, reject_links
+from train.json_files import read_output_marker, reject_links
 from train.run import checkpoint as store
 from train.run.config import RunConfig
 from train.run.folder import RunFolder
@@ -72,7 +72,7 @@ def check_shared_arrays(
     data = config.data
     folder, max_length = run.data_path(part, data.prepared), data.max_length
     reject_links(folder)
-    meta = open_own_folder(folder, "meta.json")
+    meta = read_output_marker(folder, "meta.json")
     if not meta:
         return
     differing = {

@@ -5,7 +5,7 @@ from pathlib import Path
 import npx
 from train.errors import UserError
 from train.run.checkpoint import MODEL, check_same_run, is_imported
-from train.run.folder import MORE_CHECKPOINTS, RunFolder, not_a_run_error
+from train.run.folder import TRY_MORE_CHECKPOINTS, RunFolder, not_a_run_error
 from train.run.storage import IDENTITY, damaged_error, read_arrays, read_state, write_folder
 
 RUN_IDENTITY = ("task", "text_sha256", "config")  # these keys of state.json and those in IDENTITY identify a run
@@ -33,7 +33,7 @@ def average_checkpoints(run_dir: str | Path, last: int | None = None, best: bool
     if best or last is None:
         last = max(2, len(available) if best else min(5, len(available)))
     if last < 1 or len(available) < last:
-        attempt = f"--last {len(available)}" if len(available) > 1 else MORE_CHECKPOINTS
+        attempt = f"--last {len(available)}" if len(available) > 1 else TRY_MORE_CHECKPOINTS
         attempt = "a run that `train` has written" if is_imported(run) else attempt
         expected = f"{last} checkpoints"
         if best:

@@ -24,12 +24,12 @@ from npx.messages import suggest_arguments
 from train.errors import NoCheckpoint, UserError, quote
 from train.files import disk_errors
 from train.run.config import RunConfig, complete_frozen
-from train.run.folder import MORE_CHECKPOINTS, RunFolder, not_a_run_error, step_of
+from train.run.folder import TRY_MORE_CHECKPOINTS, RunFolder, not_a_run_error, step_of
 from train.run.replace import existing_folder, folder_version, original_name, remove_folder
 from train.run.state import RunState
 from train.run.storage import (
     STATE,
-    WRITER,
+    TRY_WRITER_VERSION,
     DamagedCheckpoint,
     check_shapes,
     model_config,
@@ -240,7 +240,7 @@ def find_checkpoint(path: str | Path) -> Path:
         return steps[-1]
     if not run.config_file.exists():
         raise not_a_run_error(path, "a run folder or a checkpoint folder")
-    raise NoCheckpoint(f"{path}: no checkpoints in {run.checkpoints}; try {MORE_CHECKPOINTS}")
+    raise NoCheckpoint(f"{path}: no checkpoints in {run.checkpoints}; try {TRY_MORE_CHECKPOINTS}")
 
 
 def read_chosen(path: str | Path, read: Callable[[Path], Result], retries: int = MAX_RETRIES) -> tuple[Path, Result]:
@@ -300,7 +300,7 @@ def task_of(state: Mapping[str, Any]) -> Task:
     name = state.get("task", "translation")
     if name not in [*TASKS]:  # not `in TASKS`, because a damaged state may contain a value that is not hashable
         got = f"a checkpoint of the task {name!r}"
-        raise UserError(f"model: expected one of {', '.join(TASKS)}; got {got}; try {WRITER}")
+        raise UserError(f"model: expected one of {', '.join(TASKS)}; got {got}; try {TRY_WRITER_VERSION}")
     return TASKS[name]
 
 

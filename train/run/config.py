@@ -24,7 +24,7 @@ from models.config import upgrade_config
 from models.fields import describe_range, fits, range_of, value_type
 from train.errors import UserError, one_line, quote
 from train.files import MISSING, open_for_reading
-from train.run.key_names import FORMER_KEYS, KEY_LIST, OTHER_UNITS, plain_name, suggest_key, upgrade_table
+from train.run.key_names import FORMER_KEYS, OTHER_UNITS, TRY_KEY_LIST, plain_name, suggest_key, upgrade_table
 from train.run.keys import (
     PRESET_DATA,
     PRESET_TRAIN,
@@ -148,7 +148,7 @@ class RunConfig:
                 if not isinstance(entries, Mapping):
                     owner, _, key = (suggest_key(table) or "").partition(".")
                     got = f"{table} outside of these tables"
-                    attempt = f"; try {f'{key} below a line [{owner}]' if key else KEY_LIST}"
+                    attempt = f"; try {f'{key} below a line [{owner}]' if key else TRY_KEY_LIST}"
                 raise UserError(f"{source}: {table}: expected the tables {', '.join(SECTIONS)}; got {got}{attempt}")
             for name, value in upgrade_table(table, entries, source).items():
                 if value == "" and base:  # as in a file with all keys, in which this one is not set
@@ -341,14 +341,14 @@ def find_key(table: str, name: str, source: str) -> Field[Any]:
     names = keys_of(table)
     if name in names:
         return names[name]
-    hint = describe_unit(name, suggest_key(name, table)) or KEY_LIST
+    hint = describe_unit(name, suggest_key(name, table)) or TRY_KEY_LIST
     raise UserError(f"{source}: {table}.{name}: unknown key of [{table}]; try {hint}")
 
 
 def suggest_setting(name: str, text: str, key: str | None) -> str:
     """Return the --set option for `key`, which the user called `name`; include the value `text` if it is valid."""
     if key is None:
-        return KEY_LIST
+        return TRY_KEY_LIST
     table, _, field_name = key.partition(".")
     f = keys_of(table)[field_name]
     value = not text and suggest_value(field_name, name, f.metadata["choices"]) or "VALUE"  # --fp16 names a value

@@ -30,12 +30,12 @@ from train.files import describe_path, disk_errors, make_folder, open_for_append
 from train.json_files import check_outside_run, parse_json, read_json, read_sealed
 from train.lock import FOLDERS, FolderLock, lock_folder
 from train.run.config import HEADER, RunConfig
-from train.run.key_names import FORMER_KEYS, misspelled
+from train.run.key_names import FORMER_KEYS, similar_names
 from train.run.replace import CHECKPOINT, existing_folder, finish_replacements, original_name, remove_partial
 from train.run.toml_text import read_toml
 from train.tasks.protocols import TextTokenizer
 
-MORE_CHECKPOINTS = "again after more updates, or a run with a smaller train.checkpoint_every"
+TRY_MORE_CHECKPOINTS = "again after more updates, or a run with a smaller train.checkpoint_every"
 MAX_LISTED_RUNS = 5  # maximum number of runs in a message
 CONTENTS = {*"config.toml tokenizer.json data checkpoints log.txt metrics.jsonl metrics.csv tensorboard".split()}
 RUN_HEADER = f"{HEADER} Written by a training run."  # the first line of config.toml in a run
@@ -305,7 +305,7 @@ def similar_run(path: Path) -> str:
     with suppress(OSError):
         names = os.listdir(path.absolute().parent)
         same = [name for name in names if name.lower() == path.name.lower()]
-        for name in same or misspelled(path.name, names):
+        for name in same or similar_names(path.name, names):
             if same or re.sub(r"\d", "", name) != re.sub(r"\d", "", path.name):  # run-1 is no misspelling of run-2
                 with suppress(UserError):  # a folder that the user may not read
                     if RunFolder(path.with_name(name)).step_paths():

@@ -36,7 +36,7 @@ MAX_HEADER = 1 << 20  # limit on a .safetensors header in bytes, enough for abou
 SCHEMA: Schema = {"format": int, "step": STEP, "model": dict, "tokenizer_digest": str, "files": dict}
 FILE: Schema = {"bytes": Range(int, "[0, 1e18]")}
 REMEDY = "an older checkpoint, or a copy of the file"
-WRITER = "the version of npx-transformer that wrote the checkpoint"
+TRY_WRITER_VERSION = "the version of npx-transformer that wrote the checkpoint"
 
 
 class DamagedCheckpoint(UserError):
@@ -59,7 +59,8 @@ def read_state(folder: Path, on_bytes: Callable[[bytes], object] | None = None) 
         raise damaged_error(file, problem)
     if state["format"] not in FORMATS:
         raise UserError(
-            f"{file}: expected checkpoint format {' or '.join(map(str, FORMATS))}; got {state['format']}; try {WRITER}"
+            f"{file}: expected checkpoint format {' or '.join(map(str, FORMATS))}; got {state['format']}; "
+            f"try {TRY_WRITER_VERSION}"
         )
     if state["format"] > 1 and is_seal_broken(state):
         raise damaged_error(file, "expected a state that matches its SHA-256; got a changed one")
@@ -81,7 +82,7 @@ def model_config(state: Mapping[str, Any]) -> TransformerConfig:
         return TransformerConfig.from_dict(state["model"])
     except (TypeError, ValueError) as error:
         got = f"'{one_line(error)}'"
-        raise UserError(f"model: expected a known configuration; got {got}; try {WRITER}") from None
+        raise UserError(f"model: expected a known configuration; got {got}; try {TRY_WRITER_VERSION}") from None
 
 
 def read_arrays(file: Path, state: Mapping[str, Any]) -> Iterator[tuple[str, npx.Array]]:
