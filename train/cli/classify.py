@@ -10,7 +10,7 @@ from typing import Annotated, Any
 import typer
 
 from train.cli.app import STDIO, Device, Quiet, app, line_progress, open_input, open_output, use_device
-from train.cli.options import Model, Output, check_single_input, number_option, print_stderr
+from train.cli.options import ModelPath, OutputPath, check_single_input, number_option, print_stderr
 from train.errors import UserError
 
 TASKS = ("classification", "tagging")
@@ -22,7 +22,7 @@ TASKS = ("classification", "tagging")
     " one tag per word. A tab separates the texts of a pair."
 )
 def classify(
-    model: Model,
+    model_path: ModelPath,
     input: Annotated[
         Path | None, typer.Option(metavar="F", help="Texts to label, one per line; default: standard input.")
     ] = None,
@@ -40,7 +40,7 @@ def classify(
             metavar="F", help="Tags of the sentences in --gold, one line per sentence; default: the tags in --gold."
         ),
     ] = None,
-    output: Output = None,
+    output: OutputPath = None,
     top: Annotated[
         int | None,
         number_option(
@@ -64,9 +64,9 @@ def classify(
 
     use_device(device)
     check_single_input(input, gold)
-    task: Any = task_of(read_chosen(model, read_state)[1])
+    task: Any = task_of(read_chosen(model_path, read_state)[1])
     if task.name not in TASKS:
-        raise TaskError(model, TASKS, task)
+        raise TaskError(model_path, TASKS, task)
     if top is not None and task.name == "tagging":
         raise UserError("--top applies only to classifiers; for a tagger, try --json, which prints probabilities")
     if gold_tags is not None and task.name != "tagging":
@@ -81,13 +81,13 @@ def classify(
         open_input(input) if gold is None else nullcontext(text_of(example, task.name) for example in examples)
     )
     predicted = []
-    with texts as lines, open_output(output, input, gold, gold_tags, models=[model]) as file:
-        network, tokenizer, _, origin = load_with_origin(model, task.name, print_stderr)
+    with texts as lines, open_output(output, input, gold, gold_tags, models=[model_path]) as file:
+        model, tokenizer, _, origin = load_with_origin(model_path, task.name, print_stderr)
         names = label_names(tokenizer)
         if gold is None and task.name == "classification":
             lines = warn_about_labels(lines, names)
         with line_progress("labeled", gold or input, output, not quiet and gold is None) as work:
-            results = label_lines(network, tokenizer, lines, task.name, on_progress=work.advance)
+            results = label_lines(model, tokenizer, lines, task.name, on_progress=work.advance)
             for index, result in enumerate(results):
                 file.write(format_prediction(index, result, names, top or 1, as_json) + "\n")
                 file.flush()

@@ -78,10 +78,10 @@ def data(
     from train.text.download.prepare import PreparationOptions, prepare_dataset
     from train.text.tokenizer import KINDS
 
-    check_choice("data", name, (*NAMES, OWN), otherwise="own --train-src F --train-tgt F for your own text")
+    check_choice("data", name, (*NAMES, OWN), fallback="own --train-src F --train-tgt F for your own text")
     if tokenizer is not None:
         attempt = f"`train --set data.tokenizer={quote(tokenizer)}`" if os.path.exists(tokenizer) else ""
-        check_choice("--tokenizer", tokenizer, KINDS, otherwise=attempt)
+        check_choice("--tokenizer", tokenizer, KINDS, fallback=attempt)
     files = train_src, train_tgt, valid_src, valid_tgt
     if name == OWN:
         if not (train_src and train_tgt) or bool(valid_src) != bool(valid_tgt):

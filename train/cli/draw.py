@@ -37,7 +37,9 @@ MODEL_DESCRIPTIONS = {"text": "a language model", "labels": "an encoder"}  # map
 )
 def draw(
     run: RunPath,
-    what: Annotated[str, typer.Argument(metavar="|".join(PICTURES), help="Picture to draw.", show_default=False)],
+    picture_name: Annotated[
+        str, typer.Argument(metavar="|".join(PICTURES), help="Picture to draw.", show_default=False)
+    ],
     out: Annotated[Path, typer.Option(metavar="F.png|F.svg", help="File to write.", show_default=False)],
     input: Annotated[
         str,
@@ -77,10 +79,10 @@ def draw(
     from train.progress import Display
     from train.viewer import picture
 
-    if what not in PICTURES:
-        named = PICTURE_SYNONYMS.get(what.lower()) or nearest(what, PICTURES)
-        attempt = f"`draw {what} {run}`" if str(run) in PICTURES else named
-        raise UserError(f"draw: expected RUN and one of {', '.join(PICTURES)}; got '{what}'; try {attempt}")
+    if picture_name not in PICTURES:
+        named = PICTURE_SYNONYMS.get(picture_name.lower()) or nearest(picture_name, PICTURES)
+        attempt = f"`draw {picture_name} {run}`" if str(run) in PICTURES else named
+        raise UserError(f"draw: expected RUN and one of {', '.join(PICTURES)}; got '{picture_name}'; try {attempt}")
     picture.check_picture(out)
     picture.check_alt_text(out)
     for path in (out, picture.alt_text_path(out)):
@@ -90,30 +92,30 @@ def draw(
         "beam-size": (beam_size, ("heads", "beam")), "length-penalty": (length_penalty, ("heads", "beam")),
         "sentences": (sentences, ("roles",)),
     }.items():  # fmt: skip
-        if value not in (None, "") and what not in pictures:
+        if value not in (None, "") and picture_name not in pictures:
             raise UserError(
-                f"draw: --{name} applies only to {' and '.join(pictures)}; got {what}; try without --{name}"
+                f"draw: --{name} applies only to {' and '.join(pictures)}; got {picture_name}; try without --{name}"
             )
     use_device(device)
-    if what not in ("heads", "beam"):
-        with Display() as display, display.work(f"drawing {what}") as work:
-            if what == "curves":
+    if picture_name not in ("heads", "beam"):
+        with Display() as display, display.work(f"drawing {picture_name}") as work:
+            if picture_name == "curves":
                 draw_curves_of([run, *(also or ())], out)
-            elif what == "memory":
+            elif picture_name == "memory":
                 draw_memory_of(run, out)
-            elif what == "roles":
+            elif picture_name == "roles":
                 draw_roles_of(run, out, sentences or DEFAULT_SENTENCES, work)
             else:
                 draw_confusion_of(run, out)
         return
     if not input.strip():
-        raise UserError(f'draw: expected a sentence for {what}; got no --input; try --input "A dog runs ."')
+        raise UserError(f'draw: expected a sentence for {picture_name}; got no --input; try --input "A dog runs ."')
     overrides = {
         name: value
         for name, value in {"beam_size": beam_size, "length_penalty": length_penalty}.items()
         if value is not None
     }
-    if what == "beam":
+    if picture_name == "beam":
         return draw_beam_of(run, out, input, overrides)
     draw_heads_of(run, out, input, kind, overrides)
 

@@ -20,7 +20,7 @@ from npx.ranges import NUMBERS, Range
 from train.errors import TO_UTF8, UserError, quote
 from train.run.value_names import suggest_value
 
-SEEDS, VOCABULARY = "[0, 4294967295]", "[5, 16777216]"
+SEED_RANGE, VOCAB_SIZE_RANGE = "[0, 4294967295]", "[5, 16777216]"
 
 
 def number_option(kind: type, interval: str, **settings: Any) -> Any:
@@ -89,8 +89,10 @@ def text_option(*names: str, is_sentence: bool = False, **settings: Any) -> Any:
     return typer.Option(*names, callback=check, **settings)
 
 
-Model = Annotated[Path, typer.Option(metavar="RUN", help="Run folder, or one checkpoint folder.", show_default=False)]
-Models = Annotated[
+ModelPath = Annotated[
+    Path, typer.Option("--model", metavar="RUN", help="Run folder, or one checkpoint folder.", show_default=False)
+]
+ModelPaths = Annotated[
     list[Path],
     typer.Option(
         "--model",
@@ -99,7 +101,7 @@ Models = Annotated[
         show_default=False,
     ),
 ]
-Output = Annotated[
+OutputPath = Annotated[
     Path | None, typer.Option(metavar="F", help="Output file, written atomically; default: standard output.")
 ]
 BeamSize = Annotated[int | None, search_option("beam_size", help="Beam size; default: the run's setting.")]
@@ -128,7 +130,9 @@ BatchTokens = Annotated[
 ]
 VocabSize = Annotated[
     int | None,
-    number_option(int, VOCABULARY, metavar="V", help="Vocabulary size (not for runs); default: the configuration's."),
+    number_option(
+        int, VOCAB_SIZE_RANGE, metavar="V", help="Vocabulary size (not for runs); default: the configuration's."
+    ),
 ]
 
 

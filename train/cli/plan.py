@@ -20,7 +20,7 @@ PAPER_SECONDS = {"base": 0.4, "big": 1.0}  # seconds per step (section 5.2)
     " pass. Link figures are nominal. Example: [b]npx-transformer plan base --tokens-per-second 200000[/b]."
 )
 def plan(
-    what: Annotated[str, typer.Argument(metavar="RUN|PRESET", help="Run folder or preset.", show_default=False)],
+    model_spec: Annotated[str, typer.Argument(metavar="RUN|PRESET", help="Run folder or preset.", show_default=False)],
     gpus: Annotated[str, typer.Option(metavar="K,K,...", help="Numbers of GPUs.")] = "1,8,64,512",
     link: Annotated[
         str,
@@ -78,13 +78,13 @@ def plan(
             raise UserError(
                 f"--set: expected a key of [train]; got {setting[:60]}; try --set train.shard_optimizer=true"
             )
-    run, config, model_config = resolve_model(what, vocab_size, settings or ())
+    run, config, model_config = resolve_model(model_spec, vocab_size, settings or ())
     if tokens_per_second is None and run and (last := last_update(run, run.metrics())):
         tokens_per_second = last["tokens_per_second"]
     if not tokens_per_second:
         raise UserError(
             "plan: --tokens-per-second, measured on one GPU, is missing; "
-            f"try `npx-transformer info {quote(what)} --measure`"
+            f"try `npx-transformer info {quote(model_spec)} --measure`"
         )
     nominal = LINKS[link]
     link_figures = nominal._replace(
@@ -119,5 +119,5 @@ def plan(
         print(f"ranks        each updates {updated}; gradients are sent as {t.reduce_dtype}")
     for line in (*table(plans, tokens * n_micro), "", *training_table(plans, t.max_steps, price)):
         print(line)
-    if what in PAPER_SECONDS:
-        print(f"the paper    {PAPER_SECONDS[what]} s per step of about 50,000 tokens on 8 P100")
+    if model_spec in PAPER_SECONDS:
+        print(f"the paper    {PAPER_SECONDS[model_spec]} s per step of about 50,000 tokens on 8 P100")

@@ -6,13 +6,13 @@ from typing import Annotated, Any
 import typer
 
 from train.cli.app import Commands, Device, app, use_device
-from train.cli.options import Model, number_option, print_stderr, text_option
+from train.cli.options import ModelPath, number_option, print_stderr, text_option
 from train.errors import UserError, check_choice
 
 tables = typer.Typer(cls=Commands, help="Reproduce a table or the figures of the paper.")
 app.add_typer(tables, name="reproduce")
 Out = Annotated[Path, typer.Option(metavar="DIR", help="Folder to write.", show_default=False)]
-Text = Annotated[Path, typer.Option(metavar="F", help="UTF-8 text, one sentence per line.", show_default=False)]
+TextPath = Annotated[Path, typer.Option(metavar="F", help="UTF-8 text, one sentence per line.", show_default=False)]
 RowSettings = Annotated[
     list[str] | None,
     typer.Option("--set", metavar="TABLE.KEY=VALUE", help="Override a key in every row; may be repeated."),
@@ -50,10 +50,10 @@ def table1(
 )
 def table3(
     out: Out,
-    train_src: Text,
-    train_tgt: Text,
-    valid_src: Text,
-    valid_tgt: Text,
+    train_src: TextPath,
+    train_tgt: TextPath,
+    valid_src: TextPath,
+    valid_tgt: TextPath,
     scale: Annotated[str, typer.Option(metavar="paper|small|tiny", help="Model size and training length.")] = "paper",
     rows: Annotated[
         str | None, typer.Option(metavar="ROW,ROW", help="Rows to train, such as A-h1,B-dk16; default: all.")
@@ -166,7 +166,7 @@ def table2(
     print((out / "table2.md").read_text("utf-8"), end="")
 
 
-Trees = Annotated[Path, typer.Option(metavar="F", help="Trees in Penn Treebank brackets.", show_default=False)]
+TreesPath = Annotated[Path, typer.Option(metavar="F", help="Trees in Penn Treebank brackets.", show_default=False)]
 
 
 @tables.command(
@@ -176,9 +176,9 @@ Trees = Annotated[Path, typer.Option(metavar="F", help="Trees in Penn Treebank b
 )
 def table4(
     out: Out,
-    train_trees: Trees,
-    valid_trees: Trees,
-    test_trees: Trees,
+    train_trees: TreesPath,
+    valid_trees: TreesPath,
+    test_trees: TreesPath,
     silver: Annotated[
         Path | None, typer.Option(metavar="F", help="Automatically parsed trees for the semi-supervised row.")
     ] = None,
@@ -220,7 +220,7 @@ def named_paths(option: str, values: list[str] | None) -> dict[str, Path]:
 )
 def figures(
     out: Out,
-    model: Model,
+    model_path: ModelPath,
     input: Annotated[
         str,
         text_option(
@@ -245,13 +245,13 @@ def figures(
 
     check_picture(out.parent / "figure3.svg")
     use_device(device)
-    network, tokenizer, _, origin = load_with_origin(model, "translation", print_stderr)
-    check_heads(network, ("encoder",))
-    inspection = inspect(network, tokenizer, source_ids(network, tokenizer, input), [])
+    model, tokenizer, _, origin = load_with_origin(model_path, "translation", print_stderr)
+    check_heads(model, ("encoder",))
+    inspection = inspect(model, tokenizer, source_ids(model, tokenizer, input), [])
     tokens = inspection.source
     word = word or tokens[(len(tokens) - 1) // 2]
     check_choice("--word", word, tokens)
-    last = network.config.n_layers - 1
+    last = model.config.n_layers - 1
     if layer is not None and layer > last:
         raise UserError(f"--layer: expected 0 to {last}; got {layer}; try {last}")
     open_table_folder(out, {}, "figures.json")

@@ -11,15 +11,15 @@ import typer
 
 from train.cli.app import STDIO, Device, Quiet, app, line_progress, open_input, open_output, use_device
 from train.cli.options import (
-    SEEDS,
+    SEED_RANGE,
     BatchTokens,
     BeamSize,
     LengthPenalty,
     LengthPenaltyType,
     MaxExtraTokens,
-    Models,
+    ModelPaths,
     NBest,
-    Output,
+    OutputPath,
     ignore_warning,
     number_option,
     print_stderr,
@@ -35,9 +35,9 @@ from train.errors import UserError, plural
     " batches. --scores and --alignments add fields, separated by ' ||| '."
 )
 def translate(
-    model: Models,
+    model_paths: ModelPaths,
     input: Annotated[Path | None, typer.Option(metavar="F", help="Text to translate; default: standard input.")] = None,
-    output: Output = None,
+    output: OutputPath = None,
     beam_size: BeamSize = None,
     length_penalty: LengthPenalty = None,
     length_penalty_type: LengthPenaltyType = None,
@@ -77,7 +77,7 @@ def translate(
             float, "(0, 1]", metavar="P", help="Sample from the fewest tokens of total probability P; default: 1."
         ),
     ] = None,
-    seed: Annotated[int | None, number_option(int, SEEDS, help="Seed of --samples; default: 0.")] = None,
+    seed: Annotated[int | None, number_option(int, SEED_RANGE, help="Seed of --samples; default: 0.")] = None,
     quiet: Quiet = False,
     device: Device = "cpu",
 ) -> None:
@@ -117,9 +117,9 @@ def translate(
         with world.rank_zero_first():
             if world.rank == 0:  # only rank 0 reads, writes and warns
                 lines = stack.enter_context(open_input(input))
-                file = stack.enter_context(open_output(output, input, prefixes, models=model))
+                file = stack.enter_context(open_output(output, input, prefixes, models=model_paths))
                 on_warning = print_stderr
-        network, tokenizer, config, origins = load_models(model, on_warning)
+        model, tokenizer, config, origins = load_models(model_paths, on_warning)
         world.start_heartbeat(config.train.rank_timeout)
         if sampling:
             n_extra = max_extra_tokens or config.search.max_extra_tokens
@@ -144,7 +144,7 @@ def translate(
         work = stack.enter_context(line_progress("translated", input, output, not quiet and world.rank == 0))
         options["on_progress"] = lambda n_lines: work.advance(n_lines * world.size)  # assume equal speed
         index = -1
-        results = decoding.decode_stream(network, tokenizer, lines, **options)
+        results = decoding.decode_stream(model, tokenizer, lines, **options)
         for index, translations in enumerate(results):
             if file is None:
                 continue
