@@ -73,10 +73,10 @@ def results(out: Path) -> dict[str, Any]:
 def run(name: str, a: argparse.Namespace) -> dict[str, Any]:
     """Train and score a model, or continue its training, and return its result."""
     texts = {"train": "train", "valid": "val"}
-    settings = [f"data.{part}_{side}={json.dumps(str(a.data / f'{file}.{language}'))}"
+    overrides = [f"data.{part}_{side}={json.dumps(str(a.data / f'{file}.{language}'))}"
                 for part, file in texts.items() for side, language in (("src", "en"), ("tgt", "de"))]  # fmt: skip
-    settings += [f"model.{key}={json.dumps(value)}" for key, value in ({"architecture": name} | MODELS[name]).items()]
-    settings += [
+    overrides += [f"model.{key}={json.dumps(value)}" for key, value in ({"architecture": name} | MODELS[name]).items()]
+    overrides += [
         f"data.prepared={json.dumps(str(a.out / 'data'))}",
         "train.max_steps=1000000",
         "train.patience=0",
@@ -84,12 +84,12 @@ def run(name: str, a: argparse.Namespace) -> dict[str, Any]:
     ]
     tokenizer = a.out / "tokenizer.json"
     if not tokenizer.is_file():  # the time to train it is not counted
-        data = RunConfig.load(BASE, settings).data
+        data = RunConfig.load(BASE, overrides).data
         TASKS["translation"].learn_tokenizer(data, TASKS["translation"].texts(data)["train"]).save(tokenizer)
-    settings.append(f"data.tokenizer={json.dumps(str(tokenizer))}")
+    overrides.append(f"data.tokenizer={json.dumps(str(tokenizer))}")
     folder = RunFolder(a.out / name)
     summary = train(
-        RunConfig.load(BASE, settings), folder.path, resume=bool(folder.step_paths()), max_hours=a.minutes / 60
+        RunConfig.load(BASE, overrides), folder.path, resume=bool(folder.step_paths()), max_hours=a.minutes / 60
     )
     average_checkpoints(folder.path, min(5, len(folder.step_paths())))
     model, model_tokenizer, config = load_model(find_checkpoint(folder.path))

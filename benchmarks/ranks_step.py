@@ -77,12 +77,12 @@ def work(args: argparse.Namespace) -> dict[str, Any]:
     cores = sorted(os.sched_getaffinity(0))
     if world.size <= len(cores) and args.wire is None:
         os.sched_setaffinity(0, {cores[world.rank]})
-    settings = [
+    overrides = [
         f"data.vocab_size={args.vocab}",
         f"train.shard_optimizer={str(args.shard_optimizer).lower()}",
         "train.batch_tokens=100000",
     ]
-    config = RunConfig.from_dict({"model": {"preset": args.preset}}, settings)
+    config = RunConfig.from_dict({"model": {"preset": args.preset}}, overrides)
     words = np.random.default_rng(world.rank).integers(4, args.vocab, (2, args.batch, args.length - 1)).tolist()
     batch = Batches(Corpus.from_pairs(zip(*words, strict=True)), 10**6).batch(np.arange(args.batch))
     model = config.transformer_config(args.vocab).build(0, "float32")

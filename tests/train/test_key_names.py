@@ -11,7 +11,7 @@ from train.cli.export_model import TARGETS
 from train.cli.main import load_commands
 from train.cli.plan import LINK_NAMES
 from train.errors import UserError
-from train.run.config import RunConfig, keys_of, suggest_setting
+from train.run.config import RunConfig, fields_of, suggest_setting
 from train.run.key_names import KEY_SYNONYMS, OTHER_UNITS, TRY_KEY_LIST, all_keys, suggest_key
 from train.run.keys import SECTIONS
 from train.run.value_names import OTHER_VALUES, suggest_value
@@ -241,7 +241,7 @@ def test_other_programs_names_of_a_value_lead_to_it_and_others_nowhere(key):
 
 
 def test_the_names_of_values_belong_to_existing_values_and_hide_none():
-    choices = {f.name: tuple(f.metadata["choices"]) for table in SECTIONS for f in keys_of(table).values()}
+    choices = {f.name: tuple(f.metadata["choices"]) for table in SECTIONS for f in fields_of(table).values()}
     choices |= {"bool": ("true", "false"), "link": LINK_NAMES, "to": TARGETS.choices}
     for key, values in OTHER_VALUES.items():
         expected = choices.get(key, DEVICES.choices)

@@ -96,7 +96,7 @@ def config_of(*settings):
 
 def changed(config, reference):
     """Return the keys in which two configurations differ."""
-    return {(t, f.name): value for (t, f, value), (_, _, default) in zip(config.keys(), reference.keys(), strict=True)
+    return {(t, f.name): value for (t, f, value), (_, _, default) in zip(config.items(), reference.items(), strict=True)
             if value != default and f.name != "variant"}  # fmt: skip
 
 

@@ -36,8 +36,8 @@ def texts(tmp_path_factory):
     return {f"{part}_{side}": str(folder / f"{part}.{end}") for part in ("train", "valid") for side, end in sides}
 
 
-def run(out, texts, rows=("base", "A-h4"), steps=4, settings=SMALL, **options):
-    return table3.run_table3(out, texts, "tiny", rows, steps, settings, progress=False, **options)
+def run(out, texts, rows=("base", "A-h4"), steps=4, overrides=SMALL, **options):
+    return table3.run_table3(out, texts, "tiny", rows, steps, overrides, progress=False, **options)
 
 
 def results_of(compared):
@@ -168,10 +168,10 @@ def test_a_claim_is_unclear_within_two_standard_errors(gap, trainings):
     [
         ({"rows": ["A-h3"]}, "--rows: expected one of base, .*; got 'A-h3'; try A-h32"),
         ({"steps": 5}, "expected steps = 4, as in the finished rows; got 5; try a new --out"),
-        ({"settings": [*SMALL, "train.seed=2"]}, "expected settings = .*train.seed=2.*; try a new --out"),
+        ({"overrides": [*SMALL, "train.seed=2"]}, "expected settings = .*train.seed=2.*; try a new --out"),
         ({"texts": {"train_src": "nowhere"}}, "nowhere: expected a text file"),
         ({"texts": {"valid_src": "", "valid_tgt": ""}}, "valid_src: missing validation text"),
-        ({"settings": ["train.sed=2"]}, r"unknown key of \[train\]; try train.seed"),
+        ({"overrides": ["train.sed=2"]}, r"unknown key of \[train\]; try train.seed"),
     ],
 )
 def test_invalid_arguments_raise_before_training(tmp_path, texts, monkeypatch, changes, message):

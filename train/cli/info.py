@@ -50,7 +50,7 @@ def info(
         Path | None,
         typer.Option(metavar="DIR", help="Use the vocabulary and maximum length of a folder written by `data`."),
     ] = None,
-    settings: Annotated[
+    overrides: Annotated[
         list[str] | None,
         typer.Option("--set", metavar="TABLE.KEY=VALUE", help="Override a key of CONFIG or PRESET; may be repeated."),
     ] = None,
@@ -64,7 +64,7 @@ def info(
     for i, model_spec in enumerate(models):
         if models[1:]:
             print(f"{chr(10) * (i > 0)}name         {model_spec}")
-        print_info(model_spec, vocab_size, print_config, measure, tokens_per_second, data, settings or (), device)
+        print_info(model_spec, vocab_size, print_config, measure, tokens_per_second, data, overrides or (), device)
 
 
 def print_info(
@@ -74,17 +74,17 @@ def print_info(
     measure: bool,
     tokens_per_second: float | None,
     data: Path | None,
-    settings: Sequence[str],
+    overrides: Sequence[str],
     device: str,
 ) -> None:
     """Print the information about one model; the arguments are those of the command."""
     from train.run.checkpoint import check_tokenizer, read_chosen, read_state, task_of, warn_of_old_average
 
-    run, run_config, model_config = resolve_model(model_spec, vocab_size, settings, data)
+    run, run_config, model_config = resolve_model(model_spec, vocab_size, overrides, data)
     loaded: Path | None = None
     if run:
-        if settings or data:
-            option = "--set" if settings else "--data"
+        if overrides or data:
+            option = "--set" if overrides else "--data"
             raise UserError(
                 f"{option} applies only to presets and configuration files; {model_spec} is a run; omit {option}"
             )

@@ -37,14 +37,14 @@ def load_models(
 
 
 def resolve_model(
-    model_spec: str, vocab_size: int | None, settings: Sequence[str] = (), data: Path | None = None
+    model_spec: str, vocab_size: int | None, overrides: Sequence[str] = (), data: Path | None = None
 ) -> tuple[RunFolder | None, RunConfig, TransformerConfig]:
     """Return the run folder (or None) and the configurations of the run and of the model for `model_spec`.
 
     Args:
         model_spec: a run folder, a configuration file or the name of a preset.
         vocab_size: the value of --vocab-size, which a run does not accept; None leaves the configuration unchanged.
-        settings: changes to the configuration, as for --set.
+        overrides: `table.key=value` strings, as for --set.
         data: a folder written by `data`, as for `train --data`; ignored for a run.
 
     Raises UserError for any other `model_spec`, and for a run with --vocab-size.
@@ -60,7 +60,7 @@ def resolve_model(
                 f"--vocab-size applies only to presets and configuration files; {model_spec} is a run with its own "
                 "vocabulary; omit --vocab-size"
             )
-        config = run.load_config(settings)
+        config = run.load_config(overrides)
         try:
             return run, config, model_config(read_chosen(model_spec, read_state)[1])
         except NoCheckpoint:
@@ -71,11 +71,11 @@ def resolve_model(
         similar = difflib.get_close_matches(model_spec, PRESETS, n=1) or [similar_run(run.path)]
         attempt = similar[0] or "a folder that `train` has written, CONFIG.toml or a preset such as base"
         raise UserError(f"{model_spec}: expected a run folder, CONFIG.toml or a preset; got {MISSING}; try {attempt}")
-    changes = [*settings, *([f"data.vocab_size={vocab_size}"] if vocab_size else ())]
+    all_overrides = [*overrides, *([f"data.vocab_size={vocab_size}"] if vocab_size else ())]
 
     def read(folder_keys: Mapping[str, Any]) -> RunConfig:
         return load_config(
-            model_spec, [*(f"data.{name}={to_toml(value)}" for name, value in folder_keys.items()), *changes]
+            model_spec, [*(f"data.{name}={to_toml(value)}" for name, value in folder_keys.items()), *all_overrides]
         )
 
     config = read({}) if data is None else use_data_folder(data, read, {}, None)[0]

@@ -34,9 +34,9 @@ def search_option(key: str, **settings: Any) -> Any:
     The help text is that of the key, unless `settings` contains one.
     """
     from models.fields import range_of
-    from train.run.config import keys_of
+    from train.run.config import fields_of
 
-    field = keys_of("search")[key]
+    field = fields_of("search")[key]
     return checked_option(
         range_of(field), **{"help": f"{field.metadata['help'].rstrip('.')}; default: the run's setting.", **settings}
     )

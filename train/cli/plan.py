@@ -58,7 +58,7 @@ def plan(
         ),
     ] = None,
     vocab_size: VocabSize = None,
-    settings: Annotated[
+    overrides: Annotated[
         list[str] | None,
         typer.Option("--set", metavar="train.KEY=VALUE", help="Override a training key; may be repeated."),
     ] = None,
@@ -73,12 +73,12 @@ def plan(
         raise UserError(
             f"--gpus: expected numbers from 1 to 1,000,000, separated by commas; got {gpus[:60]}; try 1,8,64"
         )
-    for setting in settings or ():
-        if not setting.strip().startswith("train."):
+    for override in overrides or ():
+        if not override.strip().startswith("train."):
             raise UserError(
-                f"--set: expected a key of [train]; got {setting[:60]}; try --set train.shard_optimizer=true"
+                f"--set: expected a key of [train]; got {override[:60]}; try --set train.shard_optimizer=true"
             )
-    run, config, model_config = resolve_model(model_spec, vocab_size, settings or ())
+    run, config, model_config = resolve_model(model_spec, vocab_size, overrides or ())
     if tokens_per_second is None and run and (last := last_update(run, run.metrics())):
         tokens_per_second = last["tokens_per_second"]
     if not tokens_per_second:

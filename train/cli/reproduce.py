@@ -13,7 +13,7 @@ tables = typer.Typer(cls=Commands, help="Reproduce a table or the figures of the
 app.add_typer(tables, name="reproduce")
 Out = Annotated[Path, typer.Option(metavar="DIR", help="Folder to write.", show_default=False)]
 TextPath = Annotated[Path, typer.Option(metavar="F", help="UTF-8 text, one sentence per line.", show_default=False)]
-RowSettings = Annotated[
+RowOverrides = Annotated[
     list[str] | None,
     typer.Option("--set", metavar="TABLE.KEY=VALUE", help="Override a key in every row; may be repeated."),
 ]
@@ -67,7 +67,7 @@ def table3(
         number_option(int, "[1, 100]", metavar="N", help="Training runs per row; default: 2 for small, otherwise 1."),
     ] = None,
     jobs: Annotated[int, number_option(int, "[1, 1000]", metavar="N", help="Number of parallel training runs.")] = 1,
-    settings: RowSettings = None,
+    overrides: RowOverrides = None,
     device: Device = "cpu",
     quiet: Quiet = False,
 ) -> None:
@@ -80,7 +80,7 @@ def table3(
     texts |= {"valid_src": valid_src, "valid_tgt": valid_tgt}
     names = row_names(rows, "A-h1,B-dk16")
     files = {name: str(path) for name, path in texts.items()}
-    run_table3(out, files, scale, names, steps, settings or (), not quiet, seeds, jobs)
+    run_table3(out, files, scale, names, steps, overrides or (), not quiet, seeds, jobs)
     print((out / "table3.md").read_text("utf-8"), end="")
 
 
@@ -189,7 +189,7 @@ def table4(
     other: Annotated[
         list[str] | None, typer.Option(metavar="NAME=F", help="Another parser's trees; may be repeated.")
     ] = None,
-    settings: RowSettings = None,
+    overrides: RowOverrides = None,
     device: Device = "cpu",
     quiet: Quiet = False,
 ) -> None:
@@ -202,7 +202,7 @@ def table4(
     if unknown := runs.keys() - ROW_NAMES.keys():
         raise UserError(f"--run: expected {' or '.join(ROW_NAMES)}; got '{unknown.pop()}'; try wsj=RUN")
     trees = {"train": train_trees, "valid": valid_trees, "test": test_trees} | ({"silver": silver} if silver else {})
-    run_table4(out, trees, scale, runs, others, settings or (), progress=not quiet)
+    run_table4(out, trees, scale, runs, others, overrides or (), progress=not quiet)
     print((out / "table4.md").read_text("utf-8"), end="")
 
 

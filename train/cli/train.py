@@ -15,7 +15,7 @@ from train.cli.app import Device, app, use_device
 from train.cli.options import checked_option, number_option, print_stderr
 from train.errors import ReadError, UserError, quote
 from train.files import describe_path
-from train.run.config import END, RunConfig, keys_of, preset_values
+from train.run.config import END, RunConfig, fields_of, preset_values
 from train.run.folder import RunFolder, not_a_run_error
 from train.run.toml_text import to_toml
 from train.tasks import TASKS, Task
@@ -56,7 +56,7 @@ def train(
         str | None,
         typer.Argument(metavar="CONFIG.toml|PRESET", help="Configuration; optional with --resume.", show_default=False),
     ] = None,
-    settings: Annotated[
+    overrides: Annotated[
         list[str] | None, typer.Option("--set", metavar="TABLE.KEY=VALUE", help="Override a key; may be repeated.")
     ] = None,
     data: Annotated[
@@ -116,17 +116,17 @@ def train(
         text = f"--data {quote(data)} ..." if data else "..." if paths else "--train-src F --train-tgt F ..."
         attempt = "--resume" if RunFolder(out).has_run_files() else f"`npx-transformer train tiny {text}`"
         raise UserError(f"train: expected CONFIG.toml or a preset; got neither; try {attempt}")
-    changes = [*(settings or ()), *(f"data.{name}={to_toml(path)}" for name, path in paths.items())]
+    all_overrides = [*(overrides or ()), *(f"data.{name}={to_toml(path)}" for name, path in paths.items())]
     if init is not None:
         if resume:
             raise UserError("--init applies only to a new run; try --resume without --init")
-        changes = [f"train.init={to_toml(str(init))}", *changes]
+        all_overrides = [f"train.init={to_toml(str(init))}", *all_overrides]
     if init_parameters is not None:
-        changes.append(f"train.init_parameters={to_toml(init_parameters)}")
+        all_overrides.append(f"train.init_parameters={to_toml(init_parameters)}")
 
     def read(folder_keys: Mapping[str, Any]) -> RunConfig:
-        folder_changes = [f"data.{name}={to_toml(value)}" for name, value in folder_keys.items()]
-        return read_config(config, [*folder_changes, *changes], out, resume, init)
+        folder_overrides = [f"data.{name}={to_toml(value)}" for name, value in folder_keys.items()]
+        return read_config(config, [*folder_overrides, *all_overrides], out, resume, init)
 
     run_config = read({})
     if data:
@@ -138,7 +138,7 @@ def train(
     task = TASKS[run_config.data.task]
     check_task_options(paths, run_config)
     if not resume:
-        check_sides({change.partition("=")[0].strip() for change in changes}, task, run_config.data)
+        check_sides({override.partition("=")[0].strip() for override in all_overrides}, task, run_config.data)
     try:
         run_training(run_config, out, resume=resume, progress=not quiet, max_hours=max_hours, debug=debug or "")
     except KeyboardInterrupt as error:
@@ -220,7 +220,7 @@ def use_data_folder(
         notes.append(f"{folder}: {config.data.tokenizer} is used instead of the tokenizer in this folder")
     for name in ("vocab_size", "max_length"):
         value, given = getattr(config.data, name), getattr(original, name)
-        if given not in (value, defaults.get(name, keys_of("data")[name].default)):
+        if given not in (value, defaults.get(name, fields_of("data")[name].default)):
             notes.append(f"{folder}: data.{name} is {value:,}, as in this folder, not {given:,} as configured")
     if config.data.tokenizer == keys.get("tokenizer") and config.data.vocab_size != keys["vocab_size"]:
         raise UserError(
@@ -238,15 +238,17 @@ def use_data_folder(
     return config, notes
 
 
-def read_config(config: str | None, changes: list[str], out: Path, resume: bool, init: Path | None = None) -> RunConfig:
+def read_config(
+    config: str | None, overrides: list[str], out: Path, resume: bool, init: Path | None = None
+) -> RunConfig:
     """Return the configuration of a file or preset or, if neither is given, that of the resumed run or of `init`.
 
-    With `init`, its tokenizer is used unless the file or `changes` name another one. With `resume`, keys that neither
-    the file nor `changes` name keep the values of the run.
+    With `init`, its tokenizer is used unless the file or `overrides` name another one. With `resume`, keys that neither
+    the file nor `overrides` name keep the values of the run.
     """
     from train.run.checkpoint import find_checkpoint, run_files
 
-    changed = {change.partition("=")[0].strip() for change in changes}
+    changed = {override.partition("=")[0].strip() for override in overrides}
     run_file = RunFolder(out).config_file
     if resume and config is None and not run_file.exists():
         if not RunFolder(out).has_run_files():
@@ -260,25 +262,25 @@ def read_config(config: str | None, changes: list[str], out: Path, resume: bool,
         if config is None:
             # The new run copies all weights of `init`, and must not write to the token arrays of `init`.
             config = str(config_file)
-            changes = ["data.prepared=", "train.init_parameters=", tokenizer, *changes]
+            overrides = ["data.prepared=", "train.init_parameters=", tokenizer, *overrides]
         elif "data.tokenizer" not in changed:
             base = load_config(config, ())
             if base.data.tokenizer in TASKS[base.data.task].tokenizers:
-                changes = [tokenizer, *changes]
+                overrides = [tokenizer, *overrides]
     if config is None:
-        return RunFolder(out).load_config(changes)
+        return RunFolder(out).load_config(overrides)
     if not resume:
-        return load_config(config, changes, config_is_of_run)
+        return load_config(config, overrides, config_is_of_run)
     given, stored = load_config(config, ()), load_stored_config(RunFolder(out))
     if stored is not None and not has_training_text(given):
         kept = ("tokenizer", "vocab_size", "max_length", "prepared")
-        changes = [*(f"data.{name}={to_toml(getattr(stored.data, name))}" for name in kept), *changes]
+        overrides = [*(f"data.{name}={to_toml(getattr(stored.data, name))}" for name in kept), *overrides]
     elif stored is not None and given.data.task != stored.data.task:
         raise UserError(
             f"resume: data.task: expected {stored.data.task} as in {run_file}; got {given.data.task} with a text in "
             f"{config}; try --resume without CONFIG"
         )
-    return load_config(config, changes, base=stored)
+    return load_config(config, overrides, base=stored)
 
 
 def has_training_text(config: RunConfig) -> bool:
@@ -302,9 +304,9 @@ def load_stored_config(run: RunFolder) -> RunConfig | None:
 
 
 def load_config(
-    config: str, changes: Iterable[str], complete: bool = False, base: RunConfig | None = None
+    config: str, overrides: Iterable[str], complete: bool = False, base: RunConfig | None = None
 ) -> RunConfig:
-    """Return the configuration of a file or, if there is no such file, of a preset, with changes.
+    """Return the configuration of a file or, if there is no such file, of a preset, with overrides.
 
     Args:
         complete: whether the file belongs to a run and must be complete (see `RunConfig.load`).
@@ -313,7 +315,7 @@ def load_config(
     from models import PRESETS
 
     if config in PRESETS and not Path(config).exists():
-        return RunConfig.from_dict({"model": {"preset": config}}, changes, config, base)
+        return RunConfig.from_dict({"model": {"preset": config}}, overrides, config, base)
     if os.path.isdir(config):
         folder = Path(config)
         attempt = "the path of a file inside it"
@@ -323,4 +325,4 @@ def load_config(
             attempt = f"{quote(folder / 'config.toml')}, or, instead of CONFIG, --init {quote(config)}"
             attempt += f" or --resume --out {quote(config)}"
         raise UserError(f"{config}: expected a configuration file; got a folder; try {attempt}")
-    return RunConfig.load(config, changes, complete, base)
+    return RunConfig.load(config, overrides, complete, base)

@@ -94,14 +94,14 @@ def sample_numbers(seed: int, n_train: int) -> dict[str, list[int]]:
     return parts
 
 
-def run_demo(out: Path, seed: int = 1, n_train: int = 20_000, settings: Sequence[str] = ()) -> dict[str, float]:
+def run_demo(out: Path, seed: int = 1, n_train: int = 20_000, overrides: Sequence[str] = ()) -> dict[str, float]:
     """Generate the text, train and average a model, translate and score 1,000 test numbers, and draw the attention.
 
     Args:
         out: new folder for all files.
         seed: seed of the numbers and of the training run.
         n_train: number of training pairs.
-        settings: configuration changes, as for --set, which override CONFIG.
+        overrides: `table.key=value` strings, as for --set, which override CONFIG.
 
     Returns {"exact": percentage of correct test numbers, "bleu": character-level BLEU, "seconds": total time}.
     Raises UserError if num2words or matplotlib is missing, or if `out` is not a new folder.
@@ -124,7 +124,7 @@ def run_demo(out: Path, seed: int = 1, n_train: int = 20_000, settings: Sequence
 
     numbers = sample_numbers(seed, n_train)
     texts = {}
-    changes = [f"train.seed={seed}", *settings]
+    all_overrides = [f"train.seed={seed}", *overrides]
     make_folder(out)
     files = []
     try:
@@ -134,9 +134,9 @@ def run_demo(out: Path, seed: int = 1, n_train: int = 20_000, settings: Sequence
                 files.append(file := out / f"{part}.{language}")
                 write_lines(file, texts[part, language])
                 if part != "test":
-                    changes.append(f"data.{part}_{side}={to_toml(str(file))}")
+                    all_overrides.append(f"data.{part}_{side}={to_toml(str(file))}")
         print(f"{len(numbers['train']):,} pairs of number words for training and 1,000 for testing in {out}")
-        config = RunConfig.from_dict(tomllib.loads(CONFIG), changes, source="demo")
+        config = RunConfig.from_dict(tomllib.loads(CONFIG), all_overrides, source="demo")
         train(config, out / "run")
     except BaseException:
         if not (out / "run").exists():  # the training has not started, so the same command can be repeated

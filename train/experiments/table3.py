@@ -81,7 +81,7 @@ def run_table3(
     scale: str = "paper",
     rows: Iterable[str] = (),
     steps: int | None = None,
-    settings: Sequence[str] = (),
+    overrides: Sequence[str] = (),
     progress: bool = True,
     seeds: int | None = None,
     jobs: int = 1,
@@ -94,7 +94,7 @@ def run_table3(
         scale: key of SCALES.
         rows: rows to train; empty for all.
         steps: updates of base; default: the scale's.
-        settings: configuration changes of every row, as for --set.
+        overrides: `table.key=value` strings for every row, as for --set.
         progress: whether to print the progress of each training run (with several jobs, only its start).
         seeds: training runs per row, with train.seed, train.seed + 1, ...; default: the scale's.
         jobs: number of parallel training runs, each in its own process.
@@ -106,15 +106,15 @@ def run_table3(
     for row in rows:
         check_choice("--rows", row, ROWS)
     steps = steps or SCALES[scale].steps
-    common = row_config("base", scale, steps, texts, settings).data
+    common = row_config("base", scale, steps, texts, overrides).data
     files = TASK.texts(common)
     if "valid" not in files:
         raise UserError("data.valid_src: missing validation text; try --valid-src FILE --valid-tgt FILE")
     open_table_folder(out, {
-        "scale": scale, "steps": steps, "settings": [*settings],
+        "scale": scale, "steps": steps, "settings": [*overrides],
         "text": {name: digest(texts[name]) for name in sorted(texts)},
     })  # fmt: skip
-    shared = [*settings, f"data.prepared={to_toml(str(out / 'data'))}"]
+    shared = [*overrides, f"data.prepared={to_toml(str(out / 'data'))}"]
     if common.tokenizer in TASK.tokenizers:
         tokenizer = out / "tokenizer.json"
         shared.append(f"data.tokenizer={to_toml(str(tokenizer))}")
@@ -153,8 +153,8 @@ def run_table3(
     return comparison
 
 
-def row_config(row: str, scale: str, steps: int, texts: Mapping[str, str], settings: Sequence[str]) -> RunConfig:
-    """Return the configuration of a row: its preset at the given scale, with `settings` (as for --set) applied last."""
+def row_config(row: str, scale: str, steps: int, texts: Mapping[str, str], overrides: Sequence[str]) -> RunConfig:
+    """Return the configuration of a row: its preset at the given scale, and the `overrides` (as for --set)."""
     size = SCALES[scale]
     updates = preset_values(row)["train"]["max_steps"] * steps // 100_000
     tables: dict[str, dict[str, Any]] = {
@@ -167,7 +167,7 @@ def row_config(row: str, scale: str, steps: int, texts: Mapping[str, str], setti
     }  # fmt: skip
     for table, values in size.tables.items():
         tables[table] |= values
-    return RunConfig.from_dict(tables, settings, source=row)
+    return RunConfig.from_dict(tables, overrides, source=row)
 
 
 def run_row(row: str, run: RunFolder, config: RunConfig, progress: bool, title: str) -> None:

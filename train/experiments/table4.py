@@ -78,7 +78,7 @@ def run_table4(
     scale: str = "small",
     runs: Mapping[str, Path] | None = None,
     others: Mapping[str, Path] | None = None,
-    settings: Sequence[str] = (),
+    overrides: Sequence[str] = (),
     progress: bool = True,
 ) -> dict[str, Any]:
     """Train and test the unfinished rows in the folder `out` and return the table.
@@ -89,7 +89,7 @@ def run_table4(
         scale: key of SCALES.
         runs: maps a row to the folder of a run that is already trained.
         others: maps the name of another parser to a file with its trees of the test sentences.
-        settings: configuration changes of every row, as for --set.
+        overrides: `table.key=value` strings for every row, as for --set.
         progress: whether to print the progress of each training run.
 
     Raises UserError for an invalid argument.
@@ -97,9 +97,9 @@ def run_table4(
     runs = runs or {}
     gold = {part: list(read_clean_trees(trees[part])) for part in ("valid", "test")}
     rows = ["wsj", *(["semi"] if "silver" in trees or "semi" in runs else [])]
-    shared: dict[str, Any] = {"scale": scale, "settings": [*settings]}
+    shared: dict[str, Any] = {"scale": scale, "settings": [*overrides]}
     for row in rows:
-        row_config(row, scale, trees["train"], trees["valid"], settings)  # raise errors before the folder is created
+        row_config(row, scale, trees["train"], trees["valid"], overrides)  # raise errors before the folder is created
         shared[f"run {row}"] = run_digest(runs[row]) if row in runs else None
     open_table_folder(
         out, shared | {f"{part} trees": digest(path) for part, path in trees.items()}, "table4.settings.json"
@@ -116,7 +116,7 @@ def run_table4(
             run = RunFolder(runs.get(row, out / "rows" / row))
             is_trained = row in runs
             train_trees = trees["train"] if is_trained else training_trees(row, out, trees)
-            config = row_config(row, scale, train_trees, trees["valid"], settings)
+            config = row_config(row, scale, train_trees, trees["valid"], overrides)
             if not is_trained:
                 train(config, run.path, resume=bool(run.step_paths()), progress=progress)
             result = test_run(run, gold, train_trees, asdict(config.search), out / "rows" / f"{row}.parsed")
@@ -143,11 +143,11 @@ def training_trees(row: str, out: Path, trees: Mapping[str, Path]) -> Path:
     return file
 
 
-def row_config(row: str, scale: str, train_trees: Path, valid_trees: Path, settings: Sequence[str]) -> RunConfig:
-    """Return the configuration of a row at a scale, with `settings` (as for --set) applied last."""
+def row_config(row: str, scale: str, train_trees: Path, valid_trees: Path, overrides: Sequence[str]) -> RunConfig:
+    """Return the configuration of a row at a scale, and the `overrides` (as for --set)."""
     tables = {table: dict(values) for table, values in SCALES[scale][row].items()}
     tables["data"] |= {"task": "parsing", "train_trees": str(train_trees), "valid_trees": str(valid_trees)}
-    return RunConfig.from_dict(tables, settings, source=row)
+    return RunConfig.from_dict(tables, overrides, source=row)
 
 
 def test_run(

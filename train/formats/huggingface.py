@@ -99,7 +99,7 @@ def write_run(
     state = {"step": 0, "model": model_config.to_dict(), "tokenizer_digest": tokenizer.digest, "task": config.data.task}
     with run.creating(resume=False, program="import"):
         run.prepare(config, tokenizer)
-        write_folder(run.step_path(0), {MODEL: parameters}, state | {"config": config.frozen()})
+        write_folder(run.step_path(0), {MODEL: parameters}, state | {"config": config.fixed_keys()})
         run.commit()
 
 

@@ -20,7 +20,7 @@ from train.learn.schedule import Schedule
 from train.learn.text_checks import check_same_text
 from train.learn.update import Update
 from train.run import checkpoint as store
-from train.run.config import RunConfig, keys_of
+from train.run.config import RunConfig, fields_of
 from train.run.folder import RunFolder, step_of
 from train.run.keys import TrainSection
 from train.run.replace import existing_folder, remove_folder, remove_partial
@@ -207,7 +207,7 @@ class Checkpointer:
             "tokenizer_digest": self.tokenizer.digest,
             "text_sha256": self.digests["train"],
             "valid_sha256": self.digests.get("valid"),
-            "config": self.config.frozen(),
+            "config": self.config.fixed_keys(),
         }
 
     def _write(self, state: RunState, weights: Mapping[str, Any], adam: dict[str, Any]) -> None:
@@ -384,7 +384,7 @@ def schedule_of(content: Mapping[str, Any]) -> dict[str, Any]:
     frozen = config if isinstance(config, dict) else {}
     values = {name: frozen.get(f"train.{name}") for name in SCHEDULE_KEYS} | {"max_steps": content.get("max_steps")}
     values |= content.get("learning_rate", {})
-    return {name: values[name] for name in SCHEDULE_KEYS if fits(keys_of("train")[name], values[name])}
+    return {name: values[name] for name in SCHEDULE_KEYS if fits(fields_of("train")[name], values[name])}
 
 
 def foreign_error(path: Path, problem: str) -> UserError:

@@ -384,7 +384,7 @@ class Trainer:
             end += f" of {settings.max_steps:,}"
         folder = self.checkpoints.folder
         end += f"; to continue, try {self.checkpoints.continue_advice(state)}"
-        if changed := self.config.changes(folder.load_config()):
+        if changed := self.config.changed_keys(folder.load_config()):
             end += f"; config.toml keeps its {' and '.join(changed)}"
         self.report.show(f"{folder.path}: nothing left to do: {end}", always=True)
         return self._summarize(reason, result)

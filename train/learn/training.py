@@ -149,9 +149,9 @@ def train(
 def describe_changes(run: RunFolder, config: RunConfig) -> str:
     """Return the keys of `config` that differ from config.toml of the run, with their values, or ""."""
     with suppress(UserError):  # config.toml is missing or was damaged; it will be replaced
-        values = {f"{table}.{f.name}": value for table, f, value in config.keys()}
+        values = {f"{table}.{f.name}": value for table, f, value in config.items()}
         stored = run.load_config().with_absolute_paths(is_resumed=True)
-        changes = {key: values[key] for key in config.changes(stored)}
+        changes = {key: values[key] for key in config.changed_keys(stored)}
         return ", ".join(f"{key} {'unset' if v is None else f'= {format_value(v)}'}" for key, v in changes.items())
     return ""
 

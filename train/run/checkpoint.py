@@ -23,7 +23,7 @@ import npx
 from npx.messages import suggest_arguments
 from train.errors import NoCheckpoint, UserError, quote
 from train.files import disk_errors
-from train.run.config import RunConfig, complete_frozen
+from train.run.config import RunConfig, complete_fixed_keys
 from train.run.folder import TRY_MORE_CHECKPOINTS, RunFolder, not_a_run_error, step_of
 from train.run.replace import existing_folder, folder_version, original_name, remove_folder
 from train.run.state import RunState
@@ -192,7 +192,7 @@ def resumed_config(run: RunFolder, config: RunConfig) -> RunConfig:
         has_moved = bool(stored) and stored != given and has_tokenizer_of(run, config)
         if has_moved:
             config = replace(config, data=replace(config.data, tokenizer=stored))
-        config.check_frozen(original, source)
+        config.check_fixed_keys(original, source)
         if has_moved and stored not in TASKS[config.data.task].tokenizers and not Path(str(stored)).exists():
             config = replace(config, data=replace(config.data, tokenizer=os.path.abspath(given)))
         return config
@@ -206,7 +206,7 @@ def resumed_config(run: RunFolder, config: RunConfig) -> RunConfig:
     if models:
         config = config.resumed(models[0])
         in_file = in_file and in_file.resumed(models[0])
-    return check(config, in_file.frozen(), run.config_file) if in_file else config
+    return check(config, in_file.fixed_keys(), run.config_file) if in_file else config
 
 
 def has_tokenizer_of(run: RunFolder, config: RunConfig) -> bool:
@@ -341,7 +341,7 @@ def load_with_origin(
         # The tokenizer's file may have moved; `check_tokenizer` has compared its content.
         tokenizer_path = {"data.tokenizer": config.data.tokenizer}
         resumed = config.resumed(model_config(checkpoint.state))
-        resumed.check_frozen(original | tokenizer_path, folder / STATE, str(config_file))
+        resumed.check_fixed_keys(original | tokenizer_path, folder / STATE, str(config_file))
     model = model_config(checkpoint.state).outline()  # generates no random weights
     check_shapes(model, checkpoint.model, folder / MODEL)
     check_peer(folder, checkpoint.state)
@@ -367,7 +367,7 @@ def check_same_run(
         task, config = state.get("task", "translation"), state.get("config")
         identity = {"model": model_config(state), "task": task, "tokenizer_digest": state["tokenizer_digest"]}
         if isinstance(config, dict):
-            identity |= complete_frozen(config) | {"text_sha256": state.get("text_sha256")}
+            identity |= complete_fixed_keys(config) | {"text_sha256": state.get("text_sha256")}
             del identity["data.tokenizer"]  # the digest identifies the tokenizer; its file may have moved
         return identity
 

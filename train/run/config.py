@@ -2,7 +2,7 @@
 
 Validation, suggestions of names, `--set table.key=value` and the comments in config.toml use the fields' metadata.
 
-    config = RunConfig.load("configs/base.toml", settings=["train.max_steps=50"])
+    config = RunConfig.load("configs/base.toml", overrides=["train.max_steps=50"])
     config.dump()                                  # complete commented TOML, which loads back to an equal config
     config.transformer_config(vocab_size=37000)    # the configuration of the model
 
@@ -64,7 +64,7 @@ class RunConfig:
     search: SearchSection = SearchSection()
 
     def __post_init__(self) -> None:
-        for table, f, value in self.keys():
+        for table, f, value in self.items():
             if value is not None or f.default is not None:
                 checked_value(table, f, value)
 
@@ -72,7 +72,7 @@ class RunConfig:
     def load(
         cls,
         path: str | os.PathLike[str],
-        settings: Iterable[str] = (),
+        overrides: Iterable[str] = (),
         complete: bool = False,
         base: "RunConfig | None" = None,
     ) -> "RunConfig":
@@ -80,7 +80,7 @@ class RunConfig:
 
         Args:
             path: the file.
-            settings: `table.key=value` strings that override it.
+            overrides: `table.key=value` strings that override it.
             complete: whether the file must be as complete as `dump` wrote it, as in a run folder.
             base: a configuration whose values apply to the keys that the file does not contain.
 
@@ -120,24 +120,24 @@ class RunConfig:
                 f"{path}: expected the complete configuration of a run, with the tables {', '.join(SECTIONS)}"
                 f"{f' and the last line {END!r}' if HEADER in text else ''}; got a truncated file; try a backup"
             )
-        return cls.from_dict(tables, settings, str(path), base)
+        return cls.from_dict(tables, overrides, str(path), base)
 
     @classmethod
     def from_dict(
         cls,
         tables: Mapping[str, Any],
-        settings: Iterable[str] = (),
+        overrides: Iterable[str] = (),
         source: str = "config",
         base: "RunConfig | None" = None,
     ) -> "RunConfig":
-        """Return the configuration in `tables` (table -> key -> value), with the changes in `settings`.
+        """Return the configuration in `tables` (table -> key -> value), with the values in `overrides`.
 
-        The preset and the variant set defaults. If `settings` change the preset or the variant, values that equal the
+        The preset and the variant set defaults. If `overrides` change the preset or the variant, values that equal the
         old defaults are replaced by the new ones. `source` is the name of the tables in messages. The values of `base`
         apply to keys that are not in `tables`.
         """
         given: dict[str, dict[str, Any]] = {table: {} for table in SECTIONS}
-        for table, f, value in base.keys() if base else ():
+        for table, f, value in base.items() if base else ():
             if value is not None:
                 given[table][f.name] = value
         for table, entries in tables.items():
@@ -153,15 +153,15 @@ class RunConfig:
             for name, value in upgrade_table(table, entries, source).items():
                 if value == "" and base:  # as in a file with all keys, in which this one is not set
                     continue
-                given[table][name] = checked_value(table, find_key(table, name, source), value, source)
-        overrides = {(table, name): value for table, name, value in map(parse_setting, settings)}
-        from_file = [given["model"].get(name, keys_of("model")[name].default) for name in SELECTORS]
-        named = [overrides.get(("model", name), value) for name, value in zip(SELECTORS, from_file, strict=True)]
+                given[table][name] = checked_value(table, find_field(table, name, source), value, source)
+        parsed = {(table, name): value for table, name, value in map(parse_setting, overrides)}
+        from_file = [given["model"].get(name, fields_of("model")[name].default) for name in SELECTORS]
+        named = [parsed.get(("model", name), value) for name, value in zip(SELECTORS, from_file, strict=True)]
         if named != from_file:
             for table, values in preset_values(*from_file).items():
                 given[table] = {n: v for n, v in given[table].items() if n not in values or v != values[n]}
         given["model"] |= dict(zip(SELECTORS, named, strict=True))
-        for (table, name), value in overrides.items():
+        for (table, name), value in parsed.items():
             given[table][name] = value
         for table, values in preset_values(*named).items():
             given[table] = {**values, **given[table]}
@@ -177,10 +177,10 @@ class RunConfig:
 
         `special` contains the values that depend on the tokenizer: pad_id, bos_id, eos_id, n_outputs.
         """
-        changes = {f.name: v for t, f, v in self.keys() if t == "model" and f.name not in SELECTORS and v is not None}
+        changes = {f.name: v for t, f, v in self.items() if t == "model" and f.name not in SELECTORS and v is not None}
         return TransformerConfig.preset(self.model.preset, vocab_size=vocab_size, **special, **changes)
 
-    def keys(self) -> Iterator[tuple[str, Field[Any], Any]]:
+    def items(self) -> Iterator[tuple[str, Field[Any], Any]]:
         """Yield (table, field, value) for every key, in the order of the file."""
         for table in SECTIONS:
             section = getattr(self, table)
@@ -193,19 +193,19 @@ class RunConfig:
         comment: dict[str, Any] = {"initial_indent": "# ", "subsequent_indent": "# "}
         for table, section in SECTIONS.items():
             lines += ["", "", f"# {section.__doc__.split(': ', 1)[1]}", f"[{table}]"]
-            for name, f in keys_of(table).items():
+            for name, f in fields_of(table).items():
                 value = getattr(getattr(self, table), name)
                 lines += ["", *textwrap.wrap(explain(f), 118, break_on_hyphens=False, **comment)]
                 lines.append(f"# {name} =" if value is None else f"{name} = {to_toml(value)}")
         return "\n".join([*lines, "", END]) + "\n"
 
-    def resumed(self, model: TransformerConfig) -> "RunConfig":
+    def resumed(self, model_config: TransformerConfig) -> "RunConfig":
         """Return the configuration with which a run resumes, given the configuration of its model.
 
         A run of a version without `position_rates` continues with the rates that it was trained with.
         """
-        if self.model.position_rates is None and self.model.positions == model.positions:
-            return replace(self, model=replace(self.model, position_rates=model.position_rates))
+        if self.model.position_rates is None and self.model.positions == model_config.positions:
+            return replace(self, model=replace(self.model, position_rates=model_config.position_rates))
         return self
 
     def with_absolute_paths(self, is_resumed: bool = False) -> "RunConfig":
@@ -215,7 +215,7 @@ class RunConfig:
         """
         paths: dict[str, dict[str, str]] = {table: {} for table in SECTIONS}
         kinds = {kind for task in TASKS.values() for kind in task.tokenizers}  # values of data.tokenizer, not paths
-        for table, f, value in self.keys():
+        for table, f, value in self.items():
             if f.metadata["is_path"] and value and value not in kinds:
                 exists = os.path.exists(value) or f.name == "prepared"  # a folder to be written
                 absolute = os.path.abspath(value)
@@ -223,23 +223,23 @@ class RunConfig:
                     paths[table][f.name] = absolute
         return replace(self, **{table: replace(getattr(self, table), **changes) for table, changes in paths.items()})
 
-    def frozen(self) -> dict[str, Any]:
+    def fixed_keys(self) -> dict[str, Any]:
         """Return {`table.key`: value} for the keys that must stay the same when a run is resumed."""
-        return {f"{table}.{f.name}": value for table, f, value in self.keys() if not f.metadata["may_change"]}
+        return {f"{table}.{f.name}": value for table, f, value in self.items() if not f.metadata["may_change"]}
 
-    def changes(self, other: "RunConfig") -> list[str]:
+    def changed_keys(self, other: "RunConfig") -> list[str]:
         """Return the keys whose values differ in `other`, among those that a resumed run may change."""
-        pairs = zip(self.keys(), other.keys(), strict=True)
+        pairs = zip(self.items(), other.items(), strict=True)
         return [f"{table}.{f.name}" for (table, f, a), (_, _, b) in pairs if f.metadata["may_change"] and a != b]
 
-    def check_frozen(self, original: Mapping[str, Any], source: Path, command: str = "resume") -> None:
-        """Raise UserError, naming the keys, if frozen keys differ from `original`, the frozen keys of the run.
+    def check_fixed_keys(self, original: Mapping[str, Any], source: Path, command: str = "resume") -> None:
+        """Raise UserError, naming the keys, if fixed keys differ from `original`, the fixed keys of the run.
 
         Older programs did not have some of the keys; these get the values that match what the programs did. If
         model.position_rates is not set here, the run's value is accepted. In the message, `source` is the file of
         `original` and `command` is the command that requires equal keys.
         """
-        original, values = complete_frozen(original), complete_frozen(self.frozen())
+        original, values = complete_fixed_keys(original), complete_fixed_keys(self.fixed_keys())
         optional = ("model.position_rates", None)
         different = [n for n, value in values.items() if value != original[n] and (n, value) != optional]
         if not different:
@@ -263,8 +263,8 @@ class RunConfig:
         )
 
 
-def keys_of(table: str) -> dict[str, Field[Any]]:
-    """Return the keys of a table by name."""
+def fields_of(table: str) -> dict[str, Field[Any]]:
+    """Return the fields of a table by key."""
     return {f.name: f for f in fields(SECTIONS[table])}
 
 
@@ -273,28 +273,33 @@ def default_of(table: str, f: Field[Any]) -> Any:
     return getattr(TransformerConfig, f.name, None) if table == "model" and f.default is None else f.default
 
 
-def complete_frozen(frozen: Mapping[str, Any]) -> dict[str, Any]:
-    """Add the keys that are newer than the program version that wrote the `frozen` keys of a run, and rename others.
+def complete_fixed_keys(fixed_keys: Mapping[str, Any]) -> dict[str, Any]:
+    """Add the keys that are newer than the program version that wrote the `fixed_keys` of a run, and rename others.
 
     The values of the added keys match the behavior of that version. Keys of [model] that the run did not set get the
     values of its preset and variant.
     """
-    frozen = {FORMER_KEYS.get(name, name): value for name, value in frozen.items()}
-    keys = ((table, name, f) for table in SECTIONS for name, f in keys_of(table).items())
+    fixed_keys = {FORMER_KEYS.get(name, name): value for name, value in fixed_keys.items()}
+    keys = ((table, name, f) for table in SECTIONS for name, f in fields_of(table).items())
     defaults = {f"{table}.{name}": default_of(table, f) for table, name, f in keys if not f.metadata["may_change"]}
-    stored = {name: frozen[f"model.{name}"] for name in keys_of("model") if f"model.{name}" in frozen}
+    stored = {name: fixed_keys[f"model.{name}"] for name in fields_of("model") if f"model.{name}" in fixed_keys}
     preset, variant = (str(stored.get(name)) for name in SELECTORS)
     values = preset_values(preset, variant)["model"] if preset in PRESETS and variant in VARIANTS else {}
     open_keys = {f"model.{name}": values.get(name) for name, value in stored.items() if value is None}
-    return {**defaults, **{f"model.{n}": value for n, value in upgrade_config(stored).items()}, **frozen, **open_keys}
+    return {
+        **defaults,
+        **{f"model.{n}": value for n, value in upgrade_config(stored).items()},
+        **fixed_keys,
+        **open_keys,
+    }
 
 
 def preset_values(preset: str, variant: str = "paper") -> dict[str, dict[str, Any]]:
     """Return the values that the preset and the variant determine, by table: all of [model] and some other keys."""
     model = TransformerConfig.preset(preset, vocab_size=37000)
     changes = VARIANTS[variant]
-    values = {name: getattr(model, name) for name in keys_of("model") if name not in SELECTORS}
-    defaults = {table: {name: keys_of(table)[name].default for name in names} for table, names in RESET_KEYS.items()}
+    values = {name: getattr(model, name) for name in fields_of("model") if name not in SELECTORS}
+    defaults = {table: {name: fields_of(table)[name].default for name in names} for table, names in RESET_KEYS.items()}
     defaults["train"] |= PRESET_TRAIN.get(preset, {})
     defaults["data"] |= PRESET_DATA.get(preset, {})
     defaults["model"] = {n: v for n, v in values.items() if v is not None}
@@ -336,9 +341,9 @@ def explain(f: Field[Any]) -> str:
     return f"{f.metadata['help']} {accepted[0].upper()}{accepted[1:]}; {default}."
 
 
-def find_key(table: str, name: str, source: str) -> Field[Any]:
+def find_field(table: str, name: str, source: str) -> Field[Any]:
     """Return the key `name` of a table. Raises UserError with the nearest valid name."""
-    names = keys_of(table)
+    names = fields_of(table)
     if name in names:
         return names[name]
     hint = describe_unit(name, suggest_key(name, table)) or TRY_KEY_LIST
@@ -350,7 +355,7 @@ def suggest_setting(name: str, text: str, key: str | None) -> str:
     if key is None:
         return TRY_KEY_LIST
     table, _, field_name = key.partition(".")
-    f = keys_of(table)[field_name]
+    f = fields_of(table)[field_name]
     value = not text and suggest_value(field_name, name, f.metadata["choices"]) or "VALUE"  # --fp16 names a value
     with suppress(UserError):
         parse_value(table, f, text)
@@ -363,7 +368,7 @@ def describe_unit(name: str, key: str | None) -> str:
     if key is None or plain_name(name) not in OTHER_UNITS:
         return key or ""
     table, _, field_name = key.partition(".")
-    meaning = re.split(r"[.](?: |$)| [(]", keys_of(table)[field_name].metadata["help"])[0]
+    meaning = re.split(r"[.](?: |$)| [(]", fields_of(table)[field_name].metadata["help"])[0]
     return f"{key} ({meaning[0].lower()}{meaning[1:]})"
 
 
@@ -374,7 +379,7 @@ def parse_setting(setting: str) -> tuple[str, str, Any]:
     if not equals or table not in SECTIONS or not name:
         hint = suggest_setting(full, text, suggest_key(full))
         raise UserError(f"--set: expected table.key=value; got {format_value(setting)}; try {hint}")
-    return table, name, parse_value(table, find_key(table, name, "--set"), text)
+    return table, name, parse_value(table, find_field(table, name, "--set"), text)
 
 
 def parse_value(table: str, f: Field[Any], text: str) -> Any:

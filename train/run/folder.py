@@ -97,9 +97,9 @@ class RunFolder:
                     if all(type(value) is not int or abs(value) < 2**63 for value in entry.values()):
                         yield line, entry
 
-    def load_config(self, settings: Iterable[str] = ()) -> RunConfig:
-        """Load config.toml, overridden by `settings`. Raises UserError if it is missing, invalid or truncated."""
-        return RunConfig.load(self.config_file, settings, complete=True)
+    def load_config(self, overrides: Iterable[str] = ()) -> RunConfig:
+        """Load config.toml, overridden by `overrides`. Raises UserError if it is missing, invalid or truncated."""
+        return RunConfig.load(self.config_file, overrides, complete=True)
 
     def weights_only_paths(self) -> list[Path]:
         """Return the paths of the existing checkpoints that have no optimizer state: averaged, best and best-N."""

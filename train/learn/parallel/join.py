@@ -32,7 +32,7 @@ def check_equal_inputs(config: RunConfig, texts: Iterable[str], **options: Any) 
 
     def collect() -> dict[str, Any]:
         files = [*texts]
-        values = {f"{table}.{f.name}": value for table, f, value in config.keys()} | options
+        values = {f"{table}.{f.name}": value for table, f, value in config.items()} | options
         return values | {key: f"a text with SHA-256 {text_digest(v)}" for key, v in values.items() if v in files}
 
     check_equal(collect)
