@@ -114,7 +114,7 @@ def check_same(one, other, within, *stops, validate_every=3):
     The two runs differ only in the order of summation.
     """
     a, b = (load_checkpoint(RunFolder(out).step_paths()[-1]) for out in (one, other))
-    for x, y in ((a.model, b.model), (a.optimizer, b.optimizer)):
+    for x, y in ((a.weights, b.weights), (a.optimizer_arrays, b.optimizer_arrays)):
         assert x.keys() == y.keys()
         for name in x:
             np.testing.assert_allclose(y[name], x[name], rtol=within, atol=within, err_msg=name)

@@ -90,7 +90,7 @@ def test_weights_that_do_not_fit_are_reported_before_the_text_is_encoded(
 
 def test_an_older_checkpoint_is_used_if_the_newest_one_of_the_source_is_damaged(copied):
     *_, older, newest = RunFolder(copied).step_paths()
-    expected, (trained, tokenizer, _) = load_checkpoint(older).model, load_model(newest)
+    expected, (trained, tokenizer, _) = load_checkpoint(older).weights, load_model(newest)
     (newest / "model.safetensors").write_bytes(b"")
     model = trained.config.build(seed=5)
     lines = []
@@ -108,10 +108,10 @@ def test_resuming_a_run_with_initial_weights_and_frozen_parameters_is_exact(text
     start_from(text, source, tmp_path / "parts", resume=True, **changes)
     assert outcome(tmp_path / "whole") == outcome(tmp_path / "parts")
     before, after = last(source), last(tmp_path / "whole")
-    for name, values in after.model.items():
-        assert np.array_equal(values, before.model[name]) == name.startswith("encoder."), name
-    trained = sum(values.size for name, values in after.model.items() if not name.startswith("encoder."))
-    assert after.optimizer["m"].shape == after.optimizer["v"].shape == (trained,)
+    for name, values in after.weights.items():
+        assert np.array_equal(values, before.weights[name]) == name.startswith("encoder."), name
+    trained = sum(values.size for name, values in after.weights.items() if not name.startswith("encoder."))
+    assert after.optimizer_arrays["m"].shape == after.optimizer_arrays["v"].shape == (trained,)
 
 
 def test_frozen_parameters_do_not_change_the_gradient_of_the_others():

@@ -183,8 +183,8 @@ def test_fp16_training_saves_float32_weights(text, tmp_path, gpu):
     often = {"log_every": 1, "checkpoint_every": 1, "keep_last": 12}
     summary = run(text, out, precision="fp16", **often)
     saved = load_checkpoint(RunFolder(out).step_paths()[-1])
-    assert {array.dtype.name for array in (saved.model | saved.optimizer).values()} == {"float32"}
-    assert any(not np.array_equal(a, a.astype("float16")) for a in saved.model.values()), "the master, not the copy"
+    assert {array.dtype.name for array in (saved.weights | saved.optimizer_arrays).values()} == {"float32"}
+    assert any(not np.array_equal(a, a.astype("float16")) for a in saved.weights.values()), "the master, not the copy"
     assert saved.state["loss_scale"] == {"value": 2.0**16, "good": 12, "skipped": 0}
     entries = [entry for entry in metrics(out) if entry["kind"] == "train"]
     assert len(entries) == 12 and {entry["loss_scale"] for entry in entries} == {2.0**16}
@@ -196,7 +196,9 @@ def test_fp16_training_saves_float32_weights(text, tmp_path, gpu):
     for half, full in zip(entries[:3], plain[:3], strict=True):
         assert half["loss"] == pytest.approx(full["loss"], rel=1e-3)
         assert half["gradient_norm"] == pytest.approx(full["gradient_norm"], rel=1e-2)
-    first, exact = (load_checkpoint(RunFolder(x).step_path(1)).optimizer["m"] for x in (out, tmp_path / "float32"))
+    first, exact = (
+        load_checkpoint(RunFolder(x).step_path(1)).optimizer_arrays["m"] for x in (out, tmp_path / "float32")
+    )
     assert np.linalg.norm(first - exact) < 0.01 * np.linalg.norm(exact), "unscaled"
     average_checkpoints(out, 3)
     model, _, config = load_model(out)

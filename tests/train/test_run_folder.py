@@ -313,7 +313,7 @@ def test_a_link_without_a_target_is_named(text, tmp_path):
 
 def test_an_output_that_the_user_named_follows_links_and_keeps_its_permissions(tmp_path):
     def write(name):
-        with atomic_write(tmp_path / name, "t", write_through=True) as file:
+        with atomic_write(tmp_path / name, "t", follow_links=True) as file:
             file.write("after")
 
     (tmp_path / "file").write_text("before")
@@ -328,16 +328,16 @@ def test_an_output_that_the_user_named_follows_links_and_keeps_its_permissions(t
     assert sorted(path.name for path in tmp_path.iterdir()) == ["file", "link", "loop"]
 
 
-def test_write_through_writes_into_devices_and_pipes(tmp_path):
+def test_follow_links_writes_into_devices_and_pipes(tmp_path):
     os.mkfifo(tmp_path / "pipe")
     reader = os.open(tmp_path / "pipe", os.O_RDONLY | os.O_NONBLOCK)
     for path in ("/dev/null", tmp_path / "pipe"):
-        with atomic_write(path, "t", write_through=True) as file:
+        with atomic_write(path, "t", follow_links=True) as file:
             file.write("through")
     assert os.read(reader, 99) == b"through"
     os.close(reader)
     assert not os.path.isfile("/dev/null") and not os.path.isfile(tmp_path / "pipe")
-    write_text(tmp_path / "pipe", "instead")  # without write_through a pipe is replaced by a file
+    write_text(tmp_path / "pipe", "instead")  # without follow_links a pipe is replaced by a file
     assert (tmp_path / "pipe").read_text() == "instead"
     os.mkfifo(tmp_path / "log.txt")
     with pytest.raises(UserError, match="a regular file to write; got a pipe"):

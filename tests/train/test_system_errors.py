@@ -103,4 +103,4 @@ def test_a_leftover_that_cannot_be_removed_is_named(copied, monkeypatch):
         UserError, match=f"^{leftover}: expected a leftover .*; got 'Device or resource busy'; .* removing"
     ):
         average_checkpoints(copied, 2)
-    assert not RunFolder(copied).averaged.exists()
+    assert not RunFolder(copied).averaged_path.exists()

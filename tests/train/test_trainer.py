@@ -212,8 +212,8 @@ def test_the_schedule_advances_once_per_update(text, tmp_path, monkeypatch, grad
 def test_float64_stays_float64(text, tmp_path):
     run(text, tmp_path / "run", max_steps=2, precision="float64")
     saved = load_checkpoint(RunFolder(tmp_path / "run").step_paths()[-1])
-    assert {array.dtype for array in (saved.model | saved.optimizer).values()} == {np.dtype(np.float64)}
-    assert all(np.array_equal(v, saved.model[k]) for k, v in load_model(tmp_path / "run")[0].state_dict().items())
+    assert {array.dtype for array in (saved.weights | saved.optimizer_arrays).values()} == {np.dtype(np.float64)}
+    assert all(np.array_equal(v, saved.weights[k]) for k, v in load_model(tmp_path / "run")[0].state_dict().items())
 
 
 def test_every_pair_is_trained_on_once_per_epoch(text, tmp_path, monkeypatch):

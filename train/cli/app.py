@@ -296,7 +296,7 @@ def open_output(path: Path | None, *others: Path | None, models: Sequence[Path] 
         return
     check_output(path, *others, models=models)
     try:
-        with atomic_write(path, mode, write_through=True) as file:
+        with atomic_write(path, mode, follow_links=True) as file:
             yield file
     except KeyboardInterrupt:
         print_stderr(f"interrupted before {path} was complete")

@@ -57,14 +57,14 @@ def classify(
     device: Device = "cpu",
 ) -> None:
     """Label each line of text with a classifier, or each of its words (tokens) with a tagger."""
-    from train.run.checkpoint import load_with_origin, read_chosen, read_state, task_of
+    from train.run.checkpoint import find_and_read, load_with_origin, read_state, task_of
     from train.tasks.line_predictions import label_lines, score_labels, text_of
     from train.tasks.task import TaskError
     from train.text.labeled_text import check_tag_lines, label_names
 
     use_device(device)
     check_single_input(input, gold)
-    task: Any = task_of(read_chosen(model_path, read_state)[1])
+    task: Any = task_of(find_and_read(model_path, read_state)[1])
     if task.name not in TASKS:
         raise TaskError(model_path, TASKS, task)
     if top is not None and task.name == "tagging":

@@ -78,7 +78,7 @@ def print_info(
     device: str,
 ) -> None:
     """Print the information about one model; the arguments are those of the command."""
-    from train.run.checkpoint import check_tokenizer, read_chosen, read_state, task_of, warn_of_old_average
+    from train.run.checkpoint import check_tokenizer, find_and_read, read_state, task_of, warn_of_old_average
 
     run, run_config, model_config = resolve_model(model_spec, vocab_size, overrides, data)
     loaded: Path | None = None
@@ -89,7 +89,7 @@ def print_info(
                 f"{option} applies only to presets and configuration files; {model_spec} is a run; omit {option}"
             )
         with suppress(NoCheckpoint):
-            loaded, state = read_chosen(model_spec, read_state)
+            loaded, state = find_and_read(model_spec, read_state)
     if run and loaded:
         warn_of_old_average(model_spec, loaded, state, print_stderr)
         if run.tokenizer_file.is_file():
@@ -236,8 +236,8 @@ def describe_run(run: RunFolder, config: RunConfig, loaded: Path | None) -> Iter
     `loaded` is the checkpoint that commands load.
     """
     from train.progress import format_figure
-    from train.run.checkpoint import read_chosen, read_state
-    from train.run.replace import original_name
+    from train.run.checkpoint import find_and_read, read_state
+    from train.run.folder_swap import original_name
     from train.run.report import describe_vocabularies
     from train.tasks import TASKS
 
@@ -256,7 +256,7 @@ def describe_run(run: RunFolder, config: RunConfig, loaded: Path | None) -> Iter
         yield f"trained      {updates}, {last['tokens']:,} tokens, loss {last['loss']:.4f}, {speed}"
     if not (curve := [entry for entry in entries if has_metrics(entry, "valid", "loss", "perplexity")]):
         return
-    best_step = read_chosen(run.best, read_state)[1]["step"] if run.best.is_dir() else None
+    best_step = find_and_read(run.best_path, read_state)[1]["step"] if run.best_path.is_dir() else None
     measured = {name: title for name, title in task.scores.items() if any(name in entry for entry in curve)}
     widths = {name: max(7, len(title) + 2) for name, title in measured.items()}
     titles = "".join(f"{title:>{widths[name]}}" for name, title in measured.items())

@@ -50,7 +50,7 @@ def resolve_model(
     Raises UserError for any other `model_spec`, and for a run with --vocab-size.
     """
     from train.cli.train import load_config, use_data_folder
-    from train.run.checkpoint import read_chosen
+    from train.run.checkpoint import find_and_read
     from train.run.storage import model_config, read_state
 
     run = RunFolder(model_spec)
@@ -62,7 +62,7 @@ def resolve_model(
             )
         config = run.load_config(overrides)
         try:
-            return run, config, model_config(read_chosen(model_spec, read_state)[1])
+            return run, config, model_config(find_and_read(model_spec, read_state)[1])
         except NoCheckpoint:
             return run, config, planned_model_config(config, run.tokenizer_file)
     if run.path.is_dir():

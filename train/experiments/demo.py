@@ -18,7 +18,7 @@ from train.errors import UserError, pip_install, quote
 from train.experiments.plot import import_pyplot
 from train.files import atomic_write, describe_path, make_folder, write_text
 from train.json_files import check_outside_run
-from train.run.replace import remove_partial
+from train.run.folder_swap import remove_partial
 
 LIMIT = 1_000_000
 PICTURED = (342, 21_965)  # numbers in the attention picture, excluded from training

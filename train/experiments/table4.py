@@ -159,7 +159,7 @@ def test_run(
     """
     if run.step_paths():
         average_checkpoints(run.path, min(10, len(run.step_paths())))
-    candidates = {folder.name: folder for folder in (run.averaged, run.best) if folder.is_dir()}
+    candidates = {folder.name: folder for folder in (run.averaged_path, run.best_path) if folder.is_dir()}
     if not candidates:
         raise UserError(
             f"{run.path}: expected a trained parser; got a run without checkpoints; "

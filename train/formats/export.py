@@ -19,7 +19,7 @@ from train.files import MISSING, describe_path, disk_errors
 from train.json_files import check_outside_run
 from train.run.checkpoint import load_model
 from train.run.config import RunConfig
-from train.run.replace import new_folder
+from train.run.folder_swap import new_folder
 from train.tasks.task import describe_model
 
 # A function that writes files to a folder. Its arguments are a model, its tokenizer, the run's configuration, the
@@ -69,7 +69,7 @@ def export_run(run: Path, target: str, out: Path, dtype: str, on_warning: Callab
     if target == "ctranslate2" and model.config.suppressed_ids:
         on_warning(f"{out}: forbidden tokens are not part of CTranslate2's format; try its option suppress_sequences")
     out = Path(os.path.abspath(out))
-    with disk_errors(str(out), "or another --out"), new_folder(out, replaces=False) as partial:
+    with disk_errors(str(out), "or another --out"), new_folder(out, must_be_new=True) as partial:
         TARGETS[target](model, tokenizer, config, Path(partial), dtype)
     if task == "translation":
         warn_of_search(config, target, on_warning)

@@ -22,8 +22,8 @@ from train.learn.update import Update
 from train.run import checkpoint as store
 from train.run.config import RunConfig, fields_of
 from train.run.folder import RunFolder, step_of
+from train.run.folder_swap import existing_folder, remove_folder, remove_partial
 from train.run.keys import TrainSection
-from train.run.replace import existing_folder, remove_folder, remove_partial
 from train.run.report import RunReport
 from train.run.state import COUNT, RunState
 from train.run.storage import model_config, write_folder
@@ -89,7 +89,7 @@ class Checkpointer:
                         config = replace(self.folder.load_config(), data=config.data)
                     self.folder.prepare(config, self.tokenizer)
                     if not state.best_step:  # the best weights belong to an earlier run in this folder
-                        remove_partial(str(self.folder.best))
+                        remove_partial(str(self.folder.best_path))
                     self._copy_best(state)
                     if removed := self._prune_best(state):
                         keys = f"train.best_metric and train.keep_best = {config.train.keep_best}"
@@ -176,24 +176,24 @@ class Checkpointer:
 
     def _copy_best(self, state: RunState) -> None:
         """Copy checkpoints/best to best-N if step N is ranked but best-N is missing, because train.keep_best was 1."""
-        target = self.folder.best_path(state.best_step)
+        target = self.folder.ranked_path(state.best_step)
         if str(state.best_step) not in state.ranking or existing_folder(target).is_dir() or not self._has_best(state):
             return
         try:
-            best = store.load_checkpoint(self.folder.best)
+            best = store.load_checkpoint(self.folder.best_path)
             identity = {key: best.state[key] for key in self._identity(state) if key in best.state}
-            write_folder(target, {store.MODEL: best.model}, identity)
+            write_folder(target, {store.MODEL: best.weights}, identity)
         except UserError as error:
             self.warnings.append(f"{error}; training continues; {target.name} is not saved")
 
     def _has_best(self, state: RunState) -> bool:
         """Return whether checkpoints/best has the weights of step `state.best_step`."""
-        folders = store.readable_states([existing_folder(self.folder.best)])
+        folders = store.readable_states([existing_folder(self.folder.best_path)])
         return any(content["step"] == state.best_step for _, content in folders)
 
     def _prune_best(self, state: RunState) -> list[str]:
         """Remove the folders best-N that are not in the ranking, and return the names of those that will not return."""
-        removed = [path for path in self.folder.best_paths() if str(step_of(path)) not in state.ranking]
+        removed = [path for path in self.folder.ranked_paths() if str(step_of(path)) not in state.ranking]
         for path in removed:
             remove_folder(path)
         return [path.name for path in removed if step_of(path) <= state.step]  # training repeats later steps
@@ -367,11 +367,11 @@ class Checkpointer:
                 state.ranking |= {str(state.best_step): [state.best_loss, state.best_score]}
             by_loss = self._metric(self.config.train.best_metric) in ("", "loss")
             state.sort_ranking(by_loss, keep_best if keep_best > 1 else 0)
-        self.update.load_optimizer_state({**checkpoint.optimizer, "step": content["adam_steps"]})
+        self.update.load_optimizer_state({**checkpoint.optimizer_arrays, "step": content["adam_steps"]})
         if "loss_scale" in content:
             self.update.scale.load_state_dict(content["loss_scale"])
-        trained = checkpoint.optimizer["weights"] if self.update.average is not None else None
-        self.update.load_weights(checkpoint.model, trained)
+        trained = checkpoint.optimizer_arrays["weights"] if self.update.average is not None else None
+        self.update.load_weights(checkpoint.weights, trained)
         return state
 
 

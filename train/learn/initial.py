@@ -18,7 +18,7 @@ from models.config import TransformerConfig
 from models.fields import keys_of, value_type
 from models.layers.positions import resolve_rates
 from train.errors import UserError, nearest
-from train.run.checkpoint import MODEL, check_peer, load_weights, run_files, task_of, warn_of_old_average
+from train.run.checkpoint import MODEL, check_siblings, load_weights, run_files, task_of, warn_of_old_average
 from train.run.storage import mismatches, model_config
 from train.run.toml_text import to_toml
 from train.tasks.protocols import TextTokenizer
@@ -95,9 +95,9 @@ def initialize(
     read.
     """
     folder, checkpoint = load_weights(source, on_warning)
-    check_peer(folder, checkpoint.state)
+    check_siblings(folder, checkpoint.state)
     parameters = dict(model.named_parameters())
-    weights = checkpoint.model
+    weights = checkpoint.weights
     is_same_tokenizer = checkpoint.state["tokenizer_digest"] == tokenizer.digest
     is_same_text = is_same_tokenizer or has_same_text_tokenizer(model, folder, checkpoint.state, tokenizer)
     if not patterns and not is_same_tokenizer and (label_modules := model.label_parameters()):

@@ -23,7 +23,7 @@ from train.learn.update import Update
 from train.learn.validation import Validation, patience_warning
 from train.run.config import RunConfig
 from train.run.folder import RunFolder
-from train.run.replace import existing_folder
+from train.run.folder_swap import existing_folder
 from train.run.report import RunReport, SilentReport, nonfinite_origin, vocabulary_sizes
 from train.run.state import RunState, Summary
 from train.tasks import TASKS
@@ -260,7 +260,7 @@ class Trainer:
             # Write a checkpoint first: a folder with best weights but no checkpoint is then known to be damaged.
             if self.checkpoints.newest is None:
                 self.checkpoints.save(previous_state, required=False)
-            targets = {folder.best: is_best, folder.best_path(state.step): is_ranked}
+            targets = {folder.best_path: is_best, folder.ranked_path(state.step): is_ranked}
             self.checkpoints.save_best(state, *(path for path, is_wanted in targets.items() if is_wanted))
 
     def _run_validation(self) -> dict[str, float] | None:
@@ -342,7 +342,7 @@ class Trainer:
         if value is None:
             return
         line = ""
-        if not existing_folder(self.checkpoints.folder.best).is_dir():
+        if not existing_folder(self.checkpoints.folder.best_path).is_dir():
             every = settings.validate_every
             line = (
                 f"checkpoints/best is missing, because only validations at multiples of train.validate_every = "

@@ -26,7 +26,7 @@ def average_checkpoints(run_dir: str | Path, last: int | None = None, best: bool
     damaged, if they belong to different runs, or if another program is writing to the run.
     """
     run = RunFolder(run_dir)
-    folders = run.best_paths if best else run.step_paths
+    folders = run.ranked_paths if best else run.step_paths
     available = folders()
     if not available and not run.has_run_files():
         raise not_a_run_error(run.path, "a run folder")
@@ -62,5 +62,5 @@ def average_checkpoints(run_dir: str | Path, last: int | None = None, best: bool
         state = {key: states[-1][key] for key in (*IDENTITY, *RUN_IDENTITY) if key in states[-1]}
         state |= {"averaged_steps": [state["step"] for state in states], "averaged_best": best}
         lock.check()
-        write_folder(run.averaged, {MODEL: total}, state)
-    return run.averaged
+        write_folder(run.averaged_path, {MODEL: total}, state)
+    return run.averaged_path

@@ -30,8 +30,8 @@ from train.files import describe_path, disk_errors, make_folder, open_for_append
 from train.json_files import check_outside_run, parse_json, read_json, read_sealed
 from train.lock import FOLDERS, FolderLock, lock_folder
 from train.run.config import HEADER, RunConfig
+from train.run.folder_swap import CHECKPOINT, existing_folder, finish_replacements, original_name, remove_partial
 from train.run.key_names import FORMER_KEYS, similar_names
-from train.run.replace import CHECKPOINT, existing_folder, finish_replacements, original_name, remove_partial
 from train.run.toml_text import read_toml
 from train.tasks.protocols import TextTokenizer
 
@@ -52,7 +52,7 @@ class RunFolder:
         self.metrics_file, self.log_file = self.path / "metrics.jsonl", self.path / "log.txt"
         self.csv_file, self.tensorboard = self.path / "metrics.csv", self.path / "tensorboard"
         self.checkpoints = self.path / "checkpoints"
-        self.averaged, self.best = self.checkpoints / "averaged", self.checkpoints / "best"
+        self.averaged_path, self.best_path = self.checkpoints / "averaged", self.checkpoints / "best"
 
     def data_path(self, part: str, shared: str = "") -> Path:
         """Return the path of a part's token arrays, in this run or in `shared`, a folder that several runs use."""
@@ -66,11 +66,11 @@ class RunFolder:
         """Return the paths of the complete checkpoints step-N in ascending order of N."""
         return self._numbered("step")
 
-    def best_path(self, step: int) -> Path:
+    def ranked_path(self, step: int) -> Path:
         """Return the path of the checkpoint best-N for N = `step`, whether or not it exists."""
         return self.checkpoints / f"best-{step}"
 
-    def best_paths(self) -> list[Path]:
+    def ranked_paths(self) -> list[Path]:
         """Return the paths of the complete checkpoints best-N in ascending order of N."""
         return self._numbered("best")
 
@@ -103,7 +103,7 @@ class RunFolder:
 
     def weights_only_paths(self) -> list[Path]:
         """Return the paths of the existing checkpoints that have no optimizer state: averaged, best and best-N."""
-        return [*filter(Path.is_dir, map(existing_folder, (self.averaged, self.best))), *self.best_paths()]
+        return [*filter(Path.is_dir, map(existing_folder, (self.averaged_path, self.best_path))), *self.ranked_paths()]
 
     # ---- the state of the folder
 

@@ -225,10 +225,10 @@ class RunReport:
         step, last = state.step, self.max_steps
         steps = f"steps {step + 1:,} to {last:,}" if step < last else "no steps left"
         self.write_line(f"{f'resuming from {checkpoint}' if checkpoint else 'training'}: {setup}, {steps}")
-        if checkpoint and self.run.averaged.is_dir():
+        if checkpoint and self.run.averaged_path.is_dir():
             self.write_line(
                 "commands load checkpoints/averaged, not the newer checkpoints, until `average` runs again or "
-                f"{self.run.averaged} is deleted"
+                f"{self.run.averaged_path} is deleted"
             )
 
     def log_end(self, state: RunState, reason: str, checkpoint: Path | None, ranks: int) -> None:

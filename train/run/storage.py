@@ -25,7 +25,7 @@ from npx.ranges import Range
 from train.errors import ReadError, UserError, one_line
 from train.files import UNREADABLE, digest, disk_errors, error_number, fsync, open_for_reading
 from train.json_files import Schema, is_seal_broken, read_json, schema_error, sealed_json
-from train.run.replace import new_folder, original_name
+from train.run.folder_swap import new_folder, original_name
 
 FORMATS = 1, 2  # formats of state.json that can be read; new files have the last one
 STATE = "state.json"

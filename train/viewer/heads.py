@@ -137,7 +137,7 @@ def draw_links(
                 box = (right + 0.04 + 0.09 * h, x - 0.4), 0.08, 0.8
                 axis.add_patch(Rectangle(*box, color=hue, alpha=min(1.0, float(weight)), linewidth=0))
         axis.text(left - 0.06, -0.9, "heads" if len(heads) > 1 else "head", ha="right", va="center", fontsize=8)
-    return write(figure, path, title, alt, source, write_through=False)
+    return write(figure, path, title, alt, source, follow_links=False)
 
 
 def draw_figures(inspection: SentenceInspection, word: str, layer: int, out: Path, source: str) -> list[Path]:

@@ -66,11 +66,11 @@ def set_ticks(axis: Any, places: Sequence[float], labels: Sequence[str], **optio
     plain_text(*axis.get_ticklabels())
 
 
-def write(figure: Any, path: Path, title: str, alt: str, source: str, write_through: bool = True) -> Path:
+def write(figure: Any, path: Path, title: str, alt: str, source: str, follow_links: bool = True) -> Path:
     """Write the picture and its alternative text (NAME.alt.txt next to it); return the path of the text.
 
     `title`, `alt` and `source` (the origin of the drawn data) are also stored in the file's metadata.
-    Set `write_through` if the user named the path (see `atomic_write`).
+    Set `follow_links` if the user named the path (see `atomic_write`).
     """
     import matplotlib
     from matplotlib.text import Text
@@ -85,9 +85,9 @@ def write(figure: Any, path: Path, title: str, alt: str, source: str, write_thro
         warnings.filterwarnings("ignore", "Glyph .* missing", UserWarning)  # for characters that the font lacks
         drawn = io.BytesIO()
         figure.savefig(drawn, format=path.suffix[1:], dpi=DPI, metadata=metadata)
-    with atomic_write(path, write_through=write_through) as file:
+    with atomic_write(path, follow_links=follow_links) as file:
         file.write(xml_safe(drawn.getvalue().decode()).encode() if svg else drawn.getvalue())
-    with atomic_write(alt_text := alt_text_path(path), "t", write_through) as file:
+    with atomic_write(alt_text := alt_text_path(path), "t", follow_links) as file:
         file.write(f"{title}\n\n{alt}\n\n{SOURCE_LINE.decode()}{source}.\n")
     return alt_text
 

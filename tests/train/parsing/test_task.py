@@ -138,7 +138,7 @@ def test_training_selects_the_checkpoint_with_the_best_f1(run, folder):
     assert list(curve) == [40, 80, 120] and max(curve.values()) == 100
     assert all(0 <= entry["repaired"] <= 100 for entry in lines if entry["kind"] == "valid")
     best = min(step for step, f1 in curve.items() if f1 == 100)
-    assert read_state(RunFolder(run).best)["step"] == best and find_checkpoint(run) == RunFolder(run).best
+    assert read_state(RunFolder(run).best_path)["step"] == best and find_checkpoint(run) == RunFolder(run).best_path
     state = read_state(run / "checkpoints" / "step-120")
     assert state["run"]["best_step"] == best and state["run"]["best_score"] == 100 and state["model"]["n_outputs"]
 
