@@ -183,17 +183,17 @@ class Display:
         return lines
 
 
-def wrap(text: str, width: int, optional: int = 0) -> str:
+def wrap(text: str, width: int, n_optional: int = 0) -> str:
     """Wrap a line to `width` characters. Lines break between fields and, in a field that is too long, between words.
 
-    Fields are separated by two spaces. A line that is too long loses its last `optional` fields. A word longer than
+    Fields are separated by two spaces. A line that is too long loses its last `n_optional` fields. A word longer than
     `width`, such as a path, is not broken.
     """
     fields = text.split("  ")
     if len(text) <= width:
         return text
     lines: list[str] = []
-    for field in fields[: len(fields) - optional]:
+    for field in fields[: len(fields) - n_optional]:
         if lines and len(f"{lines[-1]}  {field}") <= width:
             lines[-1] += f"  {field}"
         else:

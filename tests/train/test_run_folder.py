@@ -277,7 +277,7 @@ def test_max_hours_stops_in_time_and_resume_is_exact(text, uninterrupted, tmp_pa
 
     monkeypatch.setattr(Trainer, "_run_update", slow)
     summary = train(config(text), tmp_path / "run", progress=False, max_hours=4900 / 3600)
-    assert summary.stopped == "max_hours" and summary.step == 5 and summary.checkpoint.name == "step-5"
+    assert summary.stop_reason == "max_hours" and summary.step == 5 and summary.checkpoint.name == "step-5"
     log = (tmp_path / "run" / "log.txt").read_text(encoding="utf-8")
     assert log.endswith("/checkpoints/step-5; continue with --resume\n")
     monkeypatch.undo()

@@ -55,7 +55,7 @@ def test_a_crash_at_any_step_resumes_to_the_same_bits(text, uninterrupted, tmp_p
 def test_a_finished_run_has_logged_and_validated_its_last_step(text, tmp_path):
     out = tmp_path / "run"
     summary = run(text, out, max_steps=7)
-    assert (summary.step, summary.stopped) == (7, "max_steps")
+    assert (summary.step, summary.stop_reason) == (7, "max_steps")
     last_entry = metrics(out)[-1]
     assert last_entry["kind"] == "valid" and last_entry["step"] == 7
     folder = RunFolder(out)
@@ -300,7 +300,7 @@ def test_patience_counts_validations_without_a_better_loss(text, tmp_path, monke
     scripted(monkeypatch, losses)
     summary = run(text, tmp_path / "run", validate_every=1, patience=patience)
     assert (summary.step, summary.best_step) == (stop, best)
-    assert summary.stopped == ("max_steps" if stop == 12 else "patience")
+    assert summary.stop_reason == ("max_steps" if stop == 12 else "patience")
     assert load_checkpoint(summary.checkpoint).state["step"] == stop
 
 
@@ -312,7 +312,7 @@ def test_patience_survives_a_stop_and_can_be_changed(text, tmp_path, monkeypatch
     assert run(text, out, resume=True, validate_every=1, patience=3).step == 4
     scripted(monkeypatch, [4])
     summary = run(text, out, resume=True, validate_every=1, patience=4, max_steps=5)
-    assert (summary.step, summary.best_step, summary.stopped) == (5, 5, "max_steps")
+    assert (summary.step, summary.best_step, summary.stop_reason) == (5, 5, "max_steps")
 
 
 def test_metrics_and_log_record_the_run(text, uninterrupted):

@@ -25,7 +25,7 @@ from train.run.config import RunConfig
 from train.run.folder import RunFolder
 from train.run.folder_swap import existing_folder
 from train.run.report import RunReport, SilentReport, nonfinite_origin, vocabulary_sizes
-from train.run.state import RunState, Summary
+from train.run.state import RunState, TrainingSummary
 from train.tasks import TASKS
 from train.tasks.protocols import Batch, Corpus, TextTokenizer, TrainableModel
 from train.text.batches import Position, Stream
@@ -73,7 +73,7 @@ class Trainer:
     ) -> None:
         folder, settings, task = RunFolder(run_dir), config.train, TASKS[config.data.task]
         if not resume and (folder.step_paths() or folder.weights_only_paths()):
-            raise folder.already_exists_error()
+            raise folder.wrong_folder_error()
         self.model, self.config, self.corpora, self.task = model, config, corpora, task
         self.deadline, self.debug = deadline, debug
         self.world = npx.distributed.world()
@@ -93,7 +93,7 @@ class Trainer:
         self.longest_update = 0.0  # seconds
         self.lr = self.norm = math.nan  # learning rate and gradient norm of the last update
 
-    def run(self) -> Summary:
+    def run(self) -> TrainingSummary:
         """Train to train.max_steps, or until early stopping or the deadline, and return a summary.
 
         After Ctrl-C or SIGTERM the current step is completed, a checkpoint is written and KeyboardInterrupt is raised;
@@ -115,7 +115,7 @@ class Trainer:
             with self.report.open_files(self.state, validates), self.signals.handling():
                 return self._loop()
 
-    def _loop(self) -> Summary:
+    def _loop(self) -> TrainingSummary:
         self._log_start()
         self.model.train()
         # the previous run stopped before or during this validation
@@ -187,8 +187,8 @@ class Trainer:
         state, max_skipped_updates = self.state, self.config.train.max_skipped_updates
         state.add_skipped()
         self.report.log_skipped(state, step, quantity, value, examples, operation, max_skipped_updates)
-        if state.skipped > max_skipped_updates:
-            updates = f" ({plural(state.skipped, 'update')} in a row)"
+        if state.consecutive_skipped > max_skipped_updates:
+            updates = f" ({plural(state.consecutive_skipped, 'update')} in a row)"
             raise self._nonfinite_error(step, quantity, value, updates + nonfinite_origin(examples, operation))
 
     def _nonfinite_error(self, step: int, quantity: str, value: float, details: str) -> UserError:
@@ -309,7 +309,7 @@ class Trainer:
         is_late = any(self.world.gather(time.monotonic() + self.longest_update > self.deadline))
         return "max_hours" if is_late else ""
 
-    def _finish(self) -> Summary:
+    def _finish(self) -> TrainingSummary:
         """Validate the last step if it has not been validated, report the end of the run, and return its summary."""
         state = self.state
         result: dict[str, float] = {}
@@ -369,7 +369,7 @@ class Trainer:
         entries = (entry for entry in self.checkpoints.folder.metrics() if entry["step"] == state.step)
         return next((e for e in entries if e["kind"] == "valid" and isinstance(e.get("loss"), int | float)), None)
 
-    def _confirm_end(self, result: Mapping[str, float]) -> Summary:
+    def _confirm_end(self, result: Mapping[str, float]) -> TrainingSummary:
         """Report that a resumed run has nothing left to do, and return its summary."""
         state, settings = self.state, self.config.train
         reason = self.checkpoints.final_reason(state)
@@ -389,9 +389,9 @@ class Trainer:
         self.report.show(f"{folder.path}: nothing left to do: {end}", always=True)
         return self._summarize(reason, result)
 
-    def _summarize(self, reason: str, result: Mapping[str, float]) -> Summary:
+    def _summarize(self, reason: str, result: Mapping[str, float]) -> TrainingSummary:
         """Return the summary of a run that ends for `reason` with the validation `result`."""
         state, newest = self.state, self.checkpoints.newest
         scores = {name: result[name] for name in self.task.scores if name in result}
         figures = result.get("loss"), result.get("perplexity"), state.best_loss, state.best_step
-        return Summary(state.step, reason, newest, state.tokens, state.seconds, *figures, scores)
+        return TrainingSummary(state.step, reason, newest, state.tokens, state.seconds, *figures, scores)

@@ -36,7 +36,7 @@ from train.run.folder import RunFolder
 from train.run.keys import METRICS
 from train.run.metric_files import check_tensorboard
 from train.run.report import describe_vocabularies
-from train.run.state import Summary
+from train.run.state import TrainingSummary
 from train.run.storage import array_digest
 from train.run.toml_text import format_value
 from train.tasks import TASKS, Task
@@ -51,7 +51,7 @@ def train(
     progress: bool = True,
     max_hours: float = 0.0,
     debug: str = "",
-) -> Summary:
+) -> TrainingSummary:
     """Train a model from a configuration: prepare tokenizer, token arrays and model, then call `Trainer.run`.
 
     The tokenizer is trained on the training text only. Configuration and files are checked before anything is

@@ -11,7 +11,7 @@
        /metrics.csv, tensorboard/  copies of metrics.jsonl, see run/metric_files.py
        /lock                     exists while a program writes, see train/lock.py
 
-A folder is *new* if it is missing or empty. It is *unfinished* if it has an unchanged config.toml of this version, but
+A folder is *new* if it is missing or empty. It is *unstarted* if it has an unchanged config.toml of this version, but
 no checkpoints and no foreign files; training may then start over in it. A folder with checkpoints or a complete
 config.toml can be resumed. It may contain foreign files, which a run does not touch.
 """
@@ -115,7 +115,7 @@ class RunFolder:
         """Return whether the folder holds files that only a run writes; `data` writes a tokenizer.json too."""
         return self.path.is_dir() and not CONTENTS.isdisjoint(self._names() - {self.tokenizer_file.name})
 
-    def is_unfinished(self) -> bool:
+    def is_unstarted(self) -> bool:
         """Return whether the folder holds only files that a run of this version writes before its first checkpoint."""
         has_files = self.has_run_files() or self.tokenizer_file.exists()
         file = self.config_file if has_files else self.path / ".config.toml.partial"
@@ -145,15 +145,15 @@ class RunFolder:
         """
         if not resume:
             check_outside_run(self.path)
-        if self.is_unfinished() or (self.step_paths() if resume else self.is_new()):
+        if self.is_unstarted() or (self.step_paths() if resume else self.is_new()):
             return
         has_arrays = any(map(read_sealed, self.path.glob("data/*/meta.json")))  # written only by a run
         if not resume or self.weights_only_paths() or not (has_arrays or self.config_file.exists()):
-            raise self.already_exists_error(resume)
+            raise self.wrong_folder_error(resume)
         if self.config_file.exists():
             self.load_config()  # if the file is invalid, the UserError names the line
 
-    def already_exists_error(self, resume: bool = False) -> UserError:
+    def wrong_folder_error(self, resume: bool = False) -> UserError:
         """Return the error for a path that is not a new run folder or, with `resume`, not a run."""
         got = describe_path(self.path)
         attempt = "the --out of a run, or no --resume" if resume else "a new --out"
