@@ -41,9 +41,9 @@ from train.viewer.inspection import (
     ablate_heads,
     all_heads,
     inspect,
-    labels,
     masks_of,
     source_ids,
+    token_texts,
     translate,
 )
 from train.viewer.memory import draw_memory, measure_memory
@@ -239,7 +239,7 @@ def test_an_inspection_has_the_engines_numbers(loaded):
     logits = model(ids, out).data[0]
     assert (inspection.log_probabilities.argmax(axis=1) == logits.argmax(axis=1)).all()
     np.testing.assert_allclose(np.exp(inspection.log_probabilities).sum(axis=1), 1, rtol=1e-12)
-    assert (inspection.by_layer[-1] == logits.argmax(axis=1)).all()
+    assert (inspection.lens_tokens[-1] == logits.argmax(axis=1)).all()
 
 
 @given(seed=st.integers(0, 1000), norm=st.sampled_from(["pre", "post"]))
@@ -277,11 +277,11 @@ def test_heads_are_restored_after_an_error(loaded):
 def test_labels_show_where_words_begin_and_differ_for_different_tokens(loaded):
     _, tokenizer, _ = loaded
     ids = tokenizer.encode("one xq \u00fc")
-    names = labels(tokenizer, [*ids, tokenizer.eos_id])
+    names = token_texts(tokenizer, [*ids, tokenizer.eos_id])
     assert names[-1] == "</s>" and "\u00b7q" in names and {"<0xC3>", "<0xBC>"} <= {*names}
     starts = [name for name in names if not name.startswith(("\u00b7", "<"))]
     assert len(starts) == 3  # words
-    assert len({*labels(tokenizer, range(tokenizer.vocab_size))}) == tokenizer.vocab_size
+    assert len({*token_texts(tokenizer, range(tokenizer.vocab_size))}) == tokenizer.vocab_size
 
 
 @given(

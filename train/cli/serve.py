@@ -64,7 +64,7 @@ def serve(
             """A server that stops without waiting for a running translation."""
 
             def handle_exit(self, sig: int, frame: Any) -> None:
-                page.inference.cancel()
+                page.job_runner.cancel()
                 super().handle_exit(sig, frame)
 
         Server(server_config(guarded, timeout_graceful_shutdown=5)).run(sockets=[listener])

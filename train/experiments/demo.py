@@ -179,7 +179,7 @@ def draw_attention(model: Any, tokenizer: Any, pairs: Sequence[tuple[str, str]],
     Row t, column s is the weight of source token s when target token t is predicted; a row sums to 1.
     """
     import npx
-    from train.viewer.inspection import labels
+    from train.viewer.inspection import token_texts
 
     plt = import_pyplot(path.name)
     eos, bos = model.config.eos_id, model.config.bos_id
@@ -192,8 +192,8 @@ def draw_attention(model: Any, tokenizer: Any, pairs: Sequence[tuple[str, str]],
     for axis, (src, tgt), (source, target) in zip(axes[0], sides, pairs, strict=True):
         maps = model.attention_maps(npx.asarray([[*src, eos]]), npx.asarray([[bos, *tgt]]))
         image = axis.imshow(maps[-1][0].mean(0), cmap="Blues", vmin=0, vmax=1, aspect="auto")  # (T, S)
-        axis.set_xticks(range(len(src) + 1), [*labels(tokenizer, src), "end"], rotation=60, ha="right")
-        axis.set_yticks(range(len(tgt) + 1), [*labels(tokenizer, tgt), "end"])
+        axis.set_xticks(range(len(src) + 1), [*token_texts(tokenizer, src), "end"], rotation=60, ha="right")
+        axis.set_yticks(range(len(tgt) + 1), [*token_texts(tokenizer, tgt), "end"])
         axis.set(xlabel="source token", ylabel="target token", title=f"{source}\n{target}")
         axis.title.set_fontsize("medium")
     figure.colorbar(image, ax=axes, label="attention weight, last layer, mean of heads", shrink=0.8)

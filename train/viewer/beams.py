@@ -10,7 +10,7 @@ from typing import Any
 
 from models.search.tree import CUT, DROPPED, FINISHED, KEPT, SearchTree
 from train.viewer.heads import shorten
-from train.viewer.inspection import labels, output_text
+from train.viewer.inspection import output_text, token_texts
 from train.viewer.picture import new_figure, plain_text, write
 
 MAX_WIDTH = 11.0  # inches, below 1,600 pixels
@@ -31,7 +31,7 @@ def draw_beam(tree: SearchTree, best: Any, tokenizer: Any, sentence: str, path: 
     """
     from matplotlib.patches import Rectangle
 
-    tokens = labels(tokenizer, [c.token for c in tree.candidates])
+    tokens = token_texts(tokenizer, [c.token for c in tree.candidates])
     steps = [[i for i, c in enumerate(tree.candidates) if c.length == n + 1] for n in range(len(tree.bounds))]
     column = 0.075 * max(map(len, tokens)) + 0.55
     bands = wrap(steps, tree, max(2, int((MAX_WIDTH - 0.3) / column - 0.6)))

@@ -81,7 +81,7 @@ def is_parser(tokenizer: Any) -> bool:
     return isinstance(tokenizer, TreeTokenizer)
 
 
-def labels(tokenizer: Any, ids: Sequence[int], side: str = "target") -> list[str]:
+def token_texts(tokenizer: Any, ids: Sequence[int], side: str = "target") -> list[str]:
     """Return each token of the source or the target as text; different tokens have different texts.
 
     A token that continues a word begins with a dot. Whitespace is shown as visible symbols, a special token by its
@@ -173,8 +173,8 @@ class SentenceInspection:
     maps: dict[str, Any]  # maps a kind to weights (L, H, rows, columns)
     masks: dict[str, Any]  # maps a kind to (rows, columns), true where a weight is visible, or None
     log_probabilities: Any  # (T, V), for the next token
-    by_layer: Any  # (L, T) most probable token if the layer's output is projected to the vocabulary (logit lens)
-    by_layer_p: Any  # (L, T) the probability of that token
+    lens_tokens: Any  # (L, T) most probable token if the layer's output is projected to the vocabulary (logit lens)
+    lens_p: Any  # (L, T) the probability of that token
 
     def axis_labels(self, kind: str) -> tuple[list[str], list[str]]:
         """Return the labels of the rows and columns of a kind of attention."""
@@ -206,14 +206,14 @@ def inspect(model: Any, tokenizer: Any, src: Sequence[int], tokens: Sequence[int
     ids = [model.config.bos_id, *tokens][: model.max_length]
     internals = model.inspect(np.array([src]), np.array([ids]))
     layers = [log_softmax(npx.to_host(model.logits(hidden).data)[0]) for hidden in internals.hidden]
-    target = labels(tokenizer, [*tokens, tokenizer.eos_id])[: len(ids)]
+    target = token_texts(tokenizer, [*tokens, tokenizer.eos_id])[: len(ids)]
     maps = {kind: np.stack([layer[0] for layer in weights]) for kind, weights in internals.maps.items() if weights}
-    source = labels(tokenizer, src, "source")
+    source = token_texts(tokenizer, src, "source")
     decoder_input = [BEGIN, *target[:-1]]
-    return SentenceInspection(source, target, decoder_input, maps, masks_of(model, maps), *predictions(layers))
+    return SentenceInspection(source, target, decoder_input, maps, masks_of(model, maps), *logit_lens(layers))
 
 
-def predictions(layers: Sequence[Any]) -> tuple[Any, Any, Any]:
+def logit_lens(layers: Sequence[Any]) -> tuple[Any, Any, Any]:
     """Return the last layer's log-probabilities (T, V), and each layer's most probable tokens with probabilities."""
     best = np.stack([layer.argmax(axis=1) for layer in layers])
     return layers[-1], best, np.stack([np.exp(layer.max(axis=1)) for layer in layers])
@@ -230,8 +230,8 @@ def inspect_text(model: Any, tokenizer: Any, text: str) -> SentenceInspection:
         last = model.hidden_states(npx.from_host(np.array([ids])))
         below = [model.norm(x) if model.norm else x for x in inputs[1:]]  # the outputs of all layers but the last
         layers = [log_softmax(npx.to_host(model.logits(x).data)[0]) for x in (*below, last)]
-    tokens = labels(tokenizer, ids)
-    lens = predictions([layer[:-1] for layer in layers])
+    tokens = token_texts(tokenizer, ids)
+    lens = logit_lens([layer[:-1] for layer in layers])
     return SentenceInspection(tokens, tokens[1:], tokens[:-1], maps, masks_of(model, maps), *lens)
 
 
@@ -253,7 +253,7 @@ def inspect_encoder(model: Any, tokenizer: Any, text: str) -> SentenceInspection
     """Return the attention of an encoder over a text, as the kind "text". Raises UserError for a long text."""
     ids = source_ids(model, tokenizer, text)
     maps = {"text": np.stack([layer[0] for layer in model.attention_maps(np.array([[model.config.bos_id, *ids]]))])}
-    source = [BEGIN, *labels(tokenizer, ids, "source")]
+    source = [BEGIN, *token_texts(tokenizer, ids, "source")]
     return SentenceInspection(source, [], [], maps, masks_of(model, maps), None, None, None)
 
 

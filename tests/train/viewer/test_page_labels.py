@@ -18,7 +18,7 @@ from train.text.affixes import AffixTokenizer, affix_spec
 from train.text.labeled_text import make_label_tokenizer
 from train.text.pair_tokenizer import PairTokenizer
 from train.text.tokenizer import SPECIALS, Tokenizer
-from train.viewer.inspection import labels
+from train.viewer.inspection import token_texts
 from train.viewer.server import Page
 from train.viewer.trace import Trace, norm
 
@@ -161,11 +161,11 @@ def test_words_of_a_vocabulary_of_affixes_begin_without_a_dot():
     sentences = [text.split() for text in ("the cat sees the dog", "the dog hears the cat")] * 2
     source = AffixTokenizer(affix_spec(sentences, SPECIALS, 150))
     tokenizer = PairTokenizer(source, make_label_tokenizer("labels", ["DT", "NN"]))
-    shown = labels(tokenizer, source.encode("the cat"), "source")
+    shown = token_texts(tokenizer, source.encode("the cat"), "source")
     assert shown == ["the", "·~the", "cat", "·~cat"]
-    every = labels(tokenizer, list(range(source.vocab_size)), "source")
+    every = token_texts(tokenizer, list(range(source.vocab_size)), "source")
     assert len({*every}) == len(every)
-    assert labels(tokenizer, [4, 5]) == ["DT", "NN"]
+    assert token_texts(tokenizer, [4, 5]) == ["DT", "NN"]
 
 
 def test_no_serious_accessibility_violation_and_no_sideways_scrolling(tab, pages):
