@@ -376,7 +376,7 @@ def test_a_head_that_attends_one_back_is_positional(loaded):
     assert [str(head) for head in all_heads(model)] == list(of) and set(of["cross.0.1"].measures) == set(MEASURES)
     length = len(source_ids(model, tokenizer, "one two three"))
     assert of[str(Head("encoder", 0, 0))].measures["before"] == pytest.approx((length - 1) / length)
-    assert baseline == evaluation_text.quality(model)[:2]
+    assert baseline == evaluation_text.evaluate(model)[:2]
 
 
 STEPS = st.lists(st.sampled_from([KEPT, FINISHED, "dropped"]), min_size=1, max_size=5)
@@ -412,7 +412,7 @@ def test_the_labels_of_heads_fit_into_the_picture(tmp_path, monkeypatch, kind, l
     """Labels fit even for short sentences, whose matrices are smaller than the titles and the color bar."""
     figures = []
     tokens = ["Tom"] * length
-    monkeypatch.setattr(heads, "write", lambda figure, *_: figures.append(figure))
+    monkeypatch.setattr(heads, "write_picture", lambda figure, *_: figures.append(figure))
     maps = {kind: np.full((2, 4, length, length), 1 / length)}
     inspection = SentenceInspection(tokens, tokens, tokens, maps, {kind: None}, None, None, None)
     heads.draw_heads(inspection, "Tom", tmp_path / "a.svg", "nothing", [kind])
@@ -444,7 +444,7 @@ def test_roles_use_the_score_of_the_validations(tmp_path, loaded):
     assert EvaluationText(task, corpus, config, tokenizer, 2).score == "BLEU"
     without = dataclasses.replace(config, train=dataclasses.replace(config.train, validate_score=False))
     evaluation_text = EvaluationText(task, corpus, without, tokenizer, 2)
-    assert evaluation_text.score == "" and len(evaluation_text.quality(model)[2]) == 2
+    assert evaluation_text.score_name == "" and len(evaluation_text.evaluate(model)[2]) == 2
     draw_roles(*measure_roles(model, evaluation_text), evaluation_text, tmp_path / "a.svg", "nothing")
     assert "BLEU" not in (tmp_path / "a.alt.txt").read_text("utf-8")
 
@@ -453,7 +453,7 @@ def test_labels_of_a_picture_neither_overlap_nor_leave_it(tmp_path, monkeypatch)
     """Check the ticks of a logarithmic axis and the titles of the memory picture."""
     figures = []
     for module in (curves_module, memory_module):
-        monkeypatch.setattr(module, "write", lambda figure, *rest: figures.append(figure))
+        monkeypatch.setattr(module, "write_picture", lambda figure, *rest: figures.append(figure))
     norms = [(step, 2.2 * 0.97**step) for step in range(1, 120)]
     draw_curves({"run": {"gradient_norm": {"train": norms}}}, tmp_path / "a.svg", "metrics")
     samples = [MemorySample("forward", "linear", "encoder.0", n * 2**20, 0) for n in (1, 2)]

@@ -121,7 +121,7 @@ def draw(
 
 
 def load_for_search(run: Path, overrides: dict[str, Any]) -> tuple[Any, Any, str, dict[str, Any]]:
-    """Return the model, the tokenizer, the checkpoint's description and the search options with `overrides`."""
+    """Return the model, the tokenizer, the checkpoint's caption and the search options with `overrides`."""
     from train.run.checkpoint import load_with_origin
 
     model, tokenizer, config, origin = load_with_origin(run, "", print_stderr)
@@ -146,14 +146,14 @@ def draw_heads_of(run: Path, out: Path, sentence: str, kind: str, overrides: dic
 
     if kind:
         check_choice("--kind", kind, [*AXES])
-    model, tokenizer, origin, search = load_for_search(run, overrides)
+    model, tokenizer, caption, search = load_for_search(run, overrides)
     if model.data_kind != "pairs":
         if kind or overrides:
             name = "kind" if kind else next(iter(overrides)).replace("_", "-")
             got = MODEL_DESCRIPTIONS[model.data_kind]
             raise UserError(f"--{name}: expected an encoder-decoder model; got {got}; omit --{name}")
         inspect_one = inspect_text if model.data_kind == "text" else inspect_encoder
-        draw_heads(inspect_one(model, tokenizer, sentence), sentence, out, origin, ["text"])
+        draw_heads(inspect_one(model, tokenizer, sentence), sentence, out, caption, ["text"])
         return
     kinds = [kind] if kind else [name for name in AXES if model.attentions()[name]] or ["cross"]
     check_heads(model, kinds)
@@ -161,7 +161,7 @@ def draw_heads_of(run: Path, out: Path, sentence: str, kind: str, overrides: dic
     best = translate(constrained_model(model, tokenizer, sentence), src, search)[0]
     print(output_text(tokenizer, sentence, best.tokens))
     inspection = inspect(model, tokenizer, src, best.tokens)
-    draw_heads(inspection, sentence, out, origin, kinds)
+    draw_heads(inspection, sentence, out, caption, kinds)
 
 
 def draw_beam_of(run: Path, out: Path, sentence: str, overrides: dict[str, Any]) -> None:
@@ -170,7 +170,7 @@ def draw_beam_of(run: Path, out: Path, sentence: str, overrides: dict[str, Any])
     from train.viewer.beams import draw_beam
     from train.viewer.inspection import constrained_model, output_text, source_ids, translate
 
-    model, tokenizer, origin, search = load_for_search(run, overrides)
+    model, tokenizer, caption, search = load_for_search(run, overrides)
     if model.data_kind != "pairs":
         got = MODEL_DESCRIPTIONS[model.data_kind]
         raise UserError(f"{run}: expected a model that translates or parses; got {got}; try `draw RUN heads`")
@@ -178,7 +178,7 @@ def draw_beam_of(run: Path, out: Path, sentence: str, overrides: dict[str, Any])
     tree = SearchTree()
     hypotheses = translate(constrained_model(model, tokenizer, sentence), src, search, observe=tree)
     print(output_text(tokenizer, sentence, hypotheses[0].tokens))
-    draw_beam(tree, hypotheses, tokenizer, sentence, out, origin)
+    draw_beam(tree, hypotheses, tokenizer, sentence, out, caption)
 
 
 def draw_curves_of(runs: list[Path], out: Path) -> None:

@@ -20,7 +20,7 @@ from train.formats.huggingface import (
     READERS,
     TOKENIZER,
     TOKENIZER_CONFIG,
-    Imported,
+    ImportedModel,
     make_model_config,
     read_object,
 )
@@ -80,7 +80,7 @@ def parameters(config: TransformerConfig) -> Iterator[ParameterMapping]:
 @READERS.register("bert")
 def read_bert(
     folder: Path, config: Mapping[str, Any], settings: Mapping[str, Any], on_warning: Callable[[str], object]
-) -> Imported:
+) -> ImportedModel:
     """Read a BERT folder, with or without the layers that predict masked tokens.
 
     Raises UserError for unsupported features.
@@ -109,7 +109,7 @@ def read_bert(
     check_vocab_size(folder, "vocab_size", config.get("vocab_size"), len(bert_ids))
     model_config = make_model_config(path, tokenizer, keys, {}, NAMES)
     tables = {"model": keys, "data": {"task": "masking", "max_length": keys["max_positions"]}}
-    return Imported(model_config, tables, tokenizer, from_bert(weights, model_config, bert_ids, str(folder)))
+    return ImportedModel(model_config, tables, tokenizer, from_bert(weights, model_config, bert_ids, str(folder)))
 
 
 def from_bert(weights: Mapping[str, Any], config: TransformerConfig, bert_ids: Any, name: str) -> dict[str, Any]:

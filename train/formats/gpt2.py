@@ -21,7 +21,7 @@ from train.formats.huggingface import (
     READERS,
     TOKENIZER,
     VOCABULARY,
-    Imported,
+    ImportedModel,
     make_model_config,
     read_object,
     warn_of_settings,
@@ -78,7 +78,7 @@ def parameters(config: TransformerConfig) -> Iterator[tuple[str, str]]:
 @READERS.register("gpt2")
 def read_gpt2(
     folder: Path, config: Mapping[str, Any], settings: Mapping[str, Any], on_warning: Callable[[str], object]
-) -> Imported:
+) -> ImportedModel:
     """Read a GPT-2 folder. Raises UserError for features that our model does not have."""
     path = folder / CONFIG
     check_settings(config, REQUIRED_SETTINGS, str(path))
@@ -98,7 +98,7 @@ def read_gpt2(
         on_warning(f"{path}: embd_pdrop = {rate} is not imported; resid_pdrop = {keys['dropout']} replaces it")
     warn_of_settings(settings, folder / GENERATION, on_warning)
     tables = {"model": keys, "data": {"task": "language", "max_length": keys["max_positions"]}}
-    return Imported(model_config, tables, tokenizer, from_gpt2(read_weights(folder), model_config, str(folder)))
+    return ImportedModel(model_config, tables, tokenizer, from_gpt2(read_weights(folder), model_config, str(folder)))
 
 
 def from_gpt2(weights: Mapping[str, Any], config: TransformerConfig, name: str) -> dict[str, Any]:

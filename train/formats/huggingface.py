@@ -33,7 +33,7 @@ UNSUPPORTED_SETTINGS: Mapping[str, Any] = {
 }  # fmt: skip
 
 
-class Imported(NamedTuple):
+class ImportedModel(NamedTuple):
     """An imported model: the keys of [model], [data] and [search] for its run, the tokenizer and the parameters."""
 
     model_config: TransformerConfig
@@ -43,7 +43,7 @@ class Imported(NamedTuple):
 
 
 # A function that reads a folder; its arguments are the folder, config.json, generation settings and on_warning.
-Reader = Callable[[Path, Mapping[str, Any], Mapping[str, Any], Callable[[str], object]], Imported]
+Reader = Callable[[Path, Mapping[str, Any], Mapping[str, Any], Callable[[str], object]], ImportedModel]
 READERS: Registry[Reader] = Registry("model_type")
 
 
@@ -74,7 +74,7 @@ def make_model_config(
 @READERS.register("marian")
 def read_marian(
     folder: Path, config: Mapping[str, Any], settings: Mapping[str, Any], on_warning: Callable[[str], object]
-) -> Imported:
+) -> ImportedModel:
     """Read a MarianMT folder."""
     keys = marian.read_config(config, str(folder / CONFIG))
     tokenizer = read_tokenizer(folder, config)
@@ -85,7 +85,7 @@ def read_marian(
     vocabularies = "shared" if model_config.src_vocab_size is None else "separate"
     search = search_settings(settings, folder / GENERATION, on_warning)
     tables = {"model": keys, "data": {"vocabularies": vocabularies}, "search": search}
-    return Imported(model_config, tables, tokenizer, marian.from_marian(weights, model_config, str(folder)))
+    return ImportedModel(model_config, tables, tokenizer, marian.from_marian(weights, model_config, str(folder)))
 
 
 def write_run(

@@ -17,7 +17,7 @@ from train.errors import UserError, one_line, pip_install
 from train.files import open_for_reading
 from train.formats import marian
 from train.formats.archive import open_archive, open_untrusted
-from train.formats.huggingface import SENTENCEPIECE, UNKNOWN, Imported, make_model_config
+from train.formats.huggingface import SENTENCEPIECE, UNKNOWN, ImportedModel, make_model_config
 from train.formats.marian_folder import PADDING_BIAS
 from train.formats.settings import TRY_SUPPORTED
 from train.text.pair_tokenizer import PairTokenizer
@@ -64,7 +64,7 @@ def find_npz(folder: Path) -> Path | None:
     return files[0] if files else None
 
 
-def read_npz(path: Path, on_warning: Callable[[str], object]) -> Imported:
+def read_npz(path: Path, on_warning: Callable[[str], object]) -> ImportedModel:
     """Read the model of a .npz file and the vocabularies in its folder. Raises UserError for unsupported features.
 
     Args:
@@ -95,7 +95,7 @@ def read_npz(path: Path, on_warning: Callable[[str], object]) -> Imported:
     }
     weights = dict(map(in_transformers_layout, arrays, arrays.values()))
     parameters = marian.from_marian(with_padding(weights, n_tokens, tokenizer.vocab_size), model_config, str(path))
-    return Imported(model_config, {**tables, "search": search}, tokenizer, parameters)
+    return ImportedModel(model_config, {**tables, "search": search}, tokenizer, parameters)
 
 
 def read_arrays(path: Path) -> dict[str, Any]:

@@ -8,7 +8,7 @@ import npx
 from autograd import Tensor, observing
 from autograd.compositions import composed_rotation
 from autograd.neural import softmax
-from train.viewer.trace import Operation, Recording, Trace, on_host
+from train.viewer.trace import Operation, OperationRecorder, Trace, on_host
 
 
 def head_inputs(trace: Trace, operation: Operation, attention: Any, head: int) -> tuple[Any, Any, Any] | None:
@@ -31,7 +31,7 @@ def attention_head(q: Any, k: Any, v: Any, rotary_base: float | None, mask: Any,
         mask: (T, S), true where a key is visible, or None.
     """
     q, k, v = (Tensor(npx.asarray(x), requires_grad=True) for x in (q, k, v))
-    with observing(Recording()) as recording:
+    with observing(OperationRecorder()) as recording:
         queries, keys = q, k
         if rotary_base is not None:
             queries, keys = (

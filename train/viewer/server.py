@@ -119,11 +119,11 @@ class Page:
         model: Any = None,
         tokenizer: Any = None,
         config: RunConfig | None = None,
-        source: str = "",
+        caption: str = "",
         examples: Sequence[str] = (),
     ) -> None:
         self.runs = {name: RunFolder(run) for name, run in runs.items()}
-        self.model, self.tokenizer, self.config, self.source = model, tokenizer, config, source
+        self.model, self.tokenizer, self.config, self.caption = model, tokenizer, config, caption
         self.examples = list(examples)
         self.unavailable_reason = "" if model else "no run was given; start the server with `npx-transformer serve RUN`"
         self.job_runner = JobRunner()
@@ -155,7 +155,7 @@ class Page:
         answer: dict[str, Any] = {
             "runs": [*self.runs],
             "unavailable_reason": self.unavailable_reason,
-            "source": self.source,
+            "source": self.caption,
         }
         if self.config is not None:
             c = self.model.config

@@ -108,7 +108,7 @@ class Operation:
     gradients: dict[int, Any] | None = None
 
 
-class Recording(Observer):
+class OperationRecorder(Observer):
     """Records operations by node number."""
 
     def __init__(self) -> None:
@@ -173,7 +173,7 @@ class Trace:
         if predicts_labels:  # only some tokens have a label
             self.rows = np.flatnonzero(targets[0] != model.config.pad_id)
         self.targets = targets[0, self.rows]
-        with ablate_heads(model, self.ablated), observing(Recording()) as recording:
+        with ablate_heads(model, self.ablated), observing(OperationRecorder()) as recording:
             if predicts_labels:
                 hidden = model.label_states(model.encode(inputs)[0], one_label_per_text)
             elif has_source:
