@@ -25,7 +25,7 @@ from train.formats.huggingface import (
     read_object,
 )
 from train.formats.marian import ParameterMapping, linear, norm
-from train.formats.settings import TRY_SUPPORTED, check_settings, check_vocab_size, read_activation, read_value
+from train.formats.settings import TRY_SUPPORTED, check_required, check_vocab_size, read_activation, read_value
 from train.formats.weights import Tensors, read_weights
 from train.json_files import read_json
 from train.text.affixes import AffixTokenizer
@@ -79,14 +79,14 @@ def parameters(config: TransformerConfig) -> Iterator[ParameterMapping]:
 
 @READERS.register("bert")
 def read_bert(
-    folder: Path, config: Mapping[str, Any], settings: Mapping[str, Any], on_warning: Callable[[str], object]
+    folder: Path, config: Mapping[str, Any], generation_config: Mapping[str, Any], on_warning: Callable[[str], object]
 ) -> ImportedModel:
     """Read a BERT folder, with or without the layers that predict masked tokens.
 
     Raises UserError for unsupported features.
     """
     path = folder / CONFIG
-    check_settings(config, REQUIRED_SETTINGS, str(path))
+    check_required(config, REQUIRED_SETTINGS, str(path))
     value = partial(read_value, config, str(path))
     weights = {name.removeprefix("bert."): array for name, array in read_weights(folder).items()}
     if removed := [name for name in weights if name.startswith(NEXT_SENTENCE)]:
@@ -181,16 +181,16 @@ def read_wordpiece_spec(folder: Path) -> dict[str, Any]:
         ):
             raise UserError(f"{folder / TOKENIZER}: expected a WordPiece tokenizer; got another kind; {TRY_SUPPORTED}")
         return dict(spec)
-    settings = read_object(folder / TOKENIZER_CONFIG) if (folder / TOKENIZER_CONFIG).exists() else {}
+    tokenizer_config = read_object(folder / TOKENIZER_CONFIG) if (folder / TOKENIZER_CONFIG).exists() else {}
     names = [line.rstrip("\n") for line in read_all_lines(folder / VOCABULARY)]
     vocabulary = {name: i for i, name in enumerate(names)}
     if len(vocabulary) < len(names):
         raise UserError(f"{folder / VOCABULARY}: expected each subword once; got a repeated subword; try {REMEDY}")
     normalizer = normalizers.BertNormalizer(
         clean_text=True,
-        handle_chinese_chars=settings.get("tokenize_chinese_chars", True) is not False,
-        strip_accents=settings.get("strip_accents"),
-        lowercase=settings.get("do_lower_case", True) is not False,
+        handle_chinese_chars=tokenizer_config.get("tokenize_chinese_chars", True) is not False,
+        strip_accents=tokenizer_config.get("strip_accents"),
+        lowercase=tokenizer_config.get("do_lower_case", True) is not False,
     )
     model = {
         "type": "WordPiece", "unk_token": UNKNOWN, "continuing_subword_prefix": "##", "max_input_chars_per_word": 100,

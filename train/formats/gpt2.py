@@ -29,7 +29,7 @@ from train.formats.huggingface import (
 from train.formats.settings import (
     ACTIVATIONS,
     TRY_SUPPORTED,
-    check_settings,
+    check_required,
     check_vocab_size,
     read_activation,
     read_value,
@@ -77,11 +77,11 @@ def parameters(config: TransformerConfig) -> Iterator[tuple[str, str]]:
 
 @READERS.register("gpt2")
 def read_gpt2(
-    folder: Path, config: Mapping[str, Any], settings: Mapping[str, Any], on_warning: Callable[[str], object]
+    folder: Path, config: Mapping[str, Any], generation_config: Mapping[str, Any], on_warning: Callable[[str], object]
 ) -> ImportedModel:
     """Read a GPT-2 folder. Raises UserError for features that our model does not have."""
     path = folder / CONFIG
-    check_settings(config, REQUIRED_SETTINGS, str(path))
+    check_required(config, REQUIRED_SETTINGS, str(path))
     value = partial(read_value, config, str(path))
     keys: dict[str, Any] = {ours: value(theirs) for ours, theirs in SIZES.items()}
     keys["d_ff"] = 4 * keys["d_model"] if config.get("n_inner") is None else value("n_inner")
@@ -93,10 +93,10 @@ def read_gpt2(
     }  # fmt: skip
     tokenizer = read_byte_level_tokenizer(folder, config)
     check_vocab_size(folder, "vocab_size", config.get("vocab_size"), tokenizer.vocab_size)
-    model_config = make_model_config(path, tokenizer, keys, settings, NAMES)
+    model_config = make_model_config(path, tokenizer, keys, generation_config, NAMES)
     if (rate := value("embd_pdrop", float, 0.1)) != keys["dropout"]:
         on_warning(f"{path}: embd_pdrop = {rate} is not imported; resid_pdrop = {keys['dropout']} replaces it")
-    warn_of_settings(settings, folder / GENERATION, on_warning)
+    warn_of_settings(generation_config, folder / GENERATION, on_warning)
     tables = {"model": keys, "data": {"task": "language", "max_length": keys["max_positions"]}}
     return ImportedModel(model_config, tables, tokenizer, from_gpt2(read_weights(folder), model_config, str(folder)))
 

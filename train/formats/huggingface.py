@@ -51,7 +51,7 @@ def make_model_config(
     path: Path,
     tokenizer: TextTokenizer,
     keys: Mapping[str, Any],
-    settings: Mapping[str, Any],
+    generation_config: Mapping[str, Any],
     names: Mapping[str, str],
 ) -> Any:
     """Return the model's configuration for the [model] `keys`; `names` maps our keys to those of the file.
@@ -61,7 +61,7 @@ def make_model_config(
     special: dict[str, Any] = {
         "pad_id": tokenizer.pad_id, "bos_id": tokenizer.bos_id, "eos_id": tokenizer.eos_id,
         "src_vocab_size": getattr(tokenizer, "src_vocab_size", None),
-        "suppressed_ids": suppressed_ids(settings, tokenizer, path.with_name(GENERATION)),
+        "suppressed_ids": suppressed_ids(generation_config, tokenizer, path.with_name(GENERATION)),
     }  # fmt: skip
     try:
         return TransformerConfig(vocab_size=tokenizer.vocab_size, **special, **keys)
@@ -73,7 +73,7 @@ def make_model_config(
 
 @READERS.register("marian")
 def read_marian(
-    folder: Path, config: Mapping[str, Any], settings: Mapping[str, Any], on_warning: Callable[[str], object]
+    folder: Path, config: Mapping[str, Any], generation_config: Mapping[str, Any], on_warning: Callable[[str], object]
 ) -> ImportedModel:
     """Read a MarianMT folder."""
     keys = marian.read_config(config, str(folder / CONFIG))
@@ -81,9 +81,9 @@ def read_marian(
     weights = read_weights(folder)
     keys |= marian.read_positions(weights) | {"decoder_start": "pad"}
     keys = {name: value for name, value in keys.items() if value is not None}
-    model_config = make_model_config(folder / CONFIG, tokenizer, keys, settings, marian.NAMES)
+    model_config = make_model_config(folder / CONFIG, tokenizer, keys, generation_config, marian.NAMES)
     vocabularies = "shared" if model_config.src_vocab_size is None else "separate"
-    search = search_settings(settings, folder / GENERATION, on_warning)
+    search = search_settings(generation_config, folder / GENERATION, on_warning)
     tables = {"model": keys, "data": {"vocabularies": vocabularies}, "search": search}
     return ImportedModel(model_config, tables, tokenizer, marian.from_marian(weights, model_config, str(folder)))
 
@@ -141,8 +141,8 @@ def read_sentencepiece(folder: Path, pad: int, eos: int) -> PairTokenizer:
 
     Raises UserError for a damaged file.
     """
-    settings = read_object(folder / TOKENIZER_CONFIG) if (folder / TOKENIZER_CONFIG).exists() else {}
-    is_separate = settings.get("separate_vocabs") is True
+    tokenizer_config = read_object(folder / TOKENIZER_CONFIG) if (folder / TOKENIZER_CONFIG).exists() else {}
+    is_separate = tokenizer_config.get("separate_vocabs") is True
     files = VOCABULARY, TARGET_VOCABULARY if is_separate else VOCABULARY
     sides = []
     for model, file in zip(SENTENCEPIECE, files, strict=True):
@@ -167,14 +167,14 @@ def special_id(config: Mapping[str, Any], name: str, folder: Path) -> int:
     return value
 
 
-def suppressed_ids(settings: Mapping[str, Any], tokenizer: TextTokenizer, path: Path) -> tuple[int, ...]:
+def suppressed_ids(generation_config: Mapping[str, Any], tokenizer: TextTokenizer, path: Path) -> tuple[int, ...]:
     """Return the ids in bad_words_ids and suppress_tokens, except those of tokens that a search never chooses.
 
     Raises UserError for a sequence of several tokens, which our search cannot forbid.
     """
     ids: list[int] = []
     for name in ("bad_words_ids", "suppress_tokens"):
-        value = settings.get(name) or []
+        value = generation_config.get(name) or []
         entries: list[Any] = value if isinstance(value, list) else [None]
         if name == "bad_words_ids":  # a list of sequences
             entries = [entry[0] if isinstance(entry, list) and len(entry) == 1 else None for entry in entries]
@@ -186,19 +186,21 @@ def suppressed_ids(settings: Mapping[str, Any], tokenizer: TextTokenizer, path: 
     return tuple(i for i in dict.fromkeys(ids) if i not in never_chosen)
 
 
-def warn_of_settings(settings: Mapping[str, Any], path: Path, on_warning: Callable[[str], object]) -> None:
+def warn_of_settings(generation_config: Mapping[str, Any], path: Path, on_warning: Callable[[str], object]) -> None:
     """Warn about generation settings that our search does not support."""
     for name, disabled in UNSUPPORTED_SETTINGS.items():
-        if settings.get(name) not in (None, disabled):
-            on_warning(f"{path}: {name} = {settings[name]!r} is not imported")
+        if generation_config.get(name) not in (None, disabled):
+            on_warning(f"{path}: {name} = {generation_config[name]!r} is not imported")
 
 
-def search_settings(settings: Mapping[str, Any], path: Path, on_warning: Callable[[str], object]) -> dict[str, Any]:
+def search_settings(
+    generation_config: Mapping[str, Any], path: Path, on_warning: Callable[[str], object]
+) -> dict[str, Any]:
     """Return the [search] table that makes our search equivalent to transformers' with these generation settings."""
-    warn_of_settings(settings, path, on_warning)
-    beam = settings.get("num_beams") or 1
-    exponent = settings.get("length_penalty")
+    warn_of_settings(generation_config, path, on_warning)
+    beam = generation_config.get("num_beams") or 1
+    exponent = generation_config.get("length_penalty")
     return {
         "beam_size": beam, "length_penalty": 1.0 if exponent is None else exponent, "length_penalty_type": "length",
-        "candidate_rule": "fairseq" if settings.get("early_stopping") is True else "transformers",
+        "candidate_rule": "fairseq" if generation_config.get("early_stopping") is True else "transformers",
     }  # fmt: skip

@@ -43,9 +43,9 @@ def import_folder(folder: Path, out: Path, on_warning: Callable[[str], object]) 
     if npz:
         imported = read_npz(npz, on_warning)
     else:
-        generation = read_object(folder / GENERATION) if (folder / GENERATION).exists() else {}
-        settings = {**config, **generation}  # in older folders, config.json contains all settings
-        imported = READERS[str(kind)](folder, config, settings, on_warning)
+        stored = read_object(folder / GENERATION) if (folder / GENERATION).exists() else {}
+        generation_config = {**config, **stored}  # in older folders, config.json contains all settings
+        imported = READERS[str(kind)](folder, config, generation_config, on_warning)
     data = {"tokenizer": str(run.tokenizer_file.absolute()), "vocab_size": max(5, imported.model_config.vocab_size)}
     tables = {**imported.tables, "data": {**imported.tables["data"], **data}}
     write_run(run, RunConfig.from_dict(tables), imported.model_config, imported.tokenizer, imported.parameters)

@@ -24,7 +24,7 @@ from train.text.pair_tokenizer import PairTokenizer
 from train.text.sentencepiece_tokenizer import SentencePieceTokenizer, load_engine
 from train.text.tokenizer import SpecialIds
 
-SETTINGS, DECODER = "special:model.yml", "decoder.yml"
+MODEL_YML, DECODER = "special:model.yml", "decoder.yml"
 EPSILON = 1e-6  # epsilon of the layer norms in Marian itself
 PAD, EOS = "<pad>", "</s>"
 ACTIVATIONS = {"swish": "silu", "relu": "relu"}
@@ -71,26 +71,27 @@ def read_npz(path: Path, on_warning: Callable[[str], object]) -> ImportedModel:
         on_warning: called with a message for each search setting that has no counterpart here.
     """
     arrays = read_arrays(path)
-    if SETTINGS not in arrays:
-        raise UserError(f"{path}: {SETTINGS}, which Marian writes, is missing; try a model that Marian has saved")
-    text = arrays.pop(SETTINGS).tobytes().rstrip(b"\0").decode("utf-8", "replace")
-    config = read_yaml(text, f"{path}: {SETTINGS}")
-    keys = read_settings(config, f"{path}: {SETTINGS}")
+    if MODEL_YML not in arrays:
+        raise UserError(f"{path}: {MODEL_YML}, which Marian writes, is missing; try a model that Marian has saved")
+    text = arrays.pop(MODEL_YML).tobytes().rstrip(b"\0").decode("utf-8", "replace")
+    config = read_yaml(text, f"{path}: {MODEL_YML}")
+    keys = read_model_keys(config, f"{path}: {MODEL_YML}")
     is_shared = "Wemb" in arrays
     is_tied = not any(OUTPUT + name in arrays for name in ("W", "Wt"))
     keys["tying"] = ("all" if is_shared else "output") if is_tied else "none"
     decoder = path.with_name(DECODER)
-    settings = read_yaml(decoder.read_text("utf-8", "replace"), str(decoder)) if decoder.exists() else {}
-    tokenizer, n_tokens = read_marian_tokenizer(path.parent, settings, is_shared)
+    decoder_config = read_yaml(decoder.read_text("utf-8", "replace"), str(decoder)) if decoder.exists() else {}
+    tokenizer, n_tokens = read_marian_tokenizer(path.parent, decoder_config, is_shared)
     model_config = make_model_config(path, tokenizer, keys, {}, NAMES)
-    if settings.get("allow-unk", "false") != "true":
+    if decoder_config.get("allow-unk", "false") != "true":
         model_config = replace(model_config, suppressed_ids=(tokenizer.special.unk_id,))
-    if read_number(settings, "word-penalty", float, 0.0, str(decoder)):
+    if read_number(decoder_config, "word-penalty", float, 0.0, str(decoder)):
         on_warning(f"{decoder}: word-penalty has no counterpart and is ignored; translations may differ in length")
     tables = {"model": keys, "data": {"vocabularies": "shared" if is_shared else "separate"}}
-    search = {"beam_size": read_number(settings, "beam-size", int, 12, str(decoder)), "length_penalty_type": "length"}
-    search |= {
-        "length_penalty": read_number(settings, "normalize", float, 0.0, str(decoder)),
+    search = {
+        "beam_size": read_number(decoder_config, "beam-size", int, 12, str(decoder)),
+        "length_penalty_type": "length",
+        "length_penalty": read_number(decoder_config, "normalize", float, 0.0, str(decoder)),
         "candidate_rule": "transformers",
     }
     weights = dict(map(in_transformers_layout, arrays, arrays.values()))
@@ -103,7 +104,7 @@ def read_arrays(path: Path) -> dict[str, Any]:
     with open_untrusted(path, "a Marian model") as file, open_archive(file) as archive:
         content = {name.removesuffix(".npy"): decode_npy(archive.read(name)) for name in archive.namelist()}
     for name, array in content.items():
-        if name != SETTINGS and array.dtype.kind != "f":
+        if name != MODEL_YML and array.dtype.kind != "f":
             raise UserError(f"{path}: {name}: expected floats; got {array.dtype}; try the unquantized model")
     return content
 
@@ -122,7 +123,7 @@ def decode_npy(content: bytes) -> Any:
     return np.frombuffer(content, dtype, offset=header.end()).reshape(sizes, order="F" if order == "True" else "C")
 
 
-def read_settings(config: Mapping[str, str], name: str) -> dict[str, Any]:
+def read_model_keys(config: Mapping[str, str], name: str) -> dict[str, Any]:
     """Return the keys of [model] except `tying`. Raises UserError, naming the setting, for unsupported features."""
     for key, value in config.items():
         if key in TEXT_SETTINGS and not isinstance(value, str):
@@ -234,15 +235,15 @@ def read_yaml(text: str, name: str) -> dict[str, Any]:
 
 
 def read_marian_tokenizer(
-    folder: Path, settings: Mapping[str, Any], is_shared: bool
+    folder: Path, decoder_config: Mapping[str, Any], is_shared: bool
 ) -> tuple[PairTokenizer, tuple[int, int]]:
     """Return the tokenizer and the sizes of Marian's two vocabularies. Raises UserError for inconsistent files.
 
     Args:
-        settings: content of decoder.yml, which names the vocabularies. If it contains no valid names, the vocabularies
-            are found by file extension.
+        decoder_config: content of decoder.yml, which names the vocabularies. If it contains no valid names, the
+            vocabularies are found by file extension.
     """
-    names = settings.get("vocabs")
+    names = decoder_config.get("vocabs")
     if isinstance(names, list) and names and all(isinstance(name, str) and name.isprintable() for name in names):
         files = [folder / Path(name).name for name in names]
     else:

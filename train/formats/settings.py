@@ -26,7 +26,7 @@ def read_value(config: Mapping[str, Any], name: str, key: str, kind: type = int,
     return value
 
 
-def check_settings(config: Mapping[str, Any], expected: Mapping[str, Any], name: str) -> None:
+def check_required(config: Mapping[str, Any], expected: Mapping[str, Any], name: str) -> None:
     """Raise UserError for a key of the file `name` with an unexpected value. A missing key is accepted."""
     for key, value in expected.items():
         if config.get(key, value) != value:
