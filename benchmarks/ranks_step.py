@@ -159,9 +159,16 @@ def main() -> None:
     print(f"link: {bandwidth:,.1f} MB/s, {latency:.2f} ms; compute {micro:.3f} s per step")
     for kind, when, overlap in (("overlapped", "during", BACKWARD), ("after", "after", 0.0)):
         seconds, network = statistics.median(many[kind]), statistics.median(many["network"][kind])
-        gathered = many["size"] * args.shard_optimizer
+        gathered_bytes = many["size"] * args.shard_optimizer
         estimate = estimate_step(
-            many["size"], many["late_fraction"], micro, 1, args.ranks, measured_link, overlap, gathered=gathered
+            many["size"],
+            many["late_fraction"],
+            micro,
+            1,
+            args.ranks,
+            measured_link,
+            overlap,
+            gathered_bytes=gathered_bytes,
         )
         tokens = many["tokens"] / seconds
         result |= {f"{kind}_seconds": seconds, f"{kind}_speedup": tokens / speed, f"{kind}_network": network}

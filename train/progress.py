@@ -210,7 +210,7 @@ def format_duration(seconds: float) -> str:
     return f"{minutes // 60}:{minutes % 60:02d}:{rest:02d}"
 
 
-def format_figure(score: float) -> str:
+def format_metric(score: float) -> str:
     """Return a score or perplexity with two decimals, or with three significant digits if it is a million or more."""
     return ">1e+300" if score > 1e300 else f"{score:{'.2f' if score < 1e6 else '.3g'}}"
 

@@ -13,7 +13,7 @@ from train.cli.app import STDIO, Device, Quiet, app, line_progress, open_input, 
 from train.cli.options import ModelPath, OutputPath, check_single_input, number_option, print_stderr
 from train.errors import UserError
 
-TASKS = ("classification", "tagging")
+LABEL_TASKS = ("classification", "tagging")
 
 
 @app.command(
@@ -65,8 +65,8 @@ def classify(
     use_device(device)
     check_single_input(input, gold)
     task: Any = task_of(find_and_read(model_path, read_state)[1])
-    if task.name not in TASKS:
-        raise TaskError(model_path, TASKS, task)
+    if task.name not in LABEL_TASKS:
+        raise TaskError(model_path, LABEL_TASKS, task)
     if top is not None and task.name == "tagging":
         raise UserError("--top applies only to classifiers; for a tagger, try --json, which prints probabilities")
     if gold_tags is not None and task.name != "tagging":

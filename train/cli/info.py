@@ -137,14 +137,14 @@ def describe(
     additional memory that an update takes, in bytes, if it has been measured.
     """
     import npx
-    from train.experiments.paper import FIGURES, TABLE2_ROWS
+    from train.experiments.paper import TABLE2_ROWS, TABLE3
     from train.learn.memory import count_trained, training_memory
     from train.tasks import TASKS
 
     preset, t, task = config.model.preset, config.train, TASKS[config.data.task]
     sides = task.sides
     is_changed = model_config != type(model_config).preset(preset, model_config.vocab_size)
-    paper = {} if is_changed else FIGURES.get(preset, {})
+    paper = {} if is_changed else TABLE3.get(preset, {})
     language_pairs, table2_row = ((), {}) if is_changed else TABLE2_ROWS.get(preset, ((), {}))
     n = model_config.n_parameters()
     tokens = t.batch_tokens * t.gradient_accumulation_steps
@@ -235,7 +235,7 @@ def describe_run(run: RunFolder, config: RunConfig, loaded: Path | None) -> Iter
 
     `loaded` is the checkpoint that commands load.
     """
-    from train.progress import format_figure
+    from train.progress import format_metric
     from train.run.checkpoint import find_and_read, read_state
     from train.run.folder_swap import original_name
     from train.run.report import describe_vocabularies
@@ -267,5 +267,5 @@ def describe_run(run: RunFolder, config: RunConfig, loaded: Path | None) -> Iter
             for name, width in widths.items()
         )
         mark = "  checkpoints/best" if entry["step"] == best_step else ""
-        perplexity = format_figure(entry["perplexity"])
+        perplexity = format_metric(entry["perplexity"])
         yield f"           {entry['step']:8,} {entry['loss']:8.4f} {perplexity:>11}{scores}{mark}"

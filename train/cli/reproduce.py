@@ -106,10 +106,10 @@ def length(
 
     Writes length.md, length.json and length.png.
     """
-    from train.experiments.length import run_length
+    from train.experiments.length import run_length_extrapolation
 
     use_device(device)
-    run_length(out, row_names(rows, "copy-alibi,reverse-t5"), steps, seed, progress=not quiet)
+    run_length_extrapolation(out, row_names(rows, "copy-alibi,reverse-t5"), steps, seed, progress=not quiet)
     print((out / "length.md").read_text("utf-8"), end="")
 
 

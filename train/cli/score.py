@@ -209,14 +209,14 @@ def score_given_pairs(runs: list[Path], pairs: tuple[Path, Path], as_json: bool,
 def score_text(run: Path, text: Path, as_json: bool, quiet: bool) -> None:
     """Print the loss of a language model on a text."""
     from train.learn.validation import text_loss
-    from train.progress import format_figure
+    from train.progress import format_metric
 
     result = text_loss(run, text, progress=not quiet, on_warning=print_stderr)
     if as_json:
         print(json.dumps(result))
     else:
         print(
-            f"loss {result['loss']:.4f}  perplexity {format_figure(result['perplexity'])}  "
+            f"loss {result['loss']:.4f}  perplexity {format_metric(result['perplexity'])}  "
             f"bits per character {result['bits_per_character']:.4f}  "
             f"tokens {result['tokens']:,}  characters {result['characters']:,}"
         )

@@ -28,7 +28,7 @@ def measure_speed(model_config: TransformerConfig, config: RunConfig, updates: i
     An update has one micro-batch of at most MAX_BATCH_TOKENS tokens per side. Raises UserError for a task other than
     translation.
     """
-    update, batch = first_update(model_config, config)
+    update, batch = build_update(model_config, config)
     seconds = []
     for step in range(1, updates + 2):
         started = time.perf_counter()
@@ -46,7 +46,7 @@ def measure_activations(model_config: TransformerConfig, config: RunConfig) -> f
     The true peak may be lower, because a large batch recomputes more intermediates. The memory that a kernel needs
     while it runs is not included. Raises UserError for a task other than translation.
     """
-    update, batch = first_update(model_config, config)
+    update, batch = build_update(model_config, config)
 
     def peak(batch: Batch) -> int:
         with observing(MemoryProfiler()) as memory:
@@ -62,7 +62,7 @@ def measure_activations(model_config: TransformerConfig, config: RunConfig) -> f
     return measured + missing * (measured - peak(half)) / (batch.n_tokens - half.n_tokens)
 
 
-def first_update(model_config: TransformerConfig, config: RunConfig) -> tuple[Update, Batch]:
+def build_update(model_config: TransformerConfig, config: RunConfig) -> tuple[Update, Batch]:
     """Return an `Update` for a new model, and a micro-batch of random sentences."""
     task = TASKS["translation"]
     if config.data.task != task.name:

@@ -21,7 +21,7 @@ from typing import Any
 
 from train.errors import UserError, quote
 from train.experiments.folder import open_table_folder, write_table
-from train.experiments.paper import PARSERS
+from train.experiments.paper import TABLE4
 from train.files import digest, write_text
 from train.json_files import read_sealed, write_sealed
 from train.learn.training import train
@@ -107,7 +107,7 @@ def run_table4(
     (out / "rows").mkdir(parents=True, exist_ok=True)
     test_file = out / "test.mrg"
     write_text(test_file, "".join(f"{write_tree(tree)}\n" for tree in gold["test"]))
-    table: dict[str, Any] = {"table": 4, "scale": scale, "paper": PARSERS, "ours": {}, "others": {}}
+    table: dict[str, Any] = {"table": 4, "scale": scale, "paper": TABLE4, "ours": {}, "others": {}}
     for name, path in (others or {}).items():
         table["others"][name] = report_dict(score_files(test_file, path))
     for row in rows:
@@ -119,7 +119,7 @@ def run_table4(
             config = row_config(row, scale, train_trees, trees["valid"], overrides)
             if not is_trained:
                 train(config, run.path, resume=bool(run.step_paths()), progress=progress)
-            result = test_run(run, gold, train_trees, asdict(config.search), out / "rows" / f"{row}.parsed")
+            result = evaluate_run(run, gold, train_trees, asdict(config.search), out / "rows" / f"{row}.parsed")
             write_sealed(file, result)
         table["ours"][row] = result
         write_table(out, "table4", table, markdown(table))
@@ -150,7 +150,7 @@ def row_config(row: str, scale: str, train_trees: Path, valid_trees: Path, overr
     return RunConfig.from_dict(tables, overrides, source=row)
 
 
-def test_run(
+def evaluate_run(
     run: RunFolder, gold: Mapping[str, Sequence[Tree]], train_trees: Path, search: dict[str, Any], parsed: Path
 ) -> dict[str, Any]:
     """Select a checkpoint on the validation trees, parse the test sentences into the file `parsed` and score them.

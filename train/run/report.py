@@ -10,7 +10,7 @@ from typing import Any
 
 from train.errors import plural
 from train.files import disk_errors, fsync, write_text
-from train.progress import Display, Work, format_duration, format_figure
+from train.progress import Display, Work, format_duration, format_metric
 from train.run.folder import RunFolder
 from train.run.metric_files import LineFile, MetricCopy, csv_copy, is_kept, tensorboard_copy
 from train.run.state import RunState
@@ -181,7 +181,7 @@ class RunReport:
         scores = "".join(f"  {name} {result[key]:.2f}" for key, name in names.items() if key in result)
         self.write_line(
             f"validation after step {state.step:,}: loss {result['loss']:.4f}  "
-            f"perplexity {format_figure(result['perplexity'])}{scores}  ({result['seconds']:.1f} s)"
+            f"perplexity {format_metric(result['perplexity'])}{scores}  ({result['seconds']:.1f} s)"
         )
 
     def log_overflow(self, step: int, loss_scale: float, total_skipped: int) -> None:
