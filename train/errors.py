@@ -41,5 +41,7 @@ def check_choice(name: str, value: str, choices: Collection[str], fallback: str 
     """
     if value not in choices:
         similar = difflib.get_close_matches(value, choices, n=1)
-        attempt = OTHER_CHOICES.get(name, {}).get(value.lower()) or "".join(similar) or fallback
-        raise UserError(f"{name}: expected one of {', '.join(choices)}; got '{value}'{attempt and f'; try {attempt}'}")
+        suggestion = OTHER_CHOICES.get(name, {}).get(value.lower()) or "".join(similar) or fallback
+        raise UserError(
+            f"{name}: expected one of {', '.join(choices)}; got '{value}'{suggestion and f'; try {suggestion}'}"
+        )

@@ -57,13 +57,13 @@ class WriteError(UserError):
 
     Args:
         problem: what was expected and what happened.
-        remedy: how to make the write possible.
+        suggestion: how to make the write possible.
         next_step: what to do after that.
     """
 
-    def __init__(self, problem: str, remedy: str = "freeing space", next_step: str = THEN_RETRY) -> None:
-        super().__init__(f"{problem}; try {remedy}, {next_step}")
-        self.problem, self.remedy = problem, remedy
+    def __init__(self, problem: str, suggestion: str = "freeing space", next_step: str = THEN_RETRY) -> None:
+        super().__init__(f"{problem}; try {suggestion}, {next_step}")
+        self.problem, self.suggestion = problem, suggestion
 
 
 # ---- reading
@@ -93,25 +93,25 @@ def describe_base(path: str) -> str:
 
 @contextmanager
 def open_for_reading(
-    path: PathLike, expected: str = "a file", pipes: bool = False, attempt: str = ""
+    path: PathLike, expected: str = "a file", pipes: bool = False, suggestion: str = ""
 ) -> Iterator[BinaryIO]:
     """Open a file for reading. Raises UserError if it is missing or cannot be read.
 
-    In the message, `expected` says what the file should be, and `attempt` what to try. With `pipes`, input that can be
-    read only once is accepted too, and "-" is standard input; otherwise a pipe is rejected without blocking.
+    In the message, `expected` says what the file should be, and `suggestion` what to try. With `pipes`, input that can
+    be read only once is accepted too, and "-" is standard input; otherwise a pipe is rejected without blocking.
     """
 
     path = "/dev/stdin" if pipes and str(path) == "-" else str(path) or "''"
 
     def user_error(error: OSError) -> UserError:
         if isinstance(error, FileNotFoundError):
-            remedy = attempt or f"another path{describe_base(path)}"
-            return UserError(f"{path}: expected {expected}; got {MISSING}; try {remedy}")
-        remedy = attempt or "another path"
+            other = suggestion or f"another path{describe_base(path)}"
+            return UserError(f"{path}: expected {expected}; got {MISSING}; try {other}")
+        change = ""
         if error.errno in (errno.EACCES, errno.EPERM, errno.EMFILE, errno.ENFILE):  # the file itself may be intact
-            remedy = CANNOT_WRITE[error.errno][1]
+            change = CANNOT_WRITE[error.errno][1]
         kind = ReadError if error.errno in UNREADABLE else UserError
-        return kind(f"{path}: cannot be read ({error.strerror}); try {remedy}")
+        return kind(f"{path}: cannot be read ({error.strerror}); try {change or suggestion or 'another path'}")
 
     descriptor = -1
     try:
@@ -120,9 +120,9 @@ def open_for_reading(
         descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC | (0 if pipes else os.O_NONBLOCK))
         file_type = stat.S_IFMT((status := os.fstat(descriptor)).st_mode)
         if not (file_type == stat.S_IFREG or pipes and file_type != stat.S_IFDIR):
-            remedy = attempt or REMEDIES.get(file_type, "another path")
+            other = REMEDIES.get(file_type, "another path")
             got = FILE_TYPES.get(file_type, "an unknown file type")
-            raise UserError(f"{path}: expected {expected}; got {got}; try {remedy}")
+            raise UserError(f"{path}: expected {expected}; got {got}; try {suggestion or other}")
     except (OSError, UserError) as error:
         if descriptor >= 0:
             os.close(descriptor)
@@ -349,16 +349,16 @@ def disk_errors(target: str, next_step: str = "") -> Iterator[None]:
     except WriteError as error:
         if not next_step:
             raise
-        raise WriteError(error.problem, error.remedy, next_step) from None
+        raise WriteError(error.problem, error.suggestion, next_step) from None
     except UserError:
         raise
     except Exception as error:
         number = error_number(error)
         if number in (0, errno.EPIPE):
             raise
-        expected, remedy = CANNOT_WRITE.get(number, ("a readable and writable path", "another path"))
+        expected, suggestion = CANNOT_WRITE.get(number, ("a readable and writable path", "another path"))
         problem = f"{target}: expected {expected}; got '{os.strerror(number)}'; earlier files are intact"
-        raise WriteError(problem, remedy, next_step or THEN_RETRY) from None
+        raise WriteError(problem, suggestion, next_step or THEN_RETRY) from None
 
 
 def open_inside(path: PathLike, flags: int) -> int:

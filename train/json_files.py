@@ -26,14 +26,14 @@ Schema = Mapping[str, Any]
 def read_json(
     path: PathLike,
     expected: str,
-    attempt: str = "downloading or copying it again",
+    suggestion: str = "downloading or copying it again",
     on_bytes: Callable[[bytes], object] | None = None,
 ) -> Any:
     """Return the content of a JSON file. Raises UserError for invalid JSON, NaN and infinity.
 
     `on_bytes`, for example a hash's `update`, receives the bytes of the file.
     """
-    with open_for_reading(path, expected, attempt=attempt) as file:
+    with open_for_reading(path, expected, suggestion=suggestion) as file:
         raw = file.read()
     if on_bytes is not None:
         on_bytes(raw)
@@ -42,7 +42,7 @@ def read_json(
     except (ValueError, RecursionError) as error:
         reasons = {RecursionError: "brackets nested too deeply", UnicodeDecodeError: "bytes that are not UTF-8"}
         reason = reasons.get(type(error)) or one_line(error)
-        raise UserError(f"{path}: expected {expected} in JSON; got '{reason}'; try {attempt}") from None
+        raise UserError(f"{path}: expected {expected} in JSON; got '{reason}'; try {suggestion}") from None
 
 
 def parse_json(text: str) -> Any:
@@ -93,14 +93,14 @@ def read_output_marker(out: Path, *markers: str, ignored: Collection[str] = ()) 
 
 
 def check_outside_run(
-    out: Path, kind: str = "folder", attempt: str = "another --out", models: Iterable[Path] = ()
+    out: Path, kind: str = "folder", suggestion: str = "another --out", models: Iterable[Path] = ()
 ) -> None:
     """Raise UserError if an output is inside a run, because training replaces and removes folders there.
 
     Args:
         out: the output; links are resolved.
         kind: "file" or "folder".
-        attempt: what the message suggests.
+        suggestion: what the message suggests.
         models: runs or checkpoints that the command reads. If a checkpoint is a link, its target is part of the run
             too.
     """
@@ -117,7 +117,7 @@ def check_outside_run(
         if any(Path(os.path.realpath(out)).is_relative_to(os.path.realpath(folder)) for folder in folders):
             found = model
     if found:
-        raise UserError(f"{out}: expected a {kind} outside the run; got a {kind} in {found}; try {attempt}")
+        raise UserError(f"{out}: expected a {kind} outside the run; got a {kind} in {found}; try {suggestion}")
 
 
 def is_run(folder: Path) -> bool:
@@ -130,9 +130,9 @@ def reject_links(*folders: Path) -> None:
     """Raise UserError if one of these folders in an output folder is a link: its target may belong to another user."""
     for path in folders:
         if path.is_symlink():
-            attempt = f"moving the folder back, or a link to the complete folder {path.parent} instead"
+            suggestion = f"moving the folder back, or a link to the complete folder {path.parent} instead"
             raise UserError(
-                f"{path}: expected a folder that npx-transformer created; got a symbolic link; try {attempt}"
+                f"{path}: expected a folder that npx-transformer created; got a symbolic link; try {suggestion}"
             )
 
 

@@ -7,7 +7,7 @@ import typer
 
 from train.cli import main
 from train.cli.app import COMMANDS, DEVICES, OTHER_OPTIONS, app, equivalent_option
-from train.cli.export_model import TARGETS
+from train.cli.export_model import FORMATS
 from train.cli.main import load_commands
 from train.cli.plan import LINK_NAMES
 from train.errors import UserError
@@ -242,7 +242,7 @@ def test_other_programs_names_of_a_value_lead_to_it_and_others_nowhere(key):
 
 def test_the_names_of_values_belong_to_existing_values_and_hide_none():
     choices = {f.name: tuple(f.metadata["choices"]) for table in SECTIONS for f in fields_of(table).values()}
-    choices |= {"bool": ("true", "false"), "link": LINK_NAMES, "to": TARGETS.choices}
+    choices |= {"bool": ("true", "false"), "link": LINK_NAMES, "to": FORMATS.choices}
     for key, values in OTHER_VALUES.items():
         expected = choices.get(key, DEVICES.choices)
         assert {*values} <= {*expected, ""} and not {*expected} & {*" ".join(values.values()).split()}

@@ -80,8 +80,8 @@ def data(
 
     check_choice("data", name, (*NAMES, OWN), fallback="own --train-src F --train-tgt F for your own text")
     if tokenizer is not None:
-        attempt = f"`train --set data.tokenizer={quote(tokenizer)}`" if os.path.exists(tokenizer) else ""
-        check_choice("--tokenizer", tokenizer, KINDS, fallback=attempt)
+        suggestion = f"`train --set data.tokenizer={quote(tokenizer)}`" if os.path.exists(tokenizer) else ""
+        check_choice("--tokenizer", tokenizer, KINDS, fallback=suggestion)
     files = train_src, train_tgt, valid_src, valid_tgt
     if name == OWN:
         if not (train_src and train_tgt) or bool(valid_src) != bool(valid_tgt):
@@ -128,10 +128,10 @@ def data(
     if "valid" in manifest["arrays"]:
         n = manifest["shared_sources"]
         total = manifest["texts"]["valid"]["lines"]
-        attempt = ""
+        consequence = ""
         if n and not hold_out:
-            attempt = ", so validation scores will overestimate the quality on new text; try --hold-out"
-        print(f"valid: {n:,} of {total:,} sources also occur in the training text{attempt}")
+            consequence = ", so validation scores will overestimate the quality on new text; try --hold-out"
+        print(f"valid: {n:,} of {total:,} sources also occur in the training text{consequence}")
     print(f"{out / 'manifest.json'} records the sources and settings")
     options = ["base" if clean >= LARGE else "tiny", "--data", str(out), "--out", f"runs/{out.absolute().name}"]
     print(f"train a model on it: {shlex.join(['npx-transformer', 'train', *options])}")

@@ -81,8 +81,8 @@ def draw(
 
     if picture_name not in PICTURES:
         named = PICTURE_SYNONYMS.get(picture_name.lower()) or nearest(picture_name, PICTURES)
-        attempt = f"`draw {picture_name} {run}`" if str(run) in PICTURES else named
-        raise UserError(f"draw: expected RUN and one of {', '.join(PICTURES)}; got '{picture_name}'; try {attempt}")
+        suggestion = f"`draw {picture_name} {run}`" if str(run) in PICTURES else named
+        raise UserError(f"draw: expected RUN and one of {', '.join(PICTURES)}; got '{picture_name}'; try {suggestion}")
     picture.check_picture(out)
     picture.check_alt_text(out)
     for path in (out, picture.alt_text_path(out)):
@@ -193,10 +193,10 @@ def draw_curves_of(runs: list[Path], out: Path) -> None:
         if not curves[name]:
             if not folder.has_run_files():
                 raise not_a_run_error(run, "a run folder")
-            got, attempt = "no metrics yet", "again after train.log_every updates"
+            got, suggestion = "no metrics yet", "again after train.log_every updates"
             if is_imported(folder):
-                got, attempt = "an imported run, which has no training history", "a run that `train` has written"
-            raise UserError(f"{run}: expected a run with metrics; got {got}; try {attempt}")
+                got, suggestion = "an imported run, which has no training history", "a run that `train` has written"
+            raise UserError(f"{run}: expected a run with metrics; got {got}; try {suggestion}")
     draw_curves(curves, out, ", ".join(f"{name}/metrics.jsonl" for name in curves))
 
 

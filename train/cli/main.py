@@ -94,8 +94,8 @@ def run_command(argv: Sequence[str] | None) -> int:
         if error.errno is None or error.filename is None and error.errno not in CANNOT_WRITE:
             return report_internal_error()
         path = error.filename or "output"
-        expected, remedy = CANNOT_WRITE.get(error.errno, ("a readable or writable file", "another path"))
-        return report_user_error(f"{path}: expected {expected}; got '{error.strerror}'; try {remedy}")
+        expected, suggestion = CANNOT_WRITE.get(error.errno, ("a readable or writable file", "another path"))
+        return report_user_error(f"{path}: expected {expected}; got '{error.strerror}'; try {suggestion}")
     except BaseException as error:
         if any(fragment in str(error) for fragment in ALLOCATION_FAILED):
             return report_user_error(OUT_OF_MEMORY)

@@ -69,8 +69,10 @@ def resolve_model(
         raise not_a_run_error(run.path, "a run folder", "a folder without config.toml")
     if model_spec not in PRESETS and not run.path.is_file():
         similar = difflib.get_close_matches(model_spec, PRESETS, n=1) or [similar_run(run.path)]
-        attempt = similar[0] or "a folder that `train` has written, CONFIG.toml or a preset such as base"
-        raise UserError(f"{model_spec}: expected a run folder, CONFIG.toml or a preset; got {MISSING}; try {attempt}")
+        suggestion = similar[0] or "a folder that `train` has written, CONFIG.toml or a preset such as base"
+        raise UserError(
+            f"{model_spec}: expected a run folder, CONFIG.toml or a preset; got {MISSING}; try {suggestion}"
+        )
     all_overrides = [*overrides, *([f"data.vocab_size={vocab_size}"] if vocab_size else ())]
 
     def read(folder_keys: Mapping[str, Any]) -> RunConfig:

@@ -62,8 +62,8 @@ def checked_option(allowed: Range, example: str = "", **settings: Any) -> Any:
             if parameter.default is None:
                 default = example or f"leaving {name} out"
             number = "" if choices else allowed.normalize_number(value) or default
-            attempt = suggest_value(name[2:], value, choices) or number
-            got = f"{str(value)[:60]}{attempt and f'; try {attempt}'}"
+            suggestion = suggest_value(name[2:], value, choices) or number
+            got = f"{str(value)[:60]}{suggestion and f'; try {suggestion}'}"
             raise UserError(f"{name}: expected {allowed.describe()}; got {got}")
         return value
 
@@ -82,8 +82,10 @@ def text_option(*names: str, is_sentence: bool = False, **settings: Any) -> Any:
         if any("\ud800" <= c <= "\udfff" for c in value or ""):
             raise UserError(f"{parameter.opts[0]}: expected UTF-8; got invalid bytes; try {TO_UTF8}")
         if is_sentence and value and os.path.isfile(value):
-            attempt = f'{parameter.opts[0]} "$(head -n 1 {quote(value)})"'
-            raise UserError(f"{parameter.opts[0]}: expected a sentence; got the path of a file, {value}; try {attempt}")
+            suggestion = f'{parameter.opts[0]} "$(head -n 1 {quote(value)})"'
+            raise UserError(
+                f"{parameter.opts[0]}: expected a sentence; got the path of a file, {value}; try {suggestion}"
+            )
         return value
 
     return typer.Option(*names, callback=check, **settings)

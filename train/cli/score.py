@@ -84,8 +84,8 @@ def score(
     from train.text.lines import read_all_lines
 
     if pairs is None and model_paths and len(model_paths) > 1:
-        attempt = "only one, or --pairs, which scores with an ensemble"
-        raise UserError(f"score: expected one --model; got {len(model_paths)}; try {attempt}")
+        suggestion = "only one, or --pairs, which scores with an ensemble"
+        raise UserError(f"score: expected one --model; got {len(model_paths)}; try {suggestion}")
     if pairs is not None or text is not None:
         mode = "--text" if pairs is None else "--pairs"
         options = {
@@ -109,13 +109,13 @@ def score(
             return score_text(model_paths[0], text, as_json, quiet)
     for name in metric or ():
         if "," in name:
-            attempt = " ".join(f"--metric {quote(part.strip())}" for part in name.split(",") if part.strip())
-            raise UserError(f"--metric: expected one metric; got {name}; try {attempt}")
+            suggestion = " ".join(f"--metric {quote(part.strip())}" for part in name.split(",") if part.strip())
+            raise UserError(f"--metric: expected one metric; got {name}; try {suggestion}")
         check_choice("--metric", name.lower(), (*SCORES, *SHORT_NAMES))
     if not ref or hyp is None:
         missing = "--ref" if not ref else "--hyp"
-        attempt = f"{missing} F, --pairs SRC TGT --model RUN, or --text F --model RUN for a language model"
-        raise UserError(f"score: missing {missing}; try {attempt}")
+        suggestion = f"{missing} F, --pairs SRC TGT --model RUN, or --text F --model RUN for a language model"
+        raise UserError(f"score: missing {missing}; try {suggestion}")
     if device != "cpu" and not model_paths:
         raise UserError("--device has no effect without --model; omit --device")
     if bool(model_paths) != (src is not None):

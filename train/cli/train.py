@@ -114,8 +114,8 @@ def train(
     paths = {name: path for name, path in texts.items() if path is not None}
     if config is None and init is None and not resume:
         text = f"--data {quote(data)} ..." if data else "..." if paths else "--train-src F --train-tgt F ..."
-        attempt = "--resume" if RunFolder(out).has_run_files() else f"`npx-transformer train tiny {text}`"
-        raise UserError(f"train: expected CONFIG.toml or a preset; got neither; try {attempt}")
+        suggestion = "--resume" if RunFolder(out).has_run_files() else f"`npx-transformer train tiny {text}`"
+        raise UserError(f"train: expected CONFIG.toml or a preset; got neither; try {suggestion}")
     all_overrides = [*(overrides or ()), *(f"data.{name}={to_toml(path)}" for name, path in paths.items())]
     if init is not None:
         if resume:
@@ -157,13 +157,13 @@ def check_task_options(names: Iterable[str], config: RunConfig) -> None:
     for name in names:
         if name not in {f.name for f in fields(task.keys)}:
             owner = next(other for other in TASKS.values() if name in {f.name for f in fields(other.keys)})
-            attempt = f"--set data.task={owner.name}"
+            suggestion = f"--set data.task={owner.name}"
             architectures = [name for name, model in ARCHITECTURES.items() if model.data_kind == owner.data_kind]
             if config.transformer_config(config.data.vocab_size).architecture not in architectures:
-                attempt += f" --set model.architecture={architectures[0]}"
+                suggestion += f" --set model.architecture={architectures[0]}"
             raise UserError(
                 f"{option(name)}: expected an option of the task {task.name}; got an option of the task {owner.name}; "
-                f"try {attempt}"
+                f"try {suggestion}"
             )
 
 
@@ -252,8 +252,8 @@ def read_config(
     run_file = RunFolder(out).config_file
     if resume and config is None and not run_file.exists():
         if not RunFolder(out).has_run_files():
-            attempt = "without --resume" if RunFolder(out).is_new() else ""
-            raise not_a_run_error(out, "a run folder to resume", describe_path(out), attempt)
+            suggestion = "without --resume" if RunFolder(out).is_new() else ""
+            raise not_a_run_error(out, "a run folder to resume", describe_path(out), suggestion)
         raise UserError(f"{out}: config.toml is missing; try giving CONFIG.toml as well")
     config_is_of_run = init is not None and config is None
     if init is not None:
@@ -318,11 +318,11 @@ def load_config(
         return RunConfig.from_dict({"model": {"preset": config}}, overrides, config, base)
     if os.path.isdir(config):
         folder = Path(config)
-        attempt = "the path of a file inside it"
+        suggestion = "the path of a file inside it"
         if (folder / "manifest.json").is_file():
-            attempt = f"a preset, such as tiny, with --data {quote(config)}"
+            suggestion = f"a preset, such as tiny, with --data {quote(config)}"
         elif (folder / "config.toml").is_file():
-            attempt = f"{quote(folder / 'config.toml')}, or, instead of CONFIG, --init {quote(config)}"
-            attempt += f" or --resume --out {quote(config)}"
-        raise UserError(f"{config}: expected a configuration file; got a folder; try {attempt}")
+            suggestion = f"{quote(folder / 'config.toml')}, or, instead of CONFIG, --init {quote(config)}"
+            suggestion += f" or --resume --out {quote(config)}"
+        raise UserError(f"{config}: expected a configuration file; got a folder; try {suggestion}")
     return RunConfig.load(config, overrides, complete, base)

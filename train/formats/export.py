@@ -85,10 +85,10 @@ def warn_of_search(config: RunConfig, format_name: str, on_warning: Callable[[st
         keys = []
     if keys:
         present = " and ".join(f"search.{key} = {getattr(search, key)}" for key in keys)
-        attempt = " and ".join(f'{key} = "{wanted[key][0]}"' for key in keys)
+        suggestion = " and ".join(f'{key} = "{wanted[key][0]}"' for key in keys)
         on_warning(
             f"{format_name} has no equivalent of {present}, so some of its translations will differ from those of "
-            f"`translate`; for equal ones, try {attempt} in [search] of the run's config.toml"
+            f"`translate`; for equal ones, try {suggestion} in [search] of the run's config.toml"
         )
 
 
@@ -130,13 +130,16 @@ def unsupported_fields(config: TransformerConfig, allowed: Mapping[str, Sequence
 
 
 def check_supported(
-    config: TransformerConfig, format_name: str, allowed: Mapping[str, Sequence[Any]], attempt: str = "--to safetensors"
+    config: TransformerConfig,
+    format_name: str,
+    allowed: Mapping[str, Sequence[Any]],
+    suggestion: str = "--to safetensors",
 ) -> None:
     """Raise UserError, naming the first of the `unsupported_fields`."""
     for name, words in unsupported_fields(config, allowed):
         raise UserError(
             f"export: expected model.{name} {words}, because {format_name} supports nothing else; "
-            f"got {getattr(config, name)}; try {attempt}"
+            f"got {getattr(config, name)}; try {suggestion}"
         )
 
 

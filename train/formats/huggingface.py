@@ -67,8 +67,8 @@ def make_model_config(
         return TransformerConfig(vocab_size=tokenizer.vocab_size, **special, **keys)
     except ValueError as error:
         key, _, problem = one_line(error).partition(": ")
-        attempt = "" if "; try " in problem else f"; {TRY_SUPPORTED}"
-        raise UserError(f"{path}: {names.get(key, key)}: {problem}{attempt}") from None
+        suggestion = "" if "; try " in problem else f"; {TRY_SUPPORTED}"
+        raise UserError(f"{path}: {names.get(key, key)}: {problem}{suggestion}") from None
 
 
 @READERS.register("marian")

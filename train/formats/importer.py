@@ -28,8 +28,8 @@ def import_folder(folder: Path, out: Path, on_warning: Callable[[str], object]) 
         got = describe_path(folder)
         raise UserError(f"{folder}: expected a folder with {CONFIG}; got {got}; try the folder of a downloaded model")
     if RunFolder(folder).config_file.exists():
-        attempt = f"using it directly, with --model {quote(folder)} or --init {quote(folder)}"
-        raise UserError(f"{folder}: expected a model of another program; got a run folder; try {attempt}")
+        suggestion = f"using it directly, with --model {quote(folder)} or --init {quote(folder)}"
+        raise UserError(f"{folder}: expected a model of another program; got a run folder; try {suggestion}")
     npz = None if (folder / CONFIG).exists() else find_npz(folder)
     config = {} if npz else read_object(folder / CONFIG)
     kind = config.get("model_type")

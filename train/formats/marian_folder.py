@@ -62,8 +62,8 @@ def check_model(config: TransformerConfig, format_name: str, norms: tuple[str, .
         **dict.fromkeys(("d_k", "d_v"), (None, config.d_model // config.n_heads)),
     }
     lacks_only_pre = not any(unsupported_fields(config, {**allowed, "norm_placement": ("pre",)}))
-    attempt = "--to ctranslate2, or --to safetensors" if lacks_only_pre else "--to safetensors"
-    check_supported(config, f"--to {format_name}", allowed, attempt)
+    suggestion = "--to ctranslate2, or --to safetensors" if lacks_only_pre else "--to safetensors"
+    check_supported(config, f"--to {format_name}", allowed, suggestion)
 
 
 def marian_model(model: Any, tokenizer: Any, format_name: str, norms: tuple[str, ...] = ("post",)) -> MarianModel:

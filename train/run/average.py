@@ -33,13 +33,13 @@ def average_checkpoints(run_dir: str | Path, last: int | None = None, best: bool
     if best or last is None:
         last = max(2, len(available) if best else min(5, len(available)))
     if last < 1 or len(available) < last:
-        attempt = f"--last {len(available)}" if len(available) > 1 else TRY_MORE_CHECKPOINTS
-        attempt = "a run that `train` has written" if is_imported(run) else attempt
+        suggestion = f"--last {len(available)}" if len(available) > 1 else TRY_MORE_CHECKPOINTS
+        suggestion = "a run that `train` has written" if is_imported(run) else suggestion
         expected = f"{last} checkpoints"
         if best:
             expected = "at least 2 checkpoints best-N"
-            attempt = "--resume with train.best_metric, train.keep_best of 2 or more, and more validations"
-        raise UserError(f"average: expected {expected} in {run.checkpoints}; got {len(available)}; try {attempt}")
+            suggestion = "--resume with train.best_metric, train.keep_best of 2 or more, and more validations"
+        raise UserError(f"average: expected {expected} in {run.checkpoints}; got {len(available)}; try {suggestion}")
     with run.lock("average") as lock:
         paths = folders()[-last:]
         states = [read_state(path) for path in paths]

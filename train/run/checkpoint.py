@@ -359,7 +359,7 @@ def load_with_origin(
 
 
 def check_same_run(
-    path: Path, state: Mapping[str, Any], other_path: Path, other: Mapping[str, Any], prefix: str, remedy: str
+    path: Path, state: Mapping[str, Any], other_path: Path, other: Mapping[str, Any], prefix: str, suggestion: str
 ) -> None:
     """Raise UserError, naming a key, unless two checkpoints agree in model, tokenizer, text and configuration."""
 
@@ -376,7 +376,7 @@ def check_same_run(
         if values[key] != others[key]:
             raise UserError(
                 f"{prefix}expected checkpoints of one run; got a different {key} in {path} and {other_path}; "
-                f"try {remedy}"
+                f"try {suggestion}"
             )
 
 

@@ -90,15 +90,15 @@ class RunConfig:
             files = {file.name: str(file) for file in Path(path).parent.glob("*.toml")}
             similar = difflib.get_close_matches(Path(path).name, [*files, *PRESETS], n=1, cutoff=0.7)
             presets = f"tiny or another preset ({', '.join(PRESETS)}) or `npx-transformer info base --config > my.toml`"
-            attempt = quote(files.get(similar[0], similar[0])) if similar else presets
+            suggestion = quote(files.get(similar[0], similar[0])) if similar else presets
             if Path(path).parent.name == "configs" and not Path(path).parent.exists():
-                attempt = "configs/ in a clone of the repository"
-            raise UserError(f"{str(path) or repr('')}: expected a configuration file; got {MISSING}; try {attempt}")
+                suggestion = "configs/ in a clone of the repository"
+            raise UserError(f"{str(path) or repr('')}: expected a configuration file; got {MISSING}; try {suggestion}")
         with open_for_reading(path, "a configuration file") as file:
             raw = file.read(MAX_BYTES + 1)
-        attempt = "" if str(path).endswith(".toml") else f"--train-src {quote(path)} of `train` if it is a text"
+        suggestion = "" if str(path).endswith(".toml") else f"--train-src {quote(path)} of `train` if it is a text"
         if len(raw) > MAX_BYTES:
-            got = f"a text of more than {MAX_BYTES:,} bytes; try {attempt or 'a shorter file'}"
+            got = f"a text of more than {MAX_BYTES:,} bytes; try {suggestion or 'a shorter file'}"
             raise UserError(f"{path}: expected a configuration file; got {got}")
         try:
             text = raw.decode("utf-8").removeprefix("\ufeff")
@@ -112,9 +112,9 @@ class RunConfig:
             number, line = max((len(s) > MAX_LINE, bool(s.strip()), i, s) for i, s in enumerate(lines, 1))[2:]
             reason = re.sub(r"\s*\(at [^()]*\)$", "", str(error))
             got = f"{format_value(line.strip())} ({one_line(reason)})"
-            advice = 'lines `key = value` below a line `[table]`, with text in "quotes" and numbers such as 0.1'
-            advice += attempt and f", or {attempt}"
-            raise UserError(f"{path}:{number}: expected TOML; got {got}; try {advice}") from None
+            example = 'lines `key = value` below a line `[table]`, with text in "quotes" and numbers such as 0.1'
+            example += suggestion and f", or {suggestion}"
+            raise UserError(f"{path}:{number}: expected TOML; got {got}; try {example}") from None
         if complete and (tables.keys() < SECTIONS.keys() or HEADER in text and END not in text):
             raise UserError(
                 f"{path}: expected the complete configuration of a run, with the tables {', '.join(SECTIONS)}"
@@ -143,13 +143,13 @@ class RunConfig:
         for table, entries in tables.items():
             if table not in SECTIONS or not isinstance(entries, Mapping):
                 got = f"the table [{table}]"
-                hint = "".join(difflib.get_close_matches(table, SECTIONS, n=1))
-                attempt = f"; try [{hint}]" if hint else ""
+                similar = "".join(difflib.get_close_matches(table, SECTIONS, n=1))
+                suggestion = f"; try [{similar}]" if similar else ""
                 if not isinstance(entries, Mapping):
                     owner, _, key = (suggest_key(table) or "").partition(".")
                     got = f"{table} outside of these tables"
-                    attempt = f"; try {f'{key} below a line [{owner}]' if key else TRY_KEY_LIST}"
-                raise UserError(f"{source}: {table}: expected the tables {', '.join(SECTIONS)}; got {got}{attempt}")
+                    suggestion = f"; try {f'{key} below a line [{owner}]' if key else TRY_KEY_LIST}"
+                raise UserError(f"{source}: {table}: expected the tables {', '.join(SECTIONS)}; got {got}{suggestion}")
             for name, value in upgrade_table(table, entries, source).items():
                 if value == "" and base:  # as in a file with all keys, in which this one is not set
                     continue
@@ -247,10 +247,10 @@ class RunConfig:
         name, saved = different[0], original[different[0]]
         key = name.partition(".")[2]
         expected = "no value" if saved is None else format_value(saved, 240)  # long enough for a path
-        attempt = f"leaving {key} out" if saved is None else f"{key} = {expected}"
-        attempt += " and the run's values of the others" if different[1:] else ""
+        suggestion = f"leaving {key} out" if saved is None else f"{key} = {expected}"
+        suggestion += " and the run's values of the others" if different[1:] else ""
         if (folder := os.path.dirname(str(saved))) and os.path.isfile(f"{folder}/manifest.json"):
-            attempt = f"--data {quote(folder)}"
+            suggestion = f"--data {quote(folder)}"
         others = f" (also different: {', '.join(different[1:])})" if different[1:] else ""
         alternative = "a checkpoint of this run"
         if command == "resume":
@@ -259,7 +259,7 @@ class RunConfig:
                 alternative = "a new run (--out NEW)"  # the weights would not fit
         raise UserError(
             f"{command}: {name}: expected {expected} as in {source}; got {format_value(values[name])}{others}; "
-            f"try {attempt}, or {alternative}"
+            f"try {suggestion}, or {alternative}"
         )
 
 
@@ -314,23 +314,24 @@ def checked_value(table: str, f: Field[Any], value: Any, source: str = "config")
     if fits(f, value):
         return value
     if value_type(f) is bool and (meant := suggest_value("bool", value, ("true", "false"))):
-        attempt = f"{f.name} = {meant}"
+        suggestion = f"{f.name} = {meant}"
     elif choices and isinstance(value, str | bool):
         similar = suggest_value(f.name, value, choices)
-        attempt = similar and f'{f.name} = "{similar}"'
+        suggestion = similar and f'{f.name} = "{similar}"'
     elif digits := range_of(f).normalize_number(value):
-        attempt = f"{f.name} = {digits}"
+        suggestion = f"{f.name} = {digits}"
     elif value_type(f) is int and type(value) is float and value.is_integer() and fits(f, int(value)):
-        attempt = f"{f.name} = {int(value)}"
+        suggestion = f"{f.name} = {int(value)}"
     elif f.metadata["is_path"] and isinstance(value, str):  # the path may come from an option other than --set
-        source, attempt = source.replace("--set", "path"), "renaming the file or folder, or using a link to it"
+        source, suggestion = source.replace("--set", "path"), "renaming the file or folder, or using a link to it"
     elif {type(value), value_type(f)} <= {int, float}:
-        attempt = ""  # the range says what to do
+        suggestion = ""  # the range says what to do
     elif f.default is None or f.name in RESET_KEYS.get(table, ()):
-        attempt = f"leaving {f.name} out ({f.metadata['unset'] if f.default is None else 'the default of the preset'})"
+        unset = f.metadata["unset"] if f.default is None else "the default of the preset"
+        suggestion = f"leaving {f.name} out ({unset})"
     else:
-        attempt = f"{f.name} = {to_toml(f.default)} (the default)"
-    text = f"expected {describe_range(f)}; got {format_value(value)}{attempt and f'; try {attempt}'}"
+        suggestion = f"{f.name} = {to_toml(f.default)} (the default)"
+    text = f"expected {describe_range(f)}; got {format_value(value)}{suggestion and f'; try {suggestion}'}"
     raise UserError(f"{source}: {table}.{f.name}: {text}")
 
 
@@ -346,8 +347,8 @@ def find_field(table: str, name: str, source: str) -> Field[Any]:
     names = fields_of(table)
     if name in names:
         return names[name]
-    hint = describe_unit(name, suggest_key(name, table)) or TRY_KEY_LIST
-    raise UserError(f"{source}: {table}.{name}: unknown key of [{table}]; try {hint}")
+    suggestion = describe_unit(name, suggest_key(name, table)) or TRY_KEY_LIST
+    raise UserError(f"{source}: {table}.{name}: unknown key of [{table}]; try {suggestion}")
 
 
 def suggest_setting(name: str, text: str, key: str | None) -> str:
@@ -377,8 +378,8 @@ def parse_setting(setting: str) -> tuple[str, str, Any]:
     full, equals, text = (part.strip() for part in setting.partition("="))
     table, _, name = full.partition(".")
     if not equals or table not in SECTIONS or not name:
-        hint = suggest_setting(full, text, suggest_key(full))
-        raise UserError(f"--set: expected table.key=value; got {format_value(setting)}; try {hint}")
+        suggestion = suggest_setting(full, text, suggest_key(full))
+        raise UserError(f"--set: expected table.key=value; got {format_value(setting)}; try {suggestion}")
     return table, name, parse_value(table, find_field(table, name, "--set"), text)
 
 

@@ -87,7 +87,7 @@ class RunFolder:
 
     def metric_lines(self) -> Iterator[tuple[str, dict[str, Any]]]:
         """Yield the valid lines of metrics.jsonl with their entries; skip incomplete and foreign lines."""
-        with open_for_reading(self.metrics_file, attempt="removing it") as file:
+        with open_for_reading(self.metrics_file, suggestion="removing it") as file:
             lines = file.read().decode("utf-8", errors="replace").split("\n")[:-1]
         for line in lines:
             with suppress(ValueError, RecursionError):
@@ -156,19 +156,19 @@ class RunFolder:
     def wrong_folder_error(self, resume: bool = False) -> UserError:
         """Return the error for a path that is not a new run folder or, with `resume`, not a run."""
         got = describe_path(self.path)
-        attempt = "the --out of a run, or no --resume" if resume else "a new --out"
+        suggestion = "the --out of a run, or no --resume" if resume else "a new --out"
         if self.step_paths():
-            got, attempt = "an existing run folder", "--resume to continue that run, or a new --out"
+            got, suggestion = "an existing run folder", "--resume to continue that run, or a new --out"
         elif weights := self.weights_only_paths():
             got = f"a run that has lost its checkpoints step-N ({weights[-1].name} has no optimizer state)"
-            attempt = f"moving step-N back, or --init {quote(self.path)} with a new --out"
+            suggestion = f"moving step-N back, or --init {quote(self.path)} with a new --out"
         elif self._stored_config() is not None:
             name = next(iter(self._foreign_names()), "a config.toml that was edited or that another version wrote")
-            got, attempt = f"a folder with {name}", "--resume to continue the run in it, or a new --out"
+            got, suggestion = f"a folder with {name}", "--resume to continue the run in it, or a new --out"
         elif self.path.is_dir() and (names := [*self._foreign_names(), *sorted(self._names())]):
             got = f"a folder with {names[0]}"
         expected = "a run to resume" if resume else "a new run folder"
-        return UserError(f"{self.path}: expected {expected}; got {got}; try {attempt}")
+        return UserError(f"{self.path}: expected {expected}; got {got}; try {suggestion}")
 
     def _foreign_names(self) -> list[str]:
         """Return the names in the folder that a run does not write."""
@@ -313,16 +313,16 @@ def similar_run(path: Path) -> str:
     return ""
 
 
-def not_a_run_error(path: Path, expected: str, got: str = "another folder", attempt: str = "") -> UserError:
+def not_a_run_error(path: Path, expected: str, got: str = "another folder", suggestion: str = "") -> UserError:
     """Return the error for a path that is not a run; suggest the runs in this folder or the run that contains it."""
-    if not attempt:
-        got, attempt = describe_other_format(path) or (got, "a folder that `train` has written")
+    if not suggestion:
+        got, suggestion = describe_other_format(path) or (got, "a folder that `train` has written")
     runs = [str(child) for child in sorted(path.glob("*")) if child.is_dir() and RunFolder(child).step_paths()]
     if runs:
-        got, attempt = f"a folder with {plural(len(runs), 'run')}", " or ".join(map(quote, runs[:MAX_LISTED_RUNS]))
+        got, suggestion = f"a folder with {plural(len(runs), 'run')}", " or ".join(map(quote, runs[:MAX_LISTED_RUNS]))
     for parent in path.parents[:3]:
         if not runs and RunFolder(parent).step_paths():
-            got, attempt = "a folder of a run", quote(parent)
+            got, suggestion = "a folder of a run", quote(parent)
     if not path.is_dir():
-        got, attempt = describe_path(path), similar_run(path) or attempt
-    return UserError(f"{path}: expected {expected}; got {got}; try {attempt}")
+        got, suggestion = describe_path(path), similar_run(path) or suggestion
+    return UserError(f"{path}: expected {expected}; got {got}; try {suggestion}")

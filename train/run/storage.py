@@ -91,7 +91,7 @@ def read_arrays(file: Path, state: Mapping[str, Any]) -> Iterator[tuple[str, npx
         listed = state["files"].get(file.name)
         if listed is None or schema_error(listed, FILE):
             raise damaged_error(file, f"expected a valid entry in {STATE}; got a missing or invalid one")
-        with open_for_reading(file, "a checkpoint's arrays", attempt=REMEDY) as raw:
+        with open_for_reading(file, "a checkpoint's arrays", suggestion=REMEDY) as raw:
             if (size := os.fstat(raw.fileno()).st_size) != listed["bytes"]:
                 raise damaged_error(file, f"expected {listed['bytes']:,} bytes; got {size:,}")
             if (header := int.from_bytes(raw.read(8), "little")) > MAX_HEADER:
@@ -160,8 +160,8 @@ def array_digest(name: str, array: npx.Array) -> str:
 
 def damaged_error(file: Path, problem: str) -> DamagedCheckpoint:
     """Return the error for a file of a checkpoint folder; `problem` has the form "expected X; got Y"."""
-    remedy = "averaging again" if file.parent.name == "averaged" else REMEDY
-    return DamagedCheckpoint(f"{file}: damaged checkpoint: {problem}; try {remedy}")
+    suggestion = "averaging again" if file.parent.name == "averaged" else REMEDY
+    return DamagedCheckpoint(f"{file}: damaged checkpoint: {problem}; try {suggestion}")
 
 
 def check_shapes(model: Any, weights: Mapping[str, npx.Array], file: Path) -> None:

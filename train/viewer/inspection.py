@@ -127,8 +127,8 @@ def source_ids(model: Any, tokenizer: Any, sentence: str) -> list[int]:
     limit = max_source_tokens(model)
     if not 1 <= len(ids) <= limit:
         name = "text" if model.data_kind == "text" else "sentence"
-        attempt = f"a shorter {name}" if ids else "at least one word"
-        raise UserError(f"{name}: expected 1 to {limit} tokens; got {len(ids)}; try {attempt}")
+        suggestion = f"a shorter {name}" if ids else "at least one word"
+        raise UserError(f"{name}: expected 1 to {limit} tokens; got {len(ids)}; try {suggestion}")
     return [*ids, tokenizer.eos_id]
 
 

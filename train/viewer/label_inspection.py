@@ -54,8 +54,8 @@ def inspect_labels(model: Any, tokenizer: Any, text: str, task: str) -> LabeledI
         positions = [0]
     limit = max_source_tokens(model) - 1
     if not 2 <= len(ids) <= limit + 1:
-        attempt = "a shorter text" if ids else "at least one word"
-        raise UserError(f"text: expected 1 to {limit} tokens; got {max(0, len(ids) - 1)}; try {attempt}")
+        suggestion = "a shorter text" if ids else "at least one word"
+        raise UserError(f"text: expected 1 to {limit} tokens; got {max(0, len(ids) - 1)}; try {suggestion}")
     ids = [*ids, tokenizer.eos_id]
     maps = {"text": np.stack([layer[0] for layer in model.attention_maps(np.array([ids]))])}
     with evaluation_mode(model), layer_inputs(model.layers) as inputs:
