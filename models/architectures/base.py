@@ -13,7 +13,7 @@ from models.config import TransformerConfig
 from models.init import constant, use_scheme
 from models.layers.basic import Dropout, Embedding
 from models.layers.experts import collect_balance_losses
-from models.layers.positions import Positions, Sinusoids, Start
+from models.layers.positions import Positions, SinusoidalPositions, StartOrPacking
 from models.module import Module, Parameter
 from models.registry import POSITIONS
 
@@ -75,8 +75,8 @@ class SequenceModel(Module):
     def make_positions(self) -> Positions:
         """Build the positional encoding of the configuration."""
         positions: Positions = POSITIONS[self.config.positions](self.config.d_model, self.config.max_positions)
-        if isinstance(positions, Sinusoids):
-            positions.rates = self.config.position_rates
+        if isinstance(positions, SinusoidalPositions):
+            positions.rate_scheme = self.config.position_rates
         return positions
 
     @property
@@ -121,7 +121,7 @@ class SequenceModel(Module):
         positions: Positions,
         embedding: Embedding,
         ids: npx.Array,
-        start: Start,
+        start: StartOrPacking,
         transform: Callable[[Tensor], Tensor] | None = None,
     ) -> Tensor:
         """Return the input of the first layer for ids on the device, (B, T) or packed (R,).

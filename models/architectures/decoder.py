@@ -5,7 +5,7 @@ from typing import Any
 import npx
 from autograd import Tensor, no_grad
 from models.architectures.base import SequenceModel, checked_normalizer
-from models.architectures.layers import EncoderLayer, causal_spec, make_final_norm, make_layers, record_weights
+from models.architectures.layers import EncoderLayer, causal_spec, make_final_norm, make_layers, record_attention
 from models.cache import DecodingState, KeyValueCache
 from models.config import TransformerConfig
 from models.layers.attention import Attention
@@ -79,13 +79,13 @@ class LanguageModel(SequenceModel):
             x = layer(x, causal_spec(x), state.caches[i] if state else None)
         return self.norm(x) if self.norm else x
 
-    def attentions(self) -> dict[str, list[Attention]]:
+    def attention_layers(self) -> dict[str, list[Attention]]:
         """Return the attention layers, under the key "text"."""
         return {"text": [layer.attention for layer in self.layers]}
 
     def attention_maps(self, ids: Any) -> list[npx.Array]:
         """Return the attention weights (B, H, T, T) of each layer, on the host, for ids (B, T)."""
-        with evaluation_mode(self), record_weights(self.attentions()) as maps:
+        with evaluation_mode(self), record_attention(self.attention_layers()) as maps:
             self.hidden_states(npx.from_host(self.checked_ids("text ids", ids)))
         return maps["text"]
 

@@ -6,8 +6,8 @@ from typing import Any, NamedTuple
 import npx
 from autograd import Tensor, no_grad
 from models.architectures.base import SequenceModel, checked_normalizer
-from models.architectures.fast_decoder import PrefixCaches, decode_step, is_supported
-from models.architectures.layers import DecoderLayer, EncoderLayer, make_final_norm, make_layers, record_weights
+from models.architectures.fast_decoder import GroupedCache, decode_step, supports_decode_step
+from models.architectures.layers import DecoderLayer, EncoderLayer, make_final_norm, make_layers, record_attention
 from models.cache import DecodingState, RowArray, SharedState
 from models.config import TransformerConfig
 from models.init import uniform
@@ -57,7 +57,7 @@ class EncoderDecoder(SequenceModel):
     """
 
     data_kind = "pairs"
-    causal_kinds: tuple[str, ...] = ("decoder",)  # the kinds (keys of `attentions`) that are causal
+    causal_kinds: tuple[str, ...] = ("decoder",)  # the kinds (keys of `attention_layers`) that are causal
     expansion = 1.0  # encoder positions per source token; above 1 only for ByteNet
     make_encoder: Callable[[TransformerConfig], list[Any]]
     make_decoder: Callable[[TransformerConfig], list[Any]]
@@ -200,13 +200,13 @@ class EncoderDecoder(SequenceModel):
             if n_targets != n_sources:
                 raise ValueError(f"target ids: expected {n_sources} rows, one per source; got {n_targets}")
         start = state.length if state else q_packing or 0
-        mask_start = None
+        zero_bos = None
         if self.config.decoder_start == "pad":
             tgt_ids = npx.where(tgt_ids == self.config.bos_id, self.config.pad_id, tgt_ids)
         elif self.config.decoder_start == "zeros":
             is_token = (tgt_ids != self.config.bos_id)[..., None]
-            mask_start = lambda x: x * is_token.astype(x.dtype)  # noqa: E731
-        x = self.embed(self.target_positions, self.embedding, tgt_ids, start, mask_start)
+            zero_bos = lambda x: x * is_token.astype(x.dtype)  # noqa: E731
+        x = self.embed(self.target_positions, self.embedding, tgt_ids, start, zero_bos)
         x = self.apply_decoder_layers(x, memory, cross_spec, state)
         if state:
             state.length += tgt_ids.shape[1]
@@ -264,12 +264,12 @@ class EncoderDecoder(SequenceModel):
 
         Raises ValueError for any other kind.
         """
-        attentions = self.attentions()
-        if kind not in attentions:
-            raise ValueError(f"attention_maps: expected one of {', '.join(attentions)}; got {kind!r}")
+        layers = self.attention_layers()
+        if kind not in layers:
+            raise ValueError(f"attention_maps: expected one of {', '.join(layers)}; got {kind!r}")
         return self.inspect(src_ids, tgt_ids, (kind,)).maps[kind]
 
-    def attentions(self) -> dict[str, list[Attention]]:
+    def attention_layers(self) -> dict[str, list[Attention]]:
         """Return the attention layers by kind ("encoder", "decoder", "cross"), skipping layers without attention."""
         locations = {
             "cross": ("cross_attention", self.decoder),
@@ -296,7 +296,8 @@ class EncoderDecoder(SequenceModel):
         for layer in self.decoder:
             layer.hook = lambda x, *args: layer_inputs.append(x)
         try:
-            with evaluation_mode(self), record_weights({kind: self.attentions()[kind] for kind in kinds}) as maps:
+            layers = self.attention_layers()
+            with evaluation_mode(self), record_attention({kind: layers[kind] for kind in kinds}) as maps:
                 last = self.decode(tgt_ids, *self.encode(src_ids))
         finally:
             for layer, hook in zip(self.decoder, previous_hooks, strict=True):
@@ -349,14 +350,14 @@ class Transformer(EncoderDecoder):
 
     def new_caches(self, memory: Tensor) -> list[Any]:
         """Return one cache for all layers if `decode_step` (fast_decoder.py) supports them, otherwise one per layer."""
-        if is_supported(self.decoder, memory.data):
-            return [PrefixCaches(self.decoder, len(memory), memory.dtype)]
+        if supports_decode_step(self.decoder, memory.data):
+            return [GroupedCache(self.decoder, len(memory), memory.dtype)]
         return super().new_caches(memory)
 
     def apply_decoder_layers(
         self, x: Tensor, memory: Tensor | None, cross_spec: npx.AttentionSpec, state: "EncoderDecoderState | None"
     ) -> Tensor:
-        if state and isinstance(state.caches[0], PrefixCaches):
+        if state and isinstance(state.caches[0], GroupedCache):
             positions = x.data.swapaxes(0, 1)  # (T, R, D)
             steps = [decode_step(self.decoder, y, state.caches[0], state.source) for y in positions]
             y = Tensor(host.stack(steps, axis=1))

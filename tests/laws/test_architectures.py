@@ -149,7 +149,7 @@ def test_flops_count_every_matrix_once_for_each_token():
         model = config.build()
         forward = config.training_flops(10, 0, 0) / 6
         extra = 1.2 if kind.get("architecture") == "bytenet" else 1
-        cross = [a.key_value for a in model.attentions()["cross"]]
+        cross = [a.key_value for a in model.attention_layers()["cross"]]
         weights = sum(p.size for part in (*model.encoder, *cross) for p in part.parameters() if p.ndim == 2)
         assert forward == 10 * extra * weights
     narrow, wide = (TransformerConfig(**SMALL, attention_window=r).training_flops(5, 5, 100) for r in (4, 200))

@@ -235,6 +235,6 @@ def test_layers_receive_the_scaled_embedding_plus_positions(kind):
     for x, ids, positions in zip(entered, (src, tgt), (model.source_positions, model.target_positions), strict=True):
         none = dict.fromkeys(("rotary", "alibi", "t5", "shaw"), np.zeros((9, 8)))
         table = {"learned": getattr(positions, "weight", Tensor(0.0)).data, **none}.get(kind)
-        rows = sinusoids(9, 8, kind == "sinusoidal_halves", "float64") if table is None else table
+        rows = sinusoids(9, 8, kind != "sinusoidal_halves", "float64") if table is None else table
         expected = model.embedding.weight.data[ids] * 8**0.5 + rows[: ids.shape[1]]
         assert np.allclose(x, expected, rtol=0, atol=1e-14)

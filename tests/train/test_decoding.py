@@ -221,7 +221,7 @@ class AttentiveModel:
     def __init__(self, weights):
         self.weights = np.array(weights)
 
-    def attentions(self):
+    def attention_layers(self):
         return {"cross": [self]}
 
     def inspect(self, src, tgt, kinds):

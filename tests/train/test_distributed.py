@@ -418,6 +418,12 @@ def test_sharded_and_unsharded_ranks_update_like_one_process(data, precision, si
     buckets = len(first[0][0].gradients.buckets)
     assert sum(parts) == count and max(parts) <= count / size + buckets
     for (update, _, _), part in zip(first, parts, strict=True):
-        arrays = update.flat.data, update.flat.low_precision, update.flat.flatten_grad(), update.adam.m, update.adam.v
+        arrays = (
+            update.flat.data,
+            update.flat.low_precision_data,
+            update.flat.flatten_grad(),
+            update.adam.m,
+            update.adam.v,
+        )
         expected = 6 * count + 12 * part if precision != "float32" else 8 * count + 8 * part
         assert sum(a.nbytes for a in arrays if a is not None) == expected

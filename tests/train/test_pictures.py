@@ -251,7 +251,7 @@ def test_an_ablated_head_contributes_nothing_and_is_restored(seed, norm):
     src, tgt = np.array([[5, 6, 7, 2]]), np.array([[1, 8, 9]])
     before = model(src, tgt).data.copy()
     head = all_heads(model)[seed % 18]
-    attention = model.attentions()[head.kind][head.layer]
+    attention = model.attention_layers()[head.kind][head.layer]
     other = attention.weights  # while ablated, the head's values must not affect the output
     with ablate_heads(model, [head]):
         ablated = model(src, tgt).data.copy()

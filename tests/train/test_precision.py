@@ -102,17 +102,17 @@ def test_master_weights_are_float32_with_a_16_bit_copy(low):
         p.data += np.linspace(0, 1e-3, p.size, dtype="float32")
     before = tree.state_dict()
     flat = FlatParameters(tree, low)
-    assert (flat.data.dtype, flat.low_precision.dtype, flat.flatten_grad().dtype) == ("float32", low, "float32")
+    assert (flat.data.dtype, flat.low_precision_data.dtype, flat.flatten_grad().dtype) == ("float32", low, "float32")
     for name, p in tree.named_parameters():
         assert p.dtype == low and p.grad.dtype == "float32"
-        assert np.shares_memory(p.data, flat.low_precision) and np.shares_memory(p.master, flat.data)
+        assert np.shares_memory(p.data, flat.low_precision_data) and np.shares_memory(p.master, flat.data)
         assert np.array_equal(p.data, before[name].astype(low))
     state = tree.state_dict()
     assert all(array.dtype == "float32" and np.array_equal(array, before[name]) for name, array in state.items())
     changed = {name: array + np.float32(0.1) for name, array in state.items()}
     tree.load_state_dict(changed)
     assert all(np.array_equal(array, changed[name]) for name, array in tree.state_dict().items())
-    assert np.array_equal(flat.low_precision, flat.data.astype(low))
+    assert np.array_equal(flat.low_precision_data, flat.data.astype(low))
     with pytest.raises(
         ValueError, match="FlatParameters: expected parameters that no other FlatParameters contains; got scale"
     ):
@@ -142,7 +142,7 @@ def test_small_updates_are_not_lost_to_rounding(low):
         adam.step(1e-4, scale=0.25)
     assert adam.m.dtype == "float32"
     assert flat.data[0] == pytest.approx(2 - 40e-4, rel=1e-6)
-    assert np.array_equal(flat.low_precision, flat.data.astype(low)), "Adam writes the copy in the same pass"
+    assert np.array_equal(flat.low_precision_data, flat.data.astype(low)), "Adam writes the copy in the same pass"
 
 
 def test_a_16_bit_model_matches_float32():

@@ -155,7 +155,7 @@ def draw_heads_of(run: Path, out: Path, sentence: str, kind: str, overrides: dic
         inspect_one = inspect_text if model.data_kind == "text" else inspect_encoder
         draw_heads(inspect_one(model, tokenizer, sentence), sentence, out, caption, ["text"])
         return
-    kinds = [kind] if kind else [name for name in AXES if model.attentions()[name]] or ["cross"]
+    kinds = [kind] if kind else [name for name in AXES if model.attention_layers()[name]] or ["cross"]
     check_heads(model, kinds)
     src = source_ids(model, tokenizer, sentence)
     best = translate(constrained_model(model, tokenizer, sentence), src, search)[0]

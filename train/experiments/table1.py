@@ -25,7 +25,7 @@ from models.layers.attention import SelfAttention
 from models.layers.basic import Embedding, Linear
 from models.layers.convolution import Convolution
 from models.layers.norm import LayerNorm
-from models.layers.positions import Sinusoids
+from models.layers.positions import SinusoidalPositions
 from models.layers.recurrent import LSTM, composed_lstm
 from models.layers.restricted_attention import RestrictedSelfAttention, restricted_self_attention
 from models.module import Module
@@ -296,7 +296,7 @@ class Copier(Module):
 
     def __init__(self, kind: Kind) -> None:
         self.embedding = Embedding(VOCABULARY, COPY_WIDTH)
-        self.positions = Sinusoids(COPY_WIDTH)
+        self.positions = SinusoidalPositions(COPY_WIDTH)
         self.norm = LayerNorm(COPY_WIDTH)
         self.layer = kind.layer(COPY_WIDTH)
         self.output = Linear(COPY_WIDTH, VOCABULARY)

@@ -12,7 +12,7 @@ from safetensors.numpy import save
 
 import npx
 from models import TransformerConfig, sinusoids
-from models.layers.positions import resolve_rates
+from models.layers.positions import resolve_rate_scheme
 from npx.registry import Registry
 from train.errors import UserError
 from train.files import MISSING, describe_path, disk_errors
@@ -150,9 +150,9 @@ def weights_of(model: Any) -> dict[str, Any]:
 
 def sinusoids_of(config: TransformerConfig, n_positions: int) -> Any:
     """Return the sinusoids (n_positions, D) of a model on the host."""
-    halves = config.positions == "sinusoidal_halves"
-    rates = resolve_rates(halves, config.position_rates)
-    return npx.to_host(sinusoids(n_positions, config.d_model, halves, rates=rates))
+    interleaved = config.positions != "sinusoidal_halves"
+    rate_scheme = resolve_rate_scheme(interleaved, config.position_rates)
+    return npx.to_host(sinusoids(n_positions, config.d_model, interleaved, rate_scheme=rate_scheme))
 
 
 @WRITERS.register("safetensors")

@@ -105,9 +105,9 @@ def read_config(config: Mapping[str, Any], name: str) -> dict[str, Any]:
     }  # fmt: skip
 
 
-def sinusoid_table(n_positions: int, d_model: int, rates: str = "paper") -> Any:
+def sinusoid_table(n_positions: int, d_model: int, rate_scheme: str = "paper") -> Any:
     """Return Marian's sinusoids (n_positions, D) on the host."""
-    return npx.to_host(sinusoids(n_positions, d_model, True, rates=rates))
+    return npx.to_host(sinusoids(n_positions, d_model, interleaved=False, rate_scheme=rate_scheme))
 
 
 def read_positions(weights: Mapping[str, Any]) -> dict[str, Any]:

@@ -43,7 +43,7 @@ class GraphedLoss:
         self.graphs: dict[Any, tuple[CudaGraph, int, Any] | None] = {}  # by input shapes; None after only one batch
         self.can_capture = True
         trained = next(p for p in model.parameters() if p.requires_grad)
-        self.flat_gradient = trained.buffer().flatten_grad()  # graphs accumulate into this address
+        self.flat_gradient = trained.flat_ref().flatten_grad()  # graphs accumulate into this address
 
     def loss(self, sequences: Sequence[npx.Array], normalizer: float, scale: float) -> npx.Array:
         """Return loss / `normalizer` for a batch, a scalar on the device; accumulate `scale` times its gradient."""

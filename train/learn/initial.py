@@ -16,7 +16,7 @@ from models import ARCHITECTURES, Module
 from models.architectures.base import SequenceModel
 from models.config import TransformerConfig
 from models.fields import keys_of, value_type
-from models.layers.positions import resolve_rates
+from models.layers.positions import resolve_rate_scheme
 from train.errors import UserError, nearest
 from train.run.checkpoint import MODEL, check_siblings, load_weights, run_files, task_of, warn_of_old_average
 from train.run.storage import mismatches, model_config
@@ -181,10 +181,11 @@ def computation_differences(config: TransformerConfig, source: TransformerConfig
     """Return the name and both values of each key with which models with the same weights compute differently."""
 
     def computation(model_config: TransformerConfig) -> dict[str, Any]:
-        rates = resolve_rates(model_config.positions == "sinusoidal_halves", model_config.position_rates)
+        interleaved = model_config.positions != "sinusoidal_halves"
+        rate_scheme = resolve_rate_scheme(interleaved, model_config.position_rates)
         has_rates = model_config.positions.startswith("sinusoidal")
         distance = model_config.resolved_max_relative_distance or None
-        derived = {"max_relative_distance": distance, "position_rates": rates if has_rates else None}
+        derived = {"max_relative_distance": distance, "position_rates": rate_scheme if has_rates else None}
         return {name: getattr(model_config, name) for name in COMPUTATION_KEYS} | derived
 
     ours, theirs = computation(config), computation(source)

@@ -110,7 +110,7 @@ class Adam:
         """
         if not 0.0 <= lr < float("inf"):
             raise ValueError(f"Adam: expected a finite learning rate >= 0; got {lr}; try 1e-4")
-        self.flat.check()
+        self.flat.check_views()
         self.flat.mark_updated()
         self.steps += 1
         scalars = npx.adam_coefficients(self.steps, lr, *self.options, scale)

@@ -259,7 +259,7 @@ class Update:
         gpu_memory = npx.memory_use()
         largest = max(batches, key=lambda batch: batch.shape).describe()
         flat, adam = self.flat, self.adam
-        arrays = flat.data, flat.low_precision, adam.m, adam.v
+        arrays = flat.data, flat.low_precision_data, adam.m, adam.v
         gradients = flat.size * flat.data.itemsize  # bytes for all weights, even if sharded
         parameters = (sum(a.nbytes for a in arrays if a is not None) + gradients) / 2**20
         saved = "; ".join(map(str, saved_arrays()[:3])) or "nothing yet"

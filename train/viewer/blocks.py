@@ -9,7 +9,7 @@ import numpy as np
 import npx
 from autograd import Tensor
 from models.layers.attention import CrossAttention
-from models.layers.positions import LearnedPositions, UnchangedEmbeddings
+from models.layers.positions import IdentityPositions, LearnedPositions
 from train.viewer.attention_steps import attention_head, head_inputs
 from train.viewer.explanations import ALL_TOKENS, EARLIER_TOKENS, FIXED, NEXT_TOKEN, OWN_LABELS, OWN_OUTPUT, explain
 from train.viewer.inspection import AXES, BEGIN, TEXT_AXES, Head, log_softmax, mask_of, token_texts
@@ -180,7 +180,7 @@ def show_embedding(trace: Trace, block: Block, stack_labels: Labels, tokenizer: 
         "The first row is 0: the decoder starts from a zero vector." if start == "zeros" else "",
         "The first row is the embedding of padding, from which the decoder starts." if start == "pad" else "",
         "P is 0: these positions act within attention."
-        if isinstance(positions, UnchangedEmbeddings) and not types
+        if isinstance(positions, IdentityPositions) and not types
         else "",
         "P includes the vectors of the token types, which distinguish two texts." if types else "",
         "The sum passes through a norm, whose output is y." if normed else "",

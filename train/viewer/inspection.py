@@ -55,7 +55,7 @@ def all_heads(model: Any) -> list[Head]:
 
 def check_heads(model: Any, kinds: Iterable[str] = AXES) -> None:
     """Raise UserError if an encoder-decoder lacks attention of one of these kinds."""
-    if missing := [kind for kind in kinds if not model.attentions()[kind]]:
+    if missing := [kind for kind in kinds if not model.attention_layers()[kind]]:
         got = f"the architecture {model.config.architecture}, which has no such attention"
         raise UserError(f"expected a model with {missing[0]} attention; got {got}; try encoder_decoder")
 
@@ -63,12 +63,12 @@ def check_heads(model: Any, kinds: Iterable[str] = AXES) -> None:
 @contextmanager
 def ablate_heads(model: Any, heads: Iterable[Head]) -> Iterator[None]:
     """Ablate these heads in a `with` block: set their rows of W^O to zero, which removes their output."""
-    attentions = model.attentions()
-    weights = {id(w): w for w in (attentions[head.kind][head.layer].output.weight for head in heads)}
+    attention_layers = model.attention_layers()
+    weights = {id(w): w for w in (attention_layers[head.kind][head.layer].output.weight for head in heads)}
     originals = {key: w.data.copy() for key, w in weights.items()}
     try:
         for kind, layer, head in heads:
-            attention = attentions[kind][layer]
+            attention = attention_layers[kind][layer]
             attention.output.weight.data[head * attention.d_v : (head + 1) * attention.d_v] = 0  # (H d_v, D)
         yield
     finally:
@@ -188,7 +188,7 @@ def mask_of(model: Any, kind: str, length: int) -> tuple[Any, str]:
     The mask is true where a key is visible. Without a mask, returns None and "".
     """
     causal = kind in model.causal_kinds
-    window = getattr(model.attentions()[kind][0], "window", None)
+    window = getattr(model.attention_layers()[kind][0], "window", None)
     if kind == "cross" or (window is None and not causal):
         return None, ""
     mask = npx.to_host(window_mask(length, length, window or max(1, length), causal))

@@ -127,7 +127,7 @@ class GradientReducer(LocalGradients):
 
     def all_gather_weights(self) -> None:
         if self.is_sharded:
-            weights = self.flat.data if self.flat.low_precision is None else self.flat.low_precision
+            weights = self.flat.data if self.flat.low_precision_data is None else self.flat.low_precision_data
             for wait in [self.world.all_gather(weights[bucket]) for bucket in self.buckets]:
                 wait()
 
