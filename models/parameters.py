@@ -28,8 +28,8 @@ class FlatParameters:
     Attributes:
         data: the weights, in the parameters' dtype; in mixed precision, each parameter's `master` is a view of it.
         grad: all gradients in one array, or None before the first `flatten_grad`.
-        low_precision_data: in mixed precision, the weights rounded to `compute_dtype`; each parameter's `data` is a view
-            of it. Otherwise None. `data` and `grad` stay in full precision, so rounding does not lose small updates.
+        low_precision_data: in mixed precision, the weights rounded to `compute_dtype`; each parameter's `data` is a
+            view of it. Otherwise None. `data` and `grad` stay in full precision, so that no small update is lost.
         spans: the slice of the flat arrays for each parameter, by name.
         size, n_local: the number of weights, and how many of them this process updates (`shard_to`).
 

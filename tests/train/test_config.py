@@ -26,7 +26,7 @@ TEXT = st.text(st.characters(codec="utf-8", exclude_characters="\n\r\0"), max_si
 def values_of(table, f):
     """Return a strategy for the values that a key accepts, from its metadata."""
     kind = value_type(f)
-    interval = f.metadata["within"]
+    interval = f.metadata["interval"]
     if f.metadata["choices"]:
         return st.sampled_from(tuple(f.metadata["choices"]))
     if kind is bool:
@@ -104,7 +104,7 @@ def test_every_key_is_explained_and_its_default_is_valid(full):
     text = explain(f)
     assert describe_range(f)[1:] in text
     if f.default is None:
-        assert f.metadata["unset"] in text
+        assert f.metadata["none_means"] in text
     else:
         assert checked_value(table, f, f.default) == f.default
     lines = RunConfig().dump().splitlines()

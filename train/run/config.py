@@ -327,8 +327,8 @@ def checked_value(table: str, f: Field[Any], value: Any, source: str = "config")
     elif {type(value), value_type(f)} <= {int, float}:
         suggestion = ""  # the range says what to do
     elif f.default is None or f.name in RESET_KEYS.get(table, ()):
-        unset = f.metadata["unset"] if f.default is None else "the default of the preset"
-        suggestion = f"leaving {f.name} out ({unset})"
+        effect = f.metadata["none_means"] if f.default is None else "the default of the preset"
+        suggestion = f"leaving {f.name} out ({effect})"
     else:
         suggestion = f"{f.name} = {to_toml(f.default)} (the default)"
     text = f"expected {describe_range(f)}; got {format_value(value)}{suggestion and f'; try {suggestion}'}"
@@ -337,7 +337,7 @@ def checked_value(table: str, f: Field[Any], value: Any, source: str = "config")
 
 def explain(f: Field[Any]) -> str:
     """Return a key's meaning, accepted values and default, as shown in the comments of config.toml."""
-    default = f"default: {f.metadata['unset']}" if f.default is None else f"default: {to_toml(f.default)}"
+    default = f"default: {f.metadata['none_means']}" if f.default is None else f"default: {to_toml(f.default)}"
     accepted = describe_range(f)
     return f"{f.metadata['help']} {accepted[0].upper()}{accepted[1:]}; {default}."
 
