@@ -85,7 +85,7 @@ def run(name: str, a: argparse.Namespace) -> dict[str, Any]:
     tokenizer = a.out / "tokenizer.json"
     if not tokenizer.is_file():  # the time to train it is not counted
         data = RunConfig.load(BASE, overrides).data
-        TASKS["translation"].learn_tokenizer(data, TASKS["translation"].texts(data)["train"]).save(tokenizer)
+        TASKS["translation"].train_tokenizer(data, TASKS["translation"].text_files(data)["train"]).save(tokenizer)
     overrides.append(f"data.tokenizer={json.dumps(str(tokenizer))}")
     folder = RunFolder(a.out / name)
     summary = train(

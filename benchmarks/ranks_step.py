@@ -70,7 +70,7 @@ def work(args: argparse.Namespace) -> dict[str, Any]:
     from train.run.report import SilentReport
     from train.tasks import TASKS
     from train.text.batches import Batches
-    from train.text.corpus import Corpus
+    from train.text.corpus import PairCorpus
 
     npx.configure_process()
     world = npx.distributed.join()
@@ -84,11 +84,11 @@ def work(args: argparse.Namespace) -> dict[str, Any]:
     ]
     config = RunConfig.from_dict({"model": {"preset": args.preset}}, overrides)
     words = np.random.default_rng(world.rank).integers(4, args.vocab, (2, args.batch, args.length - 1)).tolist()
-    batch = Batches(Corpus.from_pairs(zip(*words, strict=True)), 10**6).batch(np.arange(args.batch))
+    batch = Batches(PairCorpus.from_pairs(zip(*words, strict=True)), 10**6).batch(np.arange(args.batch))
     model = config.transformer_config(args.vocab).build(0, "float32")
     model.train()
     update = Update(TASKS["translation"], model, config.train, SilentReport(RunFolder(""), 1))
-    share = WorkShare([world.rank], world.size, world.size * batch.n_target_tokens)
+    share = WorkShare([world.rank], world.size, world.size * batch.n_targets)
     measured: dict[str, Any] = {"overlapped": [], "after": []}
     waits: dict[str, list[float]] = {kind: [] for kind in measured}
     for step in range(2 * args.steps + 2):

@@ -20,16 +20,17 @@ from models.registry import POSITIONS
 DIVERGENCE_CHUNK = 1 << 22  # maximum number of logits in each array that R-Drop's divergence uses
 
 
-def checked_normalizer(given: float | None, targets: npx.Array, pad_id: int) -> float:
-    """Return the normalizer of a loss: `given`, or by default the number of targets that are not padding, at least 1.
+def checked_normalizer(loss_normalizer: float | None, targets: npx.Array, pad_id: int) -> float:
+    """Return `loss_normalizer` or, if it is None, the number of targets that are not padding, at least 1.
 
     Raises ValueError unless the normalizer is positive and finite.
     """
-    normalizer = max(1, int((targets != pad_id).sum())) if given is None else given
-    if not 0 < normalizer < float("inf"):
-        got = f"got {normalizer}; try the number of target tokens"
+    if loss_normalizer is None:
+        loss_normalizer = max(1, int((targets != pad_id).sum()))
+    if not 0 < loss_normalizer < float("inf"):
+        got = f"got {loss_normalizer}; try the number of target tokens"
         raise ValueError(f"loss: expected a finite normalizer above 0; {got}")
-    return normalizer
+    return loss_normalizer
 
 
 class SequenceModel(Module):

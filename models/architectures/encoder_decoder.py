@@ -195,10 +195,10 @@ class EncoderDecoder(SequenceModel):
         q_packing = cross_spec.q_packing
         kv_packing = cross_spec.kv_packing
         if memory is not None:
-            n_targets = q_packing.shape[0] if q_packing else len(tgt_ids)
+            n_rows = q_packing.shape[0] if q_packing else len(tgt_ids)
             n_sources = kv_packing.shape[0] if kv_packing else len(memory)
-            if n_targets != n_sources:
-                raise ValueError(f"target ids: expected {n_sources} rows, one per source; got {n_targets}")
+            if n_rows != n_sources:
+                raise ValueError(f"target ids: expected {n_sources} rows, one per source; got {n_rows}")
         start = state.length if state else q_packing or 0
         zero_bos = None
         if self.config.decoder_start == "pad":

@@ -9,7 +9,7 @@ from tests.helpers.trainings import config
 from train.learn.update import Update
 from train.tasks import TASKS
 from train.text.batches import Batches
-from train.text.corpus import Corpus
+from train.text.corpus import PairCorpus
 
 SRC = np.array([[4, 5, 6, 7, 2], [8, 9, 2, 0, 0], [5, 2, 0, 0, 0]], np.int32)
 TGT = np.array([[1, 5, 6, 2], [1, 9, 2, 0], [1, 2, 0, 0]], np.int32)
@@ -28,4 +28,4 @@ def update_of(trained_model, journal, **changes):
 
 def batch():
     pairs = [(row[row > 2].tolist(), out[out > 2].tolist()) for row, out in zip(SRC, TGT, strict=True)]
-    return Batches(Corpus.from_pairs(pairs), 100).batch(np.arange(3))
+    return Batches(PairCorpus.from_pairs(pairs), 100).batch(np.arange(3))

@@ -139,7 +139,7 @@ def test_a_preset_setting_replaces_sizes_but_not_explicit_values(tmp_path):
 @pytest.mark.parametrize("file", CONFIGS, ids=lambda file: file.name)
 def test_a_shipped_config_loads_and_explains_its_keys(file):
     config = RunConfig.load(file)
-    texts = TASKS[config.data.task].files
+    texts = TASKS[config.data.task].file_keys
     assert all(getattr(config.data, name).startswith("data/") for name in texts["train"] + texts["valid"])
     before = ""
     for line in file.read_text(encoding="utf-8").splitlines():

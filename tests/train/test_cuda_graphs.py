@@ -18,7 +18,7 @@ from tests.fakes.strict_graphs import STATE
 from tests.helpers.trainings import config
 from train.learn.update import Update
 from train.tasks import TASKS
-from train.text.batches import Batch
+from train.text.batches import PairBatch
 
 pytestmark = pytest.mark.skipif(shutil.which("g++") is None, reason="kernels are emulated by g++; none found")
 MODEL = {"vocab_size": 20, "d_model": 16, "d_ff": 32, "n_heads": 2, "n_layers": 1}
@@ -41,7 +41,7 @@ def batches(number, seed=0):
         src, tgt = (rng.integers(4, 20, (rows, length)).astype(np.int32) for length in lengths)
         cut = rng.integers(1, 3)
         src[0, -cut:], tgt[1, -cut:], tgt[:, 0] = 0, 0, 1
-        result.append(Batch(src, tgt, 0))
+        result.append(PairBatch(src, tgt, 0))
     return result
 
 
@@ -126,7 +126,7 @@ def test_a_language_model_step_with_graphs_is_exact_too():
 class TextBatch:
     def __init__(self, ids):
         self.ids = ids
-        self.n_target_tokens = int((ids[:, 1:] != 0).sum())
+        self.n_targets = int((ids[:, 1:] != 0).sum())
 
 
 @pytest.mark.slow
@@ -134,7 +134,7 @@ def test_replaced_arrays_live_as_long_as_the_graphs_that_read_them():
     """The position table grows with the longest sentence, while the first graph still reads the smaller one."""
     short = batches(1) * 2
     rng = np.random.default_rng(2)
-    long = Batch(rng.integers(4, 20, (2, 80)).astype(np.int32), rng.integers(4, 20, (2, 5)).astype(np.int32), 0)
+    long = PairBatch(rng.integers(4, 20, (2, 80)).astype(np.int32), rng.integers(4, 20, (2, 5)).astype(np.int32), 0)
     micro = [*short, long, *short]
     with device(cuda=True):
         expected = updated(False, micro)

@@ -40,7 +40,7 @@ from train.run.keys import TrainSection
 from train.run.report import SilentReport
 from train.tasks import TASKS
 from train.tasks.translation import translate_lines
-from train.text.batches import Stream
+from train.text.batches import BatchLoader
 
 MICRO_BATCHES = 12  # per update, over all ranks
 LINES = ["one two", "", *(" ".join(["three", "four", "nine"][: n % 4]) for n in range(12)), "zero"]
@@ -253,13 +253,13 @@ def test_every_micro_batch_has_one_rank_and_loads_are_balanced(tokens, ranks):
 def test_micro_batches_are_split_until_every_rank_has_a_part(sizes, ranks):
     starts = np.cumsum([0, *sizes])
     keys = [np.arange(start, start + size) for start, size in zip(starts[:-1], sizes, strict=True)]
-    source = SimpleNamespace(epoch=lambda epoch: keys, sizes=None, batch=None)
-    stream = Stream(source)
-    places = stream.positions((0, 0), len(sizes))
-    parts = split_positions(stream, places, ranks)
-    assert [example for part in parts for example in stream.examples(part)] == list(range(sum(sizes)))
-    assert all(len(stream.examples(part)) for part in parts) and len(parts) >= min(ranks, sum(sizes))
-    assert [stream.next_position(part) for part in parts[-1:]] == [stream.next_position(places[-1])]
+    source = SimpleNamespace(epoch_batches=lambda epoch: keys, token_counts=None, batch=None)
+    loader = BatchLoader(source)
+    places = loader.positions((0, 0), len(sizes))
+    parts = split_positions(loader, places, ranks)
+    assert [example for part in parts for example in loader.examples(part)] == list(range(sum(sizes)))
+    assert all(len(loader.examples(part)) for part in parts) and len(parts) >= min(ranks, sum(sizes))
+    assert [loader.next_position(part) for part in parts[-1:]] == [loader.next_position(places[-1])]
     if ranks <= len(sizes):
         assert parts == places
 

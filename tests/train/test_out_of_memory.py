@@ -15,7 +15,7 @@ from tests.helpers.small_updates import SRC, TGT, batch, model, update_of
 from tests.helpers.trainings import metrics, run
 from train import UserError
 from train.text.batches import Batches
-from train.text.corpus import Corpus
+from train.text.corpus import PairCorpus
 
 
 def test_saved_arrays_are_described_by_operation_and_size():
@@ -80,7 +80,7 @@ class Journal:
 @pytest.mark.parametrize("where", ["forward", "backward"])
 def test_an_update_that_does_not_fit_is_repeated_with_halves(monkeypatch, where):
     pairs = [((4 + i % 9, 5, 6), (7, 8 + i % 5)) for i in range(7)]
-    batches = Batches(Corpus.from_pairs(pairs), 1000)
+    batches = Batches(PairCorpus.from_pairs(pairs), 1000)
     micro = [batches.batch(np.arange(7)), batches.batch(np.arange(2))]
     gradients = []
     for max_rows in (7, 4):
@@ -120,7 +120,7 @@ def test_a_single_pair_that_does_not_fit_is_not_retried(monkeypatch):
     batch_sizes = limit_memory(monkeypatch, max_rows=0)
     journal = Journal()
     update = update_of(model(), journal)
-    one = Batches(Corpus.from_pairs([((4, 5), (6,))]), 100).batch(np.arange(1))
+    one = Batches(PairCorpus.from_pairs([((4, 5), (6,))]), 100).batch(np.arange(1))
     with pytest.raises(UserError, match="step 1: out of memory with train.batch_tokens"):
         update.compute_gradient([one], 1)
     assert batch_sizes == [1] and not journal.entries and "1 pair of 3 + 2 tokens" in journal.lines[0]
@@ -150,5 +150,5 @@ def test_the_halves_contain_the_whole_batch():
     full = batch()
     first, second = full.halves()
     assert np.array_equal(np.concatenate([first.src, second.src]), full.src)
-    assert first.n_target_tokens + second.n_target_tokens == full.n_target_tokens
+    assert first.n_targets + second.n_targets == full.n_targets
     assert first.halves() == [first] and len(first.src) == 1

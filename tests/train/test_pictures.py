@@ -30,7 +30,7 @@ from train.run.checkpoint import load_model
 from train.run.folder import RunFolder
 from train.tasks import TASKS
 from train.text.batches import Batches
-from train.text.corpus import Corpus
+from train.text.corpus import PairCorpus
 from train.viewer import heads, picture
 from train.viewer.beams import wrap
 from train.viewer.curves import draw_curves, runs_by_name, series
@@ -336,10 +336,10 @@ def test_peak_memory_agrees_with_tracemalloc():
     config = TransformerConfig(50, d_model=64, d_ff=128, n_heads=4, n_layers=2, dropout=0.0)
     model = Transformer(config)
     rows = np.random.default_rng(1).integers(3, 50, (24, 40))
-    corpus = Corpus.from_pairs([(row[:39].tolist(), row[:39].tolist()) for row in rows])
+    corpus = PairCorpus.from_pairs([(row[:39].tolist(), row[:39].tolist()) for row in rows])
     task = TASKS["translation"]
     batches = Batches(corpus, 1000, 1)
-    batch = batches.batch(batches.epoch(1)[0])
+    batch = batches.batch(batches.epoch_batches(1)[0])
     settings = type("Table", (), {"label_smoothing": 0.1, "smoothing_classes": "all", "seed": 1})
     memory = measure_memory(task, model, batch, settings)
     tracemalloc.start()
@@ -348,7 +348,7 @@ def test_peak_memory_agrees_with_tracemalloc():
             before = tracemalloc.get_traced_memory()[0]
             tracemalloc.reset_peak()
             model.train().loss(
-                *task.sequences(batch), label_smoothing=0.1, smoothing_classes="all", loss_normalizer=1.0
+                *task.loss_inputs(batch), label_smoothing=0.1, smoothing_classes="all", loss_normalizer=1.0
             ).backward()
             peak = tracemalloc.get_traced_memory()[1] - before
     finally:
@@ -358,7 +358,7 @@ def test_peak_memory_agrees_with_tracemalloc():
 
 def test_a_head_that_attends_one_back_is_positional(loaded):
     model, tokenizer, config = loaded
-    words = Corpus.from_pairs([(tokenizer.encode("one two three"), tokenizer.encode("eins zwei"))] * 2)
+    words = PairCorpus.from_pairs([(tokenizer.encode("one two three"), tokenizer.encode("eins zwei"))] * 2)
     evaluation_text = EvaluationText(TASKS["translation"], words, config, tokenizer, 2)
     original = model.inspect
 
@@ -439,7 +439,7 @@ def test_figure_5_has_the_most_confident_heads(tmp_path):
 
 def test_roles_use_the_score_of_the_validations(tmp_path, loaded):
     model, tokenizer, config = loaded
-    corpus = Corpus.from_pairs([(tokenizer.encode("one"), tokenizer.encode("eins"))] * 2)
+    corpus = PairCorpus.from_pairs([(tokenizer.encode("one"), tokenizer.encode("eins"))] * 2)
     task = TASKS["translation"]
     assert EvaluationText(task, corpus, config, tokenizer, 2).score == "BLEU"
     without = dataclasses.replace(config, train=dataclasses.replace(config.train, validate_score=False))

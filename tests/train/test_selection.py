@@ -27,7 +27,7 @@ from train.run.report import SilentReport
 from train.run.state import RunState
 from train.tasks import TASKS
 from train.tasks.translation import best_translations
-from train.text.corpus import Corpus
+from train.text.corpus import PairCorpus
 
 
 def scripted(monkeypatch, results):
@@ -433,7 +433,7 @@ def test_validations_and_commands_use_the_average(averaged):
     log = (out / "log.txt").read_text(encoding="utf-8")
     assert f"validations and checkpoints use the moving average of the weights (train.ema_decay = {DECAY})" in log
     model, tokenizer, config = load_model(out)
-    corpus = Corpus.open(out / "data" / "valid")
+    corpus = PairCorpus.open(out / "data" / "valid")
     measured = Validation(TASKS["translation"], model, tokenizer, corpus, config).measure(Signals())
     assert metrics(out)[-1]["loss"] == pytest.approx(measured["loss"], rel=1e-6)
 

@@ -25,7 +25,7 @@ from train.learn.validation import Validation
 from train.run.checkpoint import load_checkpoint
 from train.run.folder import RunFolder
 from train.text.batches import Batches
-from train.text.corpus import Corpus
+from train.text.corpus import PairCorpus
 
 # ---- stopping and resuming
 
@@ -181,13 +181,13 @@ def test_the_same_seed_and_text_give_the_same_run(text, uninterrupted, tmp_path)
 def test_micro_batches_are_one_batch_of_their_union(text, cuts, smoothing, seed):
     rng = np.random.default_rng(seed)
     pairs = [tuple(rng.integers(4, 20, size=rng.integers(1, 6)).tolist() for _ in range(2)) for _ in range(8)]
-    corpus = Corpus.from_pairs(pairs)
+    corpus = PairCorpus.from_pairs(pairs)
     batches = Batches(corpus, 1000)
     shape = TransformerConfig(vocab_size=20, d_model=8, d_ff=16, n_heads=2, n_layers=1, dropout=0.0)
     union = batches.batch(np.arange(8))
     parts = [batches.batch(indices) for indices in np.split(np.arange(8), sorted(cuts))]
-    total = sum(part.n_target_tokens for part in parts)
-    assert total == union.n_target_tokens == sum(len(tgt) + 1 for _, tgt in pairs)
+    total = sum(part.n_targets for part in parts)
+    assert total == union.n_targets == sum(len(tgt) + 1 for _, tgt in pairs)
     gradients = []
     for micro in ([union], parts):
         model = Transformer(shape, seed=seed, dtype=np.float64)
@@ -255,7 +255,7 @@ def test_ten_sentences_can_be_memorized(tmp_path):
 def test_validation_is_plain_cross_entropy_without_dropout(uninterrupted):
     model, _, run_config = load_model(uninterrupted)
     assert run_config.train.label_smoothing == 0.1
-    corpus = Corpus.open(uninterrupted / "data" / "valid")
+    corpus = PairCorpus.open(uninterrupted / "data" / "valid")
     total, count = 0.0, 0
     for i in range(len(corpus)):
         src, tgt = corpus.pair(i)
@@ -337,7 +337,7 @@ def test_the_logged_loss_is_the_mean_over_the_target_tokens_since_the_last_line(
 
     def watched(self, micro, step, share):
         result = gradient(self, micro, step, share)
-        updates.append((result[0], sum(batch.n_target_tokens for batch in micro)))
+        updates.append((result[0], sum(batch.n_targets for batch in micro)))
         return result
 
     monkeypatch.setattr(Update, "compute_gradient", watched)
@@ -387,7 +387,7 @@ def test_a_start_reports_dropped_pairs_and_a_smaller_vocabulary(text, tmp_path, 
         changed["data"]["max_length"] = max_length
         out = tmp_path / str(max_length)
         train(RunConfig.from_dict(changed), out, progress=False)
-        kept = Corpus.open(out / "data" / "train")
+        kept = PairCorpus.open(out / "data" / "train")
         assert kept.meta["pairs"]["read"] == 40 and (len(kept) < 20) == (max_length == 2)
         log = (out / "log.txt").read_text(encoding="utf-8")
         size = f"{load_model(out)[1].vocab_size:,} subwords"

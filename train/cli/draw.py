@@ -14,7 +14,7 @@ from train.run.folder import RunFolder, not_a_run_error
 from train.tasks import TASKS, Task
 from train.tasks.protocols import TextTokenizer
 from train.tasks.task import describe_model
-from train.text.corpus import Corpus
+from train.text.corpus import PairCorpus
 
 PICTURES = ("heads", "beam", "curves", "memory", "roles", "confusion")
 PICTURE_SYNONYMS = {  # other names for the pictures
@@ -200,11 +200,11 @@ def draw_curves_of(runs: list[Path], out: Path) -> None:
     draw_curves(curves, out, ", ".join(f"{name}/metrics.jsonl" for name in curves))
 
 
-def open_corpus(run: Path, part: str, config: RunConfig, tokenizer: TextTokenizer) -> Corpus:
+def open_corpus(run: Path, part: str, config: RunConfig, tokenizer: TextTokenizer) -> PairCorpus:
     """Open the prepared "train" or "valid" text of a run. Raises UserError if the run has none."""
-    if not getattr(config.data, name := TASKS[config.data.task].files[part][0]):
+    if not getattr(config.data, name := TASKS[config.data.task].file_keys[part][0]):
         raise UserError(f"{run}: expected a run with data.{name}; got a run in which it is empty; try another run")
-    return Corpus.open(RunFolder(run).data_path(part, config.data.prepared), tokenizer.special)
+    return PairCorpus.open(RunFolder(run).data_path(part, config.data.prepared), tokenizer.special)
 
 
 def pairs_task(run: Path, config: RunConfig) -> Task:
@@ -224,7 +224,7 @@ def draw_memory_of(run: Path, out: Path) -> None:
     model, tokenizer, config, origin = load_with_origin(run, "", print_stderr)
     task = pairs_task(run, config)
     batches = Batches(open_corpus(run, "train", config, tokenizer), config.train.batch_tokens, config.train.seed)
-    batch = batches.batch(batches.epoch(1)[0])
+    batch = batches.batch(batches.epoch_batches(1)[0])
     draw_memory(measure_memory(task, model, batch, config.train), batch.describe(), out, origin.caption)
 
 

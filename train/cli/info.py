@@ -149,7 +149,7 @@ def describe(
     n = model_config.n_parameters()
     tokens = t.batch_tokens * t.gradient_accumulation_steps
     is_read = "source" in sides or model_config.architecture == "encoder"
-    update_flops = model_config.training_flops(tokens if is_read else 0, task.n_predictions(tokens, config))
+    update_flops = model_config.training_flops(tokens if is_read else 0, task.n_targets(tokens, config))
     precision = npx.precision_named(t.precision)
     n_trained = count_trained(model_config, t.freeze)
     memory = training_memory(n, n_trained, precision, bool(t.ema_decay))

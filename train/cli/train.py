@@ -37,7 +37,7 @@ def task_options() -> Iterator[inspect.Parameter]:
     """Yield an option for each key of each task, with the help of the key up to a colon, semicolon or period."""
     from models.fields import range_of
 
-    for f in (f for task in TASKS.values() for f in fields(task.keys)):
+    for f in (f for task in TASKS.values() for f in fields(task.key_class)):
         words = re.split(r"[:;.]", f.metadata["help"])[0]
         metavar = "|".join(range_of(f).choices) or "F"
         kind = Annotated[str | None, typer.Option(metavar=metavar, help=f"{words}.")]
@@ -45,7 +45,7 @@ def task_options() -> Iterator[inspect.Parameter]:
 
 
 @app.command(
-    help="Train a model. " + " ".join(str(task.keys.__doc__) for task in TASKS.values()),
+    help="Train a model. " + " ".join(str(task.key_class.__doc__) for task in TASKS.values()),
     epilog="[b]npx-transformer info base --config[/b] prints every key of CONFIG with its meaning. Ctrl-C finishes the"
     " step and writes a checkpoint; --resume continues with bit-identical results.",
 )
@@ -155,8 +155,8 @@ def check_task_options(names: Iterable[str], config: RunConfig) -> None:
 
     task = TASKS[config.data.task]
     for name in names:
-        if name not in {f.name for f in fields(task.keys)}:
-            owner = next(other for other in TASKS.values() if name in {f.name for f in fields(other.keys)})
+        if name not in {f.name for f in fields(task.key_class)}:
+            owner = next(other for other in TASKS.values() if name in {f.name for f in fields(other.key_class)})
             suggestion = f"--set data.task={owner.name}"
             architectures = [name for name, model in ARCHITECTURES.items() if model.data_kind == owner.data_kind]
             if config.transformer_config(config.data.vocab_size).architecture not in architectures:
@@ -169,7 +169,7 @@ def check_task_options(names: Iterable[str], config: RunConfig) -> None:
 
 def check_sides(changed: Collection[str], task: Task[Any, Any, Any], data: Any) -> None:
     """Raise UserError if the options, which set the keys in `changed`, replace only one side of a text in `data`."""
-    for names in task.files.values():
+    for names in task.file_keys.values():
         given = [name for name in names if f"data.{name}" in changed]
         for name in names if given else ():
             if name not in given and (file := getattr(data, name)):
@@ -196,7 +196,7 @@ def use_data_folder(
     from train.text.download.manifest import data_keys
 
     keys = data_keys(folder)
-    valid_files = TASKS["translation"].files["valid"]
+    valid_files = TASKS["translation"].file_keys["valid"]
     if not {*valid_files}.isdisjoint(texts):  # the options replace the folder's validation text
         keys = {name: value for name, value in keys.items() if name not in valid_files}
     for name in texts:
@@ -227,7 +227,7 @@ def use_data_folder(
             f"data.vocab_size: expected {keys['vocab_size']}, the size of the tokenizer in {folder}; got "
             f'{config.data.vocab_size}; try another folder, or data.tokenizer = "bpe", which trains a new tokenizer'
         )
-    files = [name for names in TASKS["translation"].files.values() for name in names]
+    files = [name for names in TASKS["translation"].file_keys.values() for name in names]
     is_same = all(getattr(config.data, name) == keys.get(name, "") for name in {*keys, *files}) and not texts
     if config.data.prepared == keys.get("prepared") and not is_same:  # write new token arrays to the run folder
         config = replace(config, data=replace(config.data, prepared=""))
@@ -285,7 +285,7 @@ def read_config(
 
 def has_training_text(config: RunConfig) -> bool:
     """Return whether a configuration names a training text for its task."""
-    return any(getattr(config.data, name) for name in TASKS[config.data.task].files["train"])
+    return any(getattr(config.data, name) for name in TASKS[config.data.task].file_keys["train"])
 
 
 def load_stored_config(run: RunFolder) -> RunConfig | None:

@@ -15,8 +15,8 @@ from train.run.folder import RunFolder
 from train.run.report import SilentReport
 from train.tasks import TASKS
 from train.tasks.task import describe_model
-from train.text.batches import Batch, Batches, Stream
-from train.text.corpus import Corpus
+from train.text.batches import Batches, BatchLoader, PairBatch
+from train.text.corpus import PairCorpus
 
 SENTENCE_LENGTH = 30  # length of a random sentence in tokens, including EOS
 MAX_BATCH_TOKENS = 2048  # tokens per side; larger micro-batches take about the same time per token
@@ -48,7 +48,7 @@ def measure_activations(model_config: TransformerConfig, config: RunConfig) -> f
     """
     update, batch = build_update(model_config, config)
 
-    def peak(batch: Batch) -> int:
+    def peak(batch: PairBatch) -> int:
         with observing(MemoryProfiler()) as memory:
             update.compute_gradient([batch], 1)
         return memory.peak.live
@@ -62,7 +62,7 @@ def measure_activations(model_config: TransformerConfig, config: RunConfig) -> f
     return measured + missing * (measured - peak(half)) / (batch.n_tokens - half.n_tokens)
 
 
-def build_update(model_config: TransformerConfig, config: RunConfig) -> tuple[Update, Batch]:
+def build_update(model_config: TransformerConfig, config: RunConfig) -> tuple[Update, PairBatch]:
     """Return an `Update` for a new model, and a micro-batch of random sentences."""
     task = TASKS["translation"]
     if config.data.task != task.name:
@@ -77,10 +77,10 @@ def build_update(model_config: TransformerConfig, config: RunConfig) -> tuple[Up
     rng = np.random.default_rng(0)
     pairs = settings.batch_tokens // SENTENCE_LENGTH
     ids = rng.integers(4, model_config.vocab_size, (2, pairs, SENTENCE_LENGTH - 1)).tolist()
-    stream = Stream(Batches(Corpus.from_pairs(zip(*ids, strict=True)), settings.batch_tokens, 0))
+    loader = BatchLoader(Batches(PairCorpus.from_pairs(zip(*ids, strict=True)), settings.batch_tokens, 0))
     model = model_config.build(0, npx.use_precision(settings.precision).weight_dtype)
     model.train()
-    return Update(task, model, settings, SilentReport(RunFolder(""), 1)), stream.batch((0, 0))
+    return Update(task, model, settings, SilentReport(RunFolder(""), 1)), loader.batch((0, 0))
 
 
 def training_hours(tokens_per_second: float, config: RunConfig) -> float:

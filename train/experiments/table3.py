@@ -109,7 +109,7 @@ def run_table3(
         check_choice("--rows", row, TABLE3)
     steps = steps or SCALES[scale].steps
     common = row_config("base", scale, steps, texts, overrides).data
-    files = TASK.texts(common)
+    files = TASK.text_files(common)
     if "valid" not in files:
         raise UserError("data.valid_src: missing validation text; try --valid-src FILE --valid-tgt FILE")
     open_table_folder(out, {
@@ -122,7 +122,7 @@ def run_table3(
         shared.append(f"data.tokenizer={to_toml(str(tokenizer))}")
         if not tokenizer.is_file():
             print("training the tokenizer of all rows", file=sys.stderr, flush=True)
-            TASK.learn_tokenizer(common, files["train"]).save(tokenizer)
+            TASK.train_tokenizer(common, files["train"]).save(tokenizer)
     seeds = seeds or SCALES[scale].seeds
     names = [
         (row if repeat == 0 else f"{row}-seed{repeat + 1}", row, repeat) for repeat in range(seeds) for row in rows
@@ -195,7 +195,7 @@ def score_checkpoint(checkpoint: Path, config: RunConfig) -> dict[str, Any]:
     """Return the parameters, perplexity per token, BLEU and translations of a checkpoint on the validation text."""
     model, tokenizer, _ = load_model(checkpoint)
     data = config.data
-    files = TASK.texts(config.data)["valid"]
+    files = TASK.text_files(config.data)["valid"]
     corpus = TASK.prepare(files, tokenizer, Path(data.prepared) / "valid", data.max_length)
     validation = Validation(TASK, model, tokenizer, corpus, config).measure(Signals())
     assert validation is not None

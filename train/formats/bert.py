@@ -28,7 +28,7 @@ from train.formats.marian import ParameterMapping, linear, norm
 from train.formats.settings import TRY_SUPPORTED, check_required, check_vocab_size, read_activation, read_value
 from train.formats.weights import Tensors, read_weights
 from train.json_files import read_json
-from train.text.affixes import AffixTokenizer
+from train.text.affixes import WordTokenizer
 from train.text.lines import read_all_lines
 from train.text.tokenizer import REMEDY, SPECIAL_IDS, tokenizer_spec
 
@@ -145,7 +145,7 @@ def candidates(name: str) -> tuple[str, ...]:
 # ---- the tokenizer
 
 
-def read_wordpiece_tokenizer(folder: Path) -> tuple[AffixTokenizer, Any]:
+def read_wordpiece_tokenizer(folder: Path) -> tuple[WordTokenizer, Any]:
     """Return the tokenizer with our ids, and each subword's id in the file. Raises UserError for an invalid folder."""
     spec = read_wordpiece_spec(folder)
     vocabulary = spec["model"]["vocab"]
@@ -162,7 +162,7 @@ def read_wordpiece_tokenizer(folder: Path) -> tuple[AffixTokenizer, Any]:
     our_ids = {names[i]: our_id for our_id, i in enumerate(bert_ids.tolist())}
     added = [{**token, "id": our_ids[token["content"]]} for token in spec["added_tokens"]]
     content = {**spec, "model": {**spec["model"], "vocab": our_ids}, "added_tokens": added, "post_processor": None}
-    return AffixTokenizer({**content, SPECIAL_IDS: [0, 1, 2, 3]}, str(folder)), bert_ids
+    return WordTokenizer({**content, SPECIAL_IDS: [0, 1, 2, 3]}, str(folder)), bert_ids
 
 
 def read_wordpiece_spec(folder: Path) -> dict[str, Any]:

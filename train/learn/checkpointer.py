@@ -29,7 +29,7 @@ from train.run.state import COUNT, RunState
 from train.run.storage import model_config, write_folder
 from train.tasks import TASKS
 from train.tasks.protocols import Corpus, TextTokenizer
-from train.text.batches import Stream
+from train.text.batches import BatchLoader
 
 RETRY_SECONDS = 60  # seconds until a failed write of a checkpoint is retried
 SCHEMA = {"adam_steps": COUNT, "run": dict}  # keys of state.json, in addition to storage.SCHEMA
@@ -314,15 +314,15 @@ class Checkpointer:
             "train.patience restarts here"
         )
 
-    def check_position(self, state: RunState, stream: Stream) -> None:
-        """Check the restored `state` against the batches of `stream`.
+    def check_position(self, state: RunState, loader: BatchLoader) -> None:
+        """Check the restored `state` against the batches of `loader`.
 
         Raises UserError if the batch of `state` does not exist in its epoch, or if no update has an example for every
         rank. Warns if there are more ranks than micro-batches.
         """
         if self.newest is None:
             return
-        batches = stream.epoch(state.epoch)
+        batches = loader.epoch_batches(state.epoch)
         if state.index >= len(batches):
             raise foreign_error(self.newest, f"run.index: expected a batch of epoch {state.epoch}; got {state.index}")
         n = self.micro_batches

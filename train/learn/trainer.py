@@ -28,7 +28,7 @@ from train.run.report import RunReport, SilentReport, nonfinite_origin, vocabula
 from train.run.state import RunState, TrainingSummary
 from train.tasks import TASKS
 from train.tasks.protocols import Batch, Corpus, TextTokenizer, TrainableModel
-from train.text.batches import Position, Stream
+from train.text.batches import BatchLoader, Position
 
 UPDATE_TIMEOUT_FACTOR = 10  # time limit of an update: train.rank_timeout plus this many times the longest update so far
 
@@ -82,14 +82,14 @@ class Trainer:
         self.report = report(folder, settings.max_steps, progress, settings.csv, settings.tensorboard)
         self.sync = UpdateSync(self.world, self.signals, self.report)
         self.schedule = Schedule(settings, model.config.d_model)
-        self.update = Update(task, model, settings, self.report, self._prepare_batches)
+        self.update = Update(task, model, settings, self.report, self._prefetch_batches)
         self.validation: Validation | None = None
         if (valid := corpora.get("valid")) is not None:
             self.validation = Validation(task, model, tokenizer, valid, config, self.report.display)
         self.checkpoints = Checkpointer(folder, config, tokenizer, corpora, self.update, self.report)
         self.state = self.checkpoints.restore() if resume else RunState()
-        self.stream = Stream(task.training_batches(corpora["train"], config, tokenizer, self.state.batch_order))
-        self.checkpoints.check_position(self.state, self.stream)
+        self.loader = BatchLoader(task.training_batches(corpora["train"], config, tokenizer, self.state.batch_order))
+        self.checkpoints.check_position(self.state, self.loader)
         self.longest_update = 0.0  # seconds
         self.lr = self.norm = math.nan  # learning rate and gradient norm of the last update
 
@@ -138,10 +138,10 @@ class Trainer:
         state = self.state
         step = state.step + 1
         positions, tokens, share = self._plan()
-        batches = [self.stream.batch(positions[index]) for index in share.indices]
+        batches = [self.loader.batch(positions[index]) for index in share.indices]
         last_position = positions[-1]
         state.logged_epoch = last_position[0] + 1
-        state.epoch, state.index = self.stream.next_position(last_position)
+        state.epoch, state.index = self.loader.next_position(last_position)
         self.world.step = step
         limit = self.config.train.rank_timeout + UPDATE_TIMEOUT_FACTOR * self.longest_update
         self.world.timeout = limit if self.longest_update else None
@@ -168,17 +168,17 @@ class Trainer:
     def _plan(self) -> tuple[list[Position], int, WorkShare]:
         """Plan the next update: the positions of its micro-batches, the number of tokens, and this rank's share."""
         position = self.state.epoch, self.state.index
-        return plan_update(self.stream, position, self.checkpoints.micro_batches, self.world)
+        return plan_update(self.loader, position, self.checkpoints.micro_batches, self.world)
 
-    def _prepare_batches(self) -> None:
+    def _prefetch_batches(self) -> None:
         """Build this rank's batches of the next update while the device computes the current gradient."""
         positions, _, share = self._plan()
-        self.stream.prepare([positions[index] for index in share.indices])
+        self.loader.prefetch([positions[index] for index in share.indices])
 
     def _locate_nonfinite(self, batches: list[Batch], positions: list[Position], share: WorkShare) -> tuple[str, str]:
         """Return the examples of the non-finite micro-batches and, with --debug, the first non-finite operation."""
         indices, operation = self.update.locate_nonfinite(batches, self.state.step + 1, bool(self.debug), share)
-        examples = (self.stream.examples(positions[index]) for index in indices)
+        examples = (self.loader.examples(positions[index]) for index in indices)
         places = [self.task.describe_examples(self.corpora["train"], batch) for batch in examples]
         return "; ".join(places), operation
 
@@ -282,7 +282,7 @@ class Trainer:
         dropout = f", BPE dropout {settings.bpe_dropout:g}" if settings.bpe_dropout else ""
         initial = f", weights of {settings.init}" if settings.init and not state.step else ""
         sizes = vocabulary_sizes(self.checkpoints.tokenizer, self.config.data)
-        batches = plural(len(self.stream.epoch(state.epoch)), "batch", "batches")
+        batches = plural(len(self.loader.epoch_batches(state.epoch)), "batch", "batches")
         setup = (
             f"{self.model.n_parameters():,} parameters{frozen}, {sizes}, "
             f"{batches} in epoch {state.epoch + 1} of at most {settings.batch_tokens:,} tokens"

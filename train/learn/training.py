@@ -21,7 +21,7 @@ from train.learn.memory import check_memory
 from train.learn.parallel.join import check_equal, check_equal_inputs, check_equal_run, join_ranks
 from train.learn.signals import reraise_lost_interrupts
 from train.learn.text_checks import (
-    Texts,
+    TextFiles,
     check_resumable,
     check_shared_arrays,
     equal_sides_warnings,
@@ -92,10 +92,10 @@ def train(
     except ValueError as error:
         raise UserError(f"train.{error}") from None
     check_model(config, task)
-    texts = task.texts(config.data)
-    check_equal_inputs(config, chain(*texts.values()), resume=resume, debug=debug, max_hours=max_hours)
+    text_files = task.text_files(config.data)
+    check_equal_inputs(config, chain(*text_files.values()), resume=resume, debug=debug, max_hours=max_hours)
     kind = config.data.tokenizer
-    check_best_metric(config, task, texts)
+    check_best_metric(config, task, text_files)
     if settings.tensorboard and world.rank == 0:
         check_tensorboard()
     has_own_tokenizer = resume and run.tokenizer_file.exists()
@@ -113,11 +113,11 @@ def train(
             reuse = resume or world.rank > 0  # the other ranks read what rank 0 has written
             if reuse:
                 config = resumed_config(run, config)
-            tokenizer = prepare_tokenizer(run, config, texts, existing, reuse, display)
+            tokenizer = prepare_tokenizer(run, config, text_files, existing, reuse, display)
             if resume:
-                check_resumable(run, task, tokenizer, texts)
-            for part in texts if config.data.prepared else ():
-                check_shared_arrays(run, part, config, tokenizer, texts[part])
+                check_resumable(run, task, tokenizer, text_files)
+            for part in text_files if config.data.prepared else ():
+                check_shared_arrays(run, part, config, tokenizer, text_files[part])
             if resume and (changes := describe_changes(run, config)):
                 display.write(f"changed since the last start: {changes}")
             if world.rank == 0 and not has_own_tokenizer:
@@ -131,12 +131,12 @@ def train(
                 line = initialize(model, settings.init, settings.init_parameters, tokenizer, warnings.append)
                 warnings = [f"warning: {text}" for text in warnings]
                 display.write(line)
-            corpora = prepare_corpora(run, config, texts, tokenizer, display)
+            corpora = prepare_corpora(run, config, text_files, tokenizer, display)
             for part, corpus in corpora.items():
-                warnings += left_out_warnings(corpus, texts[part]) + task.warnings(corpus, texts[part])
+                warnings += left_out_warnings(corpus, text_files[part]) + task.warnings(corpus, text_files[part])
             with display.work("comparing the training and validation texts"):
                 if world.rank == 0 and not resume:
-                    warnings += equal_sides_warnings(texts) + shared_lines_warnings(texts)
+                    warnings += equal_sides_warnings(text_files) + shared_lines_warnings(text_files)
         deadline = start + 3600 * max_hours if max_hours else None
         trainer = Trainer(model, config, tokenizer, corpora, run_dir, resume, progress, deadline, debug)
         trainer.checkpoints.warnings += warnings
@@ -184,7 +184,7 @@ def tokenizer_fields(tokenizer: TextTokenizer, config: RunConfig) -> dict[str, i
 def prepare_tokenizer(
     run: RunFolder,
     config: RunConfig,
-    texts: Texts,
+    text_files: TextFiles,
     existing: TextTokenizer | None,
     reuse: bool,
     display: Display,
@@ -195,7 +195,7 @@ def prepare_tokenizer(
     """
     data, task = config.data, TASKS[config.data.task]
     if existing is not None:
-        existing = task.fit_tokenizer(existing, data, texts["train"])
+        existing = task.adapt_tokenizer(existing, data, text_files["train"])
         check_vocabularies(existing, config, task)
         size = data.vocab_size
         default = preset_values(config.model.preset)["data"]["vocab_size"]
@@ -205,12 +205,12 @@ def prepare_tokenizer(
         return task.load_tokenizer(run.tokenizer_file)
     tokenizer = existing
     if tokenizer is None:
-        task.check_texts(texts)
+        task.check_texts(text_files)
         is_pair = task.data_kind == "pairs" and task.has_separate_vocabularies(data)
         which = f"two {data.tokenizer} tokenizers, each" if is_pair else f"the {data.tokenizer} tokenizer"
         display.write(f"training {which} with at most {data.vocab_size:,} subwords")
         with display.work(f"training the {data.tokenizer} tokenizer") as work:
-            tokenizer = task.learn_tokenizer(data, texts["train"])
+            tokenizer = task.train_tokenizer(data, text_files["train"])
         n_subwords = f"{tokenizer.src_vocab_size or tokenizer.vocab_size:,} subwords"
         trained = (
             f"two tokenizers with {describe_vocabularies(tokenizer, task)}"
@@ -233,17 +233,17 @@ def check_vocabularies(tokenizer: TextTokenizer, config: RunConfig, task: Task) 
 
 
 def prepare_corpora(
-    run: RunFolder, config: RunConfig, texts: Texts, tokenizer: TextTokenizer, display: Display
+    run: RunFolder, config: RunConfig, text_files: TextFiles, tokenizer: TextTokenizer, display: Display
 ) -> dict[str, Corpus]:
     """Return {part: token arrays} for the parts "train" and, if there is such a text, "valid"."""
     data, task = config.data, TASKS[config.data.task]
     corpora: dict[str, Corpus] = {}
-    for part in sorted(texts, reverse=True):  # "valid" first, because errors in this smaller text show sooner
+    for part in sorted(text_files, reverse=True):  # "valid" first, because errors in this smaller text show sooner
         folder = run.data_path(part, data.prepared)
         with display.work(f"preparing the {part} text", "examples") as work:
-            start = partial(display.write, f"preparing the {part} text: {', '.join(texts[part])}")
+            start = partial(display.write, f"preparing the {part} text: {', '.join(text_files[part])}")
             on_progress = partial(report_progress, work, start)
-            corpora[part] = task.prepare(texts[part], tokenizer, folder, data.max_length, on_progress)
+            corpora[part] = task.prepare(text_files[part], tokenizer, folder, data.max_length, on_progress)
         if work.done:
             display.write(f"prepared the {part} text: {work.result()}")
         else:
@@ -258,15 +258,15 @@ def report_progress(work: Work, start: Callable[[], object], n_done: int) -> Non
     work.set_done(n_done)
 
 
-def check_best_metric(config: RunConfig, task: Task, texts: Texts) -> None:
+def check_best_metric(config: RunConfig, task: Task, text_files: TextFiles) -> None:
     """Raise UserError if this run's validations do not measure the metric of train.best_metric or train.patience."""
     metric = config.train.best_metric or task.selection_metric
     metrics = [name for name in METRICS if name in ("loss", *task.scores)]
     if config.train.keep_best > 1 and not metric:
         got = f"keep_best = {config.train.keep_best} without a metric"
         raise UserError(f"train.best_metric: expected {' or '.join(metrics)}; got {got}; try best_metric = loss")
-    option = f"--{task.files['valid'][0].replace('_', '-')} F"
-    if config.train.patience and "valid" not in texts:
+    option = f"--{task.file_keys['valid'][0].replace('_', '-')} F"
+    if config.train.patience and "valid" not in text_files:
         raise UserError(
             f"train.patience: expected a validation text on which to measure {metric or 'the loss'}; got no file; "
             f"try {option}, or train.patience = 0"
@@ -276,7 +276,7 @@ def check_best_metric(config: RunConfig, task: Task, texts: Texts) -> None:
     if metric not in metrics:
         expected = f"{' or '.join(metrics)} for the task {task.name}"
         raise UserError(f"train.best_metric: expected {expected}; got {metric}; try best_metric = loss")
-    if "valid" not in texts:
+    if "valid" not in text_files:
         expected = f"a validation text on which to measure {metric}"
         raise UserError(f"train.best_metric: expected {expected}; got no file; try {option}")
     if metric != "loss" and not config.train.validate_score:

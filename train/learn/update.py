@@ -148,7 +148,7 @@ class Update:
         while len(halves := batch.halves()) > 1:
             batch = halves[0]
         with npx.keyed(0, 0), npx.random.record_keys() as keys, no_grad():
-            self.model.loss(*self.task.sequences(batch), **self.settings.loss_options(1))
+            self.model.loss(*self.task.loss_inputs(batch), **self.settings.loss_options(1))
         return len(keys)
 
     def optimizer_state(self) -> dict[str, Any]:
@@ -214,11 +214,11 @@ class Update:
     def _loss(self, batch: Batch, n_targets: int, on_leaf_done: OnLeafDone | None) -> npx.Array:
         """Return the loss of a micro-batch divided by `n_targets`, a scalar on the device; accumulate its gradient."""
         if self.graphs:
-            return self.graphs.loss(self.task.sequences(batch), n_targets, self.scale.value)
+            return self.graphs.loss(self.task.loss_inputs(batch), n_targets, self.scale.value)
         return self._backward(batch, n_targets, on_leaf_done)
 
     def _backward(self, batch: Batch, n_targets: int, on_leaf_done: OnLeafDone | None = None) -> npx.Array:
-        loss = self.model.loss(*self.task.sequences(batch), **self.settings.loss_options(n_targets))
+        loss = self.model.loss(*self.task.loss_inputs(batch), **self.settings.loss_options(n_targets))
         loss.backward(self.scale.value, on_leaf_done)
         return loss.data
 

@@ -215,7 +215,7 @@ def has_tokenizer_of(run: RunFolder, config: RunConfig) -> bool:
     path = Path(config.data.tokenizer)
     if not (path.is_file() and run.tokenizer_file.is_file()):
         return False
-    tokenizer = task.fit_tokenizer(task.load_tokenizer(path), config.data, task.texts(config.data)["train"])
+    tokenizer = task.adapt_tokenizer(task.load_tokenizer(path), config.data, task.text_files(config.data)["train"])
     return bool(tokenizer.digest == task.load_tokenizer(run.tokenizer_file).digest)
 
 

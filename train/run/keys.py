@@ -117,8 +117,8 @@ class CommonKeys:
 
 def data_section() -> Any:
     """Return the dataclass of [data]: the keys of every task, in the order of `TASKS`, then the common ones."""
-    of_tasks = [task.keys for task in reversed(TASKS.values())]
-    task_texts = " ".join(str(task.keys.__doc__) for task in TASKS.values())
+    of_tasks = [task.key_class for task in reversed(TASKS.values())]
+    task_texts = " ".join(str(task.key_class.__doc__) for task in TASKS.values())
     return dataclass(frozen=True)(
         type("DataSection", (CommonKeys, *of_tasks), {"__doc__": f"[data]: The text. {task_texts}"})
     )

@@ -17,9 +17,9 @@ from models.search import beam_search, check_search
 from npx.distributed import World
 from train.tasks.protocols import BatchSource, Configuration, SourceModel, TextTokenizer
 from train.tasks.task import TASKS, T, Task, list_lines
-from train.text.batches import Batch, Batches
+from train.text.batches import Batches, PairBatch
 from train.text.bpe_dropout import SegmentedBatches, Segmenter
-from train.text.corpus import Corpus
+from train.text.corpus import PairCorpus
 from train.text.tokenizer import Tokenizer
 
 SINGLE_PROCESS = World()
@@ -36,16 +36,18 @@ class Line(NamedTuple):
     ids: list[int]  # the tokens of the line, without EOS, truncated to the maximum length
 
 
-class PairTask(Task[T, Corpus, Batch], Generic[T]):
+class PairTask(Task[T, PairCorpus, PairBatch], Generic[T]):
     """Predict the second sequence of a pair from the first."""
 
     data_kind = "pairs"
     sides = ("source", "target")
 
-    def training_batches(self, corpus: Corpus, config: Configuration, tokenizer: T, order_version: int) -> BatchSource:
+    def training_batches(
+        self, corpus: PairCorpus, config: Configuration, tokenizer: T, order_version: int
+    ) -> BatchSource:
         t = config.train
 
-        def make_batches(corpus: Corpus) -> Batches:
+        def make_batches(corpus: PairCorpus) -> Batches:
             return Batches(corpus, t.batch_tokens, t.seed, order_version)
 
         if not t.bpe_dropout:
@@ -58,15 +60,15 @@ class PairTask(Task[T, Corpus, Batch], Generic[T]):
         """Return the tokenizers of the source and of the target, with None for a side that is not text."""
         raise NotImplementedError
 
-    def validation_batches(self, corpus: Corpus, batch_tokens: int) -> Iterator[tuple[npx.Array, Batch]]:
+    def validation_batches(self, corpus: PairCorpus, batch_tokens: int) -> Iterator[tuple[npx.Array, PairBatch]]:
         longest_side = int(max(corpus.src_lengths.max(), corpus.tgt_lengths.max()))
         batches = Batches(corpus, max(longest_side, batch_tokens))
         return ((indices, batches.batch(indices)) for indices in batches.by_length())
 
-    def sequences(self, batch: Batch) -> tuple[npx.Array, ...]:
+    def loss_inputs(self, batch: PairBatch) -> tuple[npx.Array, ...]:
         return batch.src, batch.tgt
 
-    def describe_examples(self, corpus: Corpus, examples: Any) -> str:
+    def describe_examples(self, corpus: PairCorpus, examples: Any) -> str:
         return f"pairs {list_lines(corpus, examples)}"
 
 
@@ -157,7 +159,7 @@ def search_lines(
 
 def trained_length(config: Configuration) -> int | None:
     """Return data.max_length of a run's configuration, or None for an imported model, which has no training text."""
-    has_text = any(getattr(config.data, name) for name in TASKS[config.data.task].files["train"])
+    has_text = any(getattr(config.data, name) for name in TASKS[config.data.task].file_keys["train"])
     return config.data.max_length if has_text else None
 
 

@@ -1,8 +1,8 @@
 """Sentence pairs as token arrays on disk.
 
-`prepare` streams two text files through a tokenizer into four flat files and a `meta.json`, which `Corpus` maps into
-memory. On disk a token takes 2 bytes (4 for a vocabulary of more than 65,536 tokens) and a pair 16 bytes of offsets; in
-RAM a pair takes 4 bytes for its two lengths.
+`prepare` streams two text files through a tokenizer into four flat files and a `meta.json`, which `PairCorpus` maps
+into memory. On disk a token takes 2 bytes (4 for a vocabulary of more than 65,536 tokens) and a pair 16 bytes of
+offsets; in RAM a pair takes 4 bytes for its two lengths.
 
 Lengths include EOS: a sentence of n subwords has length n + 1 on both sides. It occupies n + 1 positions in
 the encoder (`tokens + [EOS]`) and in the decoder (input `[BOS] + tokens`, output `tokens + [EOS]`).
@@ -40,7 +40,7 @@ def prepare(
     out_dir: str | PathLike[str],
     max_length: int = 256,
     on_progress: Callable[[int], object] = lambda n_read: None,
-) -> "Corpus":
+) -> "PairCorpus":
     """Encode two parallel files, write the token arrays to the folder `out_dir`, and open them.
 
     A pair is skipped (and counted) if a side is empty or longer than `max_length` tokens, end token included. A folder
@@ -69,7 +69,7 @@ def prepare_pairs(
     on_progress: Callable[[int], object] = lambda n_read: None,
     *,
     unseen_labels: Mapping[str, int] | None = None,
-) -> "Corpus":
+) -> "PairCorpus":
     """Prepare pairs from files of any kind, as `prepare` does for text files.
 
     `encode` receives one function for each file, calls it with all bytes of the file, and yields chunks of pairs as
@@ -100,7 +100,7 @@ def prepare_pairs(
             }  # fmt: skip
 
         write_prepared(out_dir, ARRAYS, write_files)
-    return Corpus.open(out_dir, tokenizer.special)
+    return PairCorpus.open(out_dir, tokenizer.special)
 
 
 def _write(
@@ -136,7 +136,7 @@ def _write(
     return pairs, tokens
 
 
-class Corpus:
+class PairCorpus:
     """Pairs of token sequences: `len(corpus)`, `corpus.pair(i)`, `corpus.src_lengths`, `corpus.tgt_lengths`.
 
     Lengths (uint16, shape (pairs,)) include EOS. `meta` is the content of `meta.json`, or {} if there is no such file.
@@ -166,7 +166,7 @@ class Corpus:
         self.src_lengths, self.tgt_lengths = map(_lengths, offsets)
 
     @classmethod
-    def open(cls, out_dir: str | PathLike[str], special: SpecialIds = DEFAULT_IDS) -> "Corpus":
+    def open(cls, out_dir: str | PathLike[str], special: SpecialIds = DEFAULT_IDS) -> "PairCorpus":
         """Map the files written by `prepare`; `special` are the tokenizer's special ids.
 
         Raises UserError if the files are missing or damaged.
@@ -183,7 +183,7 @@ class Corpus:
         return cls(arrays[:4:2], arrays[1:4:2], special, meta, arrays[4][1:])
 
     @classmethod
-    def from_pairs(cls, pairs: Iterable[tuple[Sequence[int], Sequence[int]]]) -> "Corpus":
+    def from_pairs(cls, pairs: Iterable[tuple[Sequence[int], Sequence[int]]]) -> "PairCorpus":
         """Return an in-memory corpus of pairs of token id sequences without special ids."""
         sides = list(zip(*pairs, strict=True)) or [(), ()]
         offsets = [np.concatenate([[0], np.cumsum([len(ids) for ids in side], dtype=np.int64)]) for side in sides]
@@ -204,9 +204,9 @@ class Corpus:
         offsets = self._offsets[side][first : end + 1]
         return self._tokens[side][offsets[0] : offsets[-1]], offsets - offsets[0]
 
-    def with_tokens(self, tokens: Sequence[IntArray], offsets: Sequence[IntArray]) -> "Corpus":
+    def with_tokens(self, tokens: Sequence[IntArray], offsets: Sequence[IntArray]) -> "PairCorpus":
         """Return the same pairs with different tokens."""
-        return Corpus(tokens, offsets, self.special, self.meta, self._skipped)
+        return PairCorpus(tokens, offsets, self.special, self.meta, self._skipped)
 
     @property
     def digest(self) -> Any:
@@ -214,7 +214,7 @@ class Corpus:
         return self.meta.get("sha256")
 
     @property
-    def n_target_tokens(self) -> int:
+    def n_targets(self) -> int:
         """Number of target tokens, end tokens included."""
         return int(self.tgt_lengths.sum())
 

@@ -21,7 +21,7 @@ from tokenizers import Regex, decoders, pre_tokenizers
 from train.errors import UserError, plural
 from train.text.affixes import split_words
 from train.text.batches import ORDER_VERSION, Batches
-from train.text.corpus import Corpus, IntArray
+from train.text.corpus import IntArray, PairCorpus
 from train.text.lines import count_lines, numbered_lines, read_parallel
 from train.text.tokenizer import DEFAULT_IDS, SPECIALS, Tokenizer, tokenizer_spec
 
@@ -259,7 +259,7 @@ class LabeledBatch:
     pad_id: int
 
     @property
-    def n_target_tokens(self) -> int:
+    def n_targets(self) -> int:
         """Number of labels."""
         return int((self.labels != self.pad_id).sum())
 
@@ -287,7 +287,7 @@ class LabeledBatch:
 class PreparedText:
     """Prepared texts for which a model predicts labels or masked tokens; `pairs` holds the token arrays."""
 
-    def __init__(self, pairs: Corpus) -> None:
+    def __init__(self, pairs: PairCorpus) -> None:
         self.pairs = pairs
 
     def __len__(self) -> int:
@@ -311,7 +311,7 @@ class LabeledText(PreparedText):
         n_labels: the number of labels of each text, not counting labels in `unseen`.
     """
 
-    def __init__(self, pairs: Corpus, one_label_per_text: bool) -> None:
+    def __init__(self, pairs: PairCorpus, one_label_per_text: bool) -> None:
         super().__init__(pairs)
         self.one_label_per_text = one_label_per_text
         unseen: Mapping[str, int] = pairs.meta.get("unseen_labels", {})
@@ -321,7 +321,7 @@ class LabeledText(PreparedText):
         self.n_labels = np.add.reduceat(self._seen(labels) != pairs.special.pad_id, offsets[:-1], dtype=np.int64)
 
     @property
-    def n_target_tokens(self) -> int:
+    def n_targets(self) -> int:
         """Number of labels."""
         return int(self.n_labels.sum())
 
@@ -337,7 +337,7 @@ class LabeledText(PreparedText):
 
     def describe(self) -> str:
         """Return the numbers of texts, tokens, labels and skipped texts."""
-        return describe_texts(self.pairs, self.n_target_tokens)
+        return describe_texts(self.pairs, self.n_targets)
 
     def batch(self, indices: IntArray) -> LabeledBatch:
         """Build the batch of the texts `indices` (B,), in that order."""
@@ -352,7 +352,7 @@ class LabeledText(PreparedText):
         return np.where(labels == self.pairs.special.eos_id, self.pairs.special.pad_id, labels)
 
 
-def describe_texts(pairs: Corpus, n_labels: int = 0) -> str:
+def describe_texts(pairs: PairCorpus, n_labels: int = 0) -> str:
     """Return the numbers of texts, tokens, labels and skipped texts as text."""
     sizes = f"{int(pairs.src_lengths.sum()):,} tokens{f', {n_labels:,} labels' if n_labels else ''}"
     if (counts := pairs.meta.get("pairs")) is None:
@@ -370,7 +370,7 @@ class LabeledBatches(Batches):
         super().__init__(text.pairs, batch_tokens, seed, order_version)
         self.text = text
 
-    def sizes(self, indices: IntArray) -> tuple[int, int]:
+    def token_counts(self, indices: IntArray) -> tuple[int, int]:
         return int(self.text.n_labels[indices].sum()), int(self.corpus.src_lengths[indices].sum(dtype=np.int64))
 
     def batch(self, indices: IntArray) -> LabeledBatch:  # type: ignore[override]

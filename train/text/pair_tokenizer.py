@@ -81,7 +81,7 @@ def make_tokenizer(spec: dict[str, Any], name: str, tokenizer_class: type[Tokeni
     return tokenizer_class(spec, name)
 
 
-def train_pair(files: Sequence[str], kind: str, vocab_size: int, pretokenizer: str) -> PairTokenizer:
+def train_pair_tokenizer(files: Sequence[str], kind: str, vocab_size: int, pretokenizer: str) -> PairTokenizer:
     """Train a vocabulary of at most `vocab_size` tokens on each of two files (see `Tokenizer.train`)."""
     source, target = (Tokenizer.train(file, kind, vocab_size, pretokenizer) for file in files)
     return PairTokenizer(source, target)

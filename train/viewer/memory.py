@@ -20,7 +20,7 @@ def measure_memory(task: Task, model: Any, batch: Any, settings: TrainSection) -
     model.train()
     loss_options = {"label_smoothing": settings.label_smoothing, "smoothing_classes": settings.smoothing_classes}
     with npx.keyed(settings.seed, 1), observing(MemoryProfiler()) as memory:
-        model.loss(*task.sequences(batch), **loss_options, loss_normalizer=batch.n_target_tokens).backward()
+        model.loss(*task.loss_inputs(batch), **loss_options, loss_normalizer=batch.n_targets).backward()
     model.eval()
     return memory
 

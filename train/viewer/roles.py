@@ -17,8 +17,8 @@ from models.search import greedy_search
 from train.run.config import RunConfig
 from train.tasks import Task
 from train.tasks.protocols import TextTokenizer
-from train.text.batches import Batch
-from train.text.corpus import Corpus
+from train.text.batches import PairBatch
+from train.text.corpus import PairCorpus
 from train.viewer.inspection import Head, ablate_heads, all_heads, summary
 from train.viewer.picture import COLORMAP, disable_math, new_figure, write_picture
 
@@ -62,7 +62,9 @@ class EvaluationText:
     score_name: name of the task's score in the run's validations; "" if they measure only the loss.
     """
 
-    def __init__(self, task: Task, corpus: Corpus, config: RunConfig, tokenizer: TextTokenizer, n_pairs: int) -> None:
+    def __init__(
+        self, task: Task, corpus: PairCorpus, config: RunConfig, tokenizer: TextTokenizer, n_pairs: int
+    ) -> None:
         self.max_extra_tokens = config.search.max_extra_tokens
         self.evaluation = task.evaluation(config, tokenizer, corpus)
         scores: Mapping[str, str] = task.scores if self.evaluation is not None else {}
@@ -78,7 +80,7 @@ class EvaluationText:
             src_counts = tgt_counts = src_counts + tgt_counts
         self.src_counts, self.tgt_counts = src_counts, tgt_counts
         self.pairs = [corpus.pair(int(i)) for i in self.indices]
-        self.batch = Batch(
+        self.batch = PairBatch(
             corpus.padded(0, self.indices), corpus.padded(1, self.indices, bos=True), corpus.special.pad_id
         )
 

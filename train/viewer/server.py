@@ -207,7 +207,7 @@ class Page:
 def training_files(config: RunConfig) -> list[str]:
     """Return the names of the training text's files; imported models have none."""
     data = config.data
-    return [Path(file).name for name in TASKS[data.task].files["train"] if (file := getattr(data, name))]
+    return [Path(file).name for name in TASKS[data.task].file_keys["train"] if (file := getattr(data, name))]
 
 
 def etag_part(file: Path) -> str:

@@ -15,7 +15,7 @@ from train.errors import UserError, check_choice, one_line
 from train.tasks.parsing.lexicon import Lexicon
 from train.tasks.parsing.linearize import linearize
 from train.tasks.parsing.trees import UNTAGGED, Tree
-from train.text.affixes import AFFIXES, AffixTokenizer, affix_spec
+from train.text.affixes import AFFIXES, WordTokenizer, affix_spec
 from train.text.tokenizer import KINDS as SUBWORDS
 from train.text.tokenizer import SPECIALS, Tokenizer
 
@@ -23,7 +23,7 @@ KINDS = (*SUBWORDS, AFFIXES)
 LEXICON = "tags"  # key of the counts (tag -> word -> count) in the model of a tokenizer.json
 
 
-class TreeTokenizer(AffixTokenizer):
+class TreeTokenizer(WordTokenizer):
     """Encodes sentences (`encode_batch`) and trees (`encode_trees`); `symbols` maps ids back to tokens of trees."""
 
     def __init__(self, spec: dict[str, Any], name: str = "tokenizer.json") -> None:
