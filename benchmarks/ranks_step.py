@@ -64,7 +64,7 @@ def work(args: argparse.Namespace) -> dict[str, Any]:
 
     import npx
     from train.learn.parallel.plan import WorkShare
-    from train.learn.update import Update
+    from train.learn.update import Updater
     from train.run.config import RunConfig
     from train.run.folder import RunFolder
     from train.run.report import SilentReport
@@ -87,19 +87,19 @@ def work(args: argparse.Namespace) -> dict[str, Any]:
     batch = Batches(PairCorpus.from_pairs(zip(*words, strict=True)), 10**6).batch(np.arange(args.batch))
     model = config.transformer_config(args.vocab).build(0, "float32")
     model.train()
-    update = Update(TASKS["translation"], model, config.train, SilentReport(RunFolder(""), 1))
+    updater = Updater(TASKS["translation"], model, config.train, SilentReport(RunFolder(""), 1))
     share = WorkShare([world.rank], world.size, world.size * batch.n_targets)
     measured: dict[str, Any] = {"overlapped": [], "after": []}
     waits: dict[str, list[float]] = {kind: [] for kind in measured}
     for step in range(2 * args.steps + 2):
         kind = ("overlapped", "after")[step % 2]
-        update.gradients.sends_during_backward = kind == "overlapped"  # meaningless for a single process
+        updater.reducer.sends_during_backward = kind == "overlapped"  # meaningless for a single process
         world.bytes_sent = 0
         world.gather(None)  # a barrier
         start_time = time.perf_counter()
         waited = world.wait_seconds
-        update.compute_gradient([batch], step + 1, share)
-        update.apply(1e-6, 0.0)
+        updater.compute_gradient([batch], step + 1, share)
+        updater.apply_gradient(1e-6, 0.0)
         world.gather(None)  # a barrier
         if step > 1:
             measured[kind].append(time.perf_counter() - start_time)

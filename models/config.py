@@ -269,14 +269,14 @@ class TransformerConfig:
         """Return a new model with random weights from `seed`, in the given dtype."""
         return ARCHITECTURES[self.architecture](self, seed, dtype)
 
-    def outline(self) -> Any:
+    def build_abstract(self) -> Any:
         """Return the model with parameters that have shapes but no values, so that it takes no memory."""
         with use_shapes_only():
             return self.build()
 
     def n_parameters(self) -> int:
         """Return the exact number of trainable parameters."""
-        return self.outline().n_parameters()
+        return self.build_abstract().n_parameters()
 
     def training_flops(self, source_tokens: int, target_tokens: int, length: int = 30) -> float:
         """Return the number of floating-point operations of one update (see models/flops.py).
@@ -285,7 +285,7 @@ class TransformerConfig:
             source_tokens, target_tokens: the numbers of tokens or, for an encoder, of text tokens and labels.
             length: number of tokens in a typical sentence.
         """
-        return training_flops(self.outline(), source_tokens, target_tokens, length)
+        return training_flops(self.build_abstract(), source_tokens, target_tokens, length)
 
     def to_dict(self) -> dict[str, Any]:
         """Return the fields as a dictionary."""

@@ -19,7 +19,7 @@ def training_flops(model: Any, source_tokens: int, target_tokens: int, length: i
     """Return the number of floating-point operations of one update.
 
     Args:
-        model: a model; its parameters need no values (`TransformerConfig.outline`).
+        model: a model; its parameters need no values (`TransformerConfig.build_abstract`).
         source_tokens, target_tokens: the numbers of tokens or, for an encoder, of text tokens and labels.
         length: number of tokens in a typical sequence, for attention.
 

@@ -62,7 +62,7 @@ class LanguageModel(SequenceModel):
     def loss_on_device(self, ids: npx.Array, **options: Any) -> Tensor:
         """Compute `loss` from checked ids on the device; options as for `regularized_loss`.
 
-        The ids are not copied to the host, so a CUDA graph can contain this method (train/learn/graphs.py).
+        The ids are not copied to the host, so a CUDA graph can contain this method (train/learn/cuda_graphs.py).
         """
         return self.regularized_loss(lambda: self.hidden_states(ids[:, :-1]), ids[:, 1:], **options)
 

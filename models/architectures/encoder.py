@@ -195,7 +195,8 @@ class Encoder(SequenceModel):
     ) -> Tensor:
         """Compute `loss` from checked, padded arrays on the device.
 
-        No value of these arrays is copied to the host, so a CUDA graph can contain this method (train/learn/graphs.py).
+        No value of these arrays is copied to the host, so a CUDA graph can contain this method
+        (train/learn/cuda_graphs.py).
 
         Args:
             options: as for `regularized_loss`.

@@ -135,7 +135,8 @@ class EncoderDecoder(SequenceModel):
     ) -> Tensor:
         """Compute `loss` from checked arrays on the device.
 
-        No value of these arrays is copied to the host, so a CUDA graph can contain this method (train/learn/graphs.py).
+        No value of these arrays is copied to the host, so a CUDA graph can contain this method
+        (train/learn/cuda_graphs.py).
 
         Args:
             packing: the packing of source and target; None if the arrays are padded, as CUDA graphs require.

@@ -17,7 +17,7 @@ from npx.dispatch import KERNELS, map_arrays
 from npx.precision import dtype_named
 from tests.gpu_check.sizes import Sizes
 from train import Adam, load_model
-from train.learn.graphs import GraphedLoss
+from train.learn.cuda_graphs import GraphedLoss
 from train.run.keys import TrainSection
 from train.tasks.translation import translate_lines
 

@@ -1,4 +1,4 @@
-"""A small float32 Transformer with ids, a batch and an Update, for tests of devices and memory."""
+"""A small float32 Transformer with ids, a batch and an Updater, for tests of devices and memory."""
 
 from pathlib import Path
 
@@ -6,7 +6,7 @@ import numpy as np
 
 from models import Transformer, TransformerConfig
 from tests.helpers.trainings import config
-from train.learn.update import Update
+from train.learn.update import Updater
 from train.tasks import TASKS
 from train.text.batches import Batches
 from train.text.corpus import PairCorpus
@@ -20,10 +20,10 @@ def model(dropout=0.1, seed=3, **changes):
     return Transformer(TransformerConfig(**(shape | changes)), seed=seed)
 
 
-def update_of(trained_model, journal, **changes):
+def updater_of(trained_model, journal, **changes):
     precision = next(p.weights.dtype.name for _, p in trained_model.named_parameters())
     settings = config(Path(), batch_tokens=20, precision=precision, **changes).train
-    return Update(TASKS["translation"], trained_model, settings, journal)
+    return Updater(TASKS["translation"], trained_model, settings, journal)
 
 
 def batch():

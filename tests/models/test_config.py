@@ -54,7 +54,7 @@ def test_parameters_of_every_preset(name):
 def test_parameters_of_every_preset_as_built(name):
     """Models are built without allocating memory, so even the big one is quick."""
     config = TransformerConfig.preset(name, 17)
-    parameters = config.outline().parameters()
+    parameters = config.build_abstract().parameters()
     allocated_sizes = {(p.data if p.data.base is None else p.data.base).size for p in parameters}
     assert config.n_parameters() == AT_37000[name] - (37_000 - 17) * config.d_model and allocated_sizes == {1}
 

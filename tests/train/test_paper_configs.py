@@ -208,7 +208,7 @@ def test_tensor2tensor_adds_epsilon_before_the_bias_correction(monkeypatch):
     calls = []
     monkeypatch.setattr(update, "Adam", lambda flat, *options: calls.append(options) or Adam(flat, *options))
     c = config_of(f"model.variant={V1}")
-    update.Update(None, shaped(), c.train, None)
+    update.Updater(None, shaped(), c.train, None)
     assert calls[0][4] is True
     eps, g, lr = 0.1, 0.5, 0.01
     model = shaped()

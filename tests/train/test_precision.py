@@ -139,7 +139,7 @@ def test_small_updates_are_not_lost_to_rounding(low):
     adam = Adam(flat)
     for _ in range(40):
         flat.flatten_grad()[...] = 4.0
-        adam.step(1e-4, scale=0.25)
+        adam.step(1e-4, grad_scale=0.25)
     assert adam.m.dtype == "float32"
     assert flat.data[0] == pytest.approx(2 - 40e-4, rel=1e-6)
     assert np.array_equal(flat.low_precision_data, flat.data.astype(low)), "Adam writes the copy in the same pass"

@@ -17,8 +17,8 @@ from train.cli import main
 from train.errors import plural
 from train.learn.signals import Signals
 from train.learn.training import check_best_metric
-from train.learn.update import Update
-from train.learn.validation import Validation
+from train.learn.update import Updater
+from train.learn.validation import Validator
 from train.run.average import average_checkpoints
 from train.run.checkpoint import load_checkpoint
 from train.run.folder import RunFolder
@@ -39,7 +39,7 @@ def scripted(monkeypatch, results):
         self.last_result = {"loss": loss, "perplexity": np.exp(loss), "bleu": bleu, "seconds": 0.0}
         return self.last_result
 
-    monkeypatch.setattr(Validation, "measure", measure)
+    monkeypatch.setattr(Validator, "measure", measure)
 
 
 def newest(out):
@@ -395,14 +395,14 @@ def averaged(text, tmp_path_factory):
     """A run with a moving average, and the weights after each of its updates."""
     out = tmp_path_factory.mktemp("averaged") / "run"
     history = []
-    apply = Update.apply
+    apply_gradient = Updater.apply_gradient
 
     def recorded(self, lr, norm):
-        apply(self, lr, norm)
+        apply_gradient(self, lr, norm)
         history.append(self.flat.data.copy())
 
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(Update, "apply", recorded)
+        patch.setattr(Updater, "apply_gradient", recorded)
         run(text, out, ema_decay=DECAY)
     return out, history
 
@@ -434,27 +434,27 @@ def test_validations_and_commands_use_the_average(averaged):
     assert f"validations and checkpoints use the moving average of the weights (train.ema_decay = {DECAY})" in log
     model, tokenizer, config = load_model(out)
     corpus = PairCorpus.open(out / "data" / "valid")
-    measured = Validation(TASKS["translation"], model, tokenizer, corpus, config).measure(Signals())
+    measured = Validator(TASKS["translation"], model, tokenizer, corpus, config).measure(Signals())
     assert metrics(out)[-1]["loss"] == pytest.approx(measured["loss"], rel=1e-6)
 
 
 @pytest.mark.parametrize("precision", ["float32", "fp16"])
 def test_the_average_replaces_the_weights_of_computations_for_a_while(precision):
     model = Transformer(TransformerConfig(vocab_size=11, d_model=4, d_ff=6, n_heads=2, n_layers=1), 1)
-    update = Update(
+    updater = Updater(
         TASKS["translation"], model, TrainSection(precision=precision, ema_decay=DECAY), SilentReport(RunFolder(""), 1)
     )
     for step in range(1, 4):
-        update.flat.flatten_grad()[...] = step % 2 - 0.5
-        update.apply(0.1, 1.0)
-    flat = update.flat
-    average = update.average.values.copy()
+        updater.flat.flatten_grad()[...] = step % 2 - 0.5
+        updater.apply_gradient(0.1, 1.0)
+    flat = updater.flat
+    average = updater.average.values.copy()
     before = flat.data.copy(), [p.data.copy() for p in flat.parameters]
-    with update.averaged_weights():
+    with updater.use_average():
         assert flat.data.tobytes() == average.tobytes() != before[0].tobytes()
         for p, span in zip(flat.parameters, flat.spans.values(), strict=True):
             assert p.data.tobytes() == average[span].astype(p.data.dtype).tobytes()
-    assert flat.data.tobytes() == before[0].tobytes() and update.average.values.tobytes() == average.tobytes()
+    assert flat.data.tobytes() == before[0].tobytes() and updater.average.values.tobytes() == average.tobytes()
     assert [p.data.tobytes() for p in flat.parameters] == [data.tobytes() for data in before[1]]
 
 

@@ -20,8 +20,8 @@ from tests.helpers.trainings import config, crash_after, metrics, outcome, run, 
 from train import Adam, NoamSchedule, RunConfig, Trainer, load_model, train
 from train.cli import main
 from train.cli.info import last_update
-from train.learn.update import Update
-from train.learn.validation import Validation
+from train.learn.update import Updater
+from train.learn.validation import Validator
 from train.run.checkpoint import load_checkpoint
 from train.run.folder import RunFolder
 from train.text.batches import Batches
@@ -121,13 +121,13 @@ def test_ctrl_c_writes_a_checkpoint_and_resumes_to_the_same_bits(
 
 def interrupt_validations(monkeypatch):
     """Make each validation begin with Ctrl-C."""
-    measure = Validation.measure
+    measure = Validator.measure
 
     def interrupted(self, signals):
         os.kill(os.getpid(), signal.SIGINT)
         return measure(self, signals)
 
-    monkeypatch.setattr(Validation, "measure", interrupted)
+    monkeypatch.setattr(Validator, "measure", interrupted)
 
 
 def test_ctrl_c_during_the_last_validation_is_logged(text, tmp_path, monkeypatch):
@@ -193,7 +193,8 @@ def test_micro_batches_are_one_batch_of_their_union(text, cuts, smoothing, seed)
         model = Transformer(shape, seed=seed, dtype=np.float64)
         run_config = config(text, label_smoothing=smoothing, precision="float64")
         trainer = Trainer(model, run_config, None, {"train": corpus}, "nowhere", progress=False)
-        gradients.append((trainer.update.compute_gradient(micro, step=1)[0], trainer.update.flat.flatten_grad().copy()))
+        updater = trainer.updater
+        gradients.append((updater.compute_gradient(micro, step=1)[0], updater.flat.flatten_grad().copy()))
     assert gradients[0][0] == pytest.approx(gradients[1][0], rel=1e-12)
     np.testing.assert_allclose(gradients[1][1], gradients[0][1], rtol=1e-9, atol=1e-14)
     assert np.abs(gradients[0][1]).max() > 1e-3
@@ -276,13 +277,13 @@ def scripted(monkeypatch, losses):
         self.last_result = {"loss": next(values), "perplexity": 1.0, "seconds": 0.0}
         return self.last_result
 
-    monkeypatch.setattr(Validation, "measure", measure)
+    monkeypatch.setattr(Validator, "measure", measure)
 
 
 @pytest.mark.parametrize(("perplexity", "shown"), [(1.075, "1.07"), (123456.789, "123456.79"), (1e300, "1e+300")])
 def test_a_huge_perplexity_is_logged_with_few_digits(text, tmp_path, monkeypatch, perplexity, shown):
     result = {"loss": 1.0, "perplexity": perplexity, "seconds": 0.0}
-    monkeypatch.setattr(Validation, "measure", lambda self, signals: result)
+    monkeypatch.setattr(Validator, "measure", lambda self, signals: result)
     run(text, tmp_path / "run", max_steps=1)
     assert f"loss 1.0000  perplexity {shown}  " in (tmp_path / "run" / "log.txt").read_text(encoding="utf-8")
 
@@ -332,7 +333,7 @@ def test_metrics_and_log_record_the_run(text, uninterrupted):
 
 
 def test_the_logged_loss_is_the_mean_over_the_target_tokens_since_the_last_line(text, tmp_path, monkeypatch):
-    gradient = Update.compute_gradient
+    gradient = Updater.compute_gradient
     updates = []
 
     def watched(self, micro, step, share):
@@ -340,7 +341,7 @@ def test_the_logged_loss_is_the_mean_over_the_target_tokens_since_the_last_line(
         updates.append((result[0], sum(batch.n_targets for batch in micro)))
         return result
 
-    monkeypatch.setattr(Update, "compute_gradient", watched)
+    monkeypatch.setattr(Updater, "compute_gradient", watched)
     run(text, tmp_path / "run")
     logged = [entry["loss"] for entry in metrics(tmp_path / "run") if entry["kind"] == "train"]
     expected = [

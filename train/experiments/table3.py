@@ -28,7 +28,7 @@ from train.files import digest
 from train.json_files import read_sealed, write_sealed
 from train.learn.signals import Signals
 from train.learn.training import prepare_corpora, train
-from train.learn.validation import Validation
+from train.learn.validation import Validator
 from train.metrics.bleu import BLEUS, bleu
 from train.progress import Display
 from train.run.average import average_checkpoints
@@ -197,7 +197,7 @@ def score_checkpoint(checkpoint: Path, config: RunConfig) -> dict[str, Any]:
     data = config.data
     files = TASK.text_files(config.data)["valid"]
     corpus = TASK.prepare(files, tokenizer, Path(data.prepared) / "valid", data.max_length)
-    validation = Validation(TASK, model, tokenizer, corpus, config).measure(Signals())
+    validation = Validator(TASK, model, tokenizer, corpus, config).measure(Signals())
     assert validation is not None
     source, references = map(read_all_lines, files)
     translations = best_translations(model, tokenizer, source, **asdict(config.search))

@@ -120,7 +120,7 @@ def from_bert(weights: Mapping[str, Any], config: TransformerConfig, bert_ids: A
 
     Raises UserError, naming the tensor and the file `name`, for a tensor that does not fit.
     """
-    shapes = {parameter: p.shape for parameter, p in config.outline().named_parameters()}
+    shapes = {parameter: p.shape for parameter, p in config.build_abstract().named_parameters()}
     tensors = Tensors(weights, name)
     rows: dict[str, tuple[str, ...]] = {"embedding.weight": (EMBEDDING,)}
     rows |= {"output_bias": OUTPUT_BIAS} if config.output_bias else {}

@@ -106,7 +106,7 @@ def from_gpt2(weights: Mapping[str, Any], config: TransformerConfig, name: str) 
 
     Raises UserError, naming the tensor and the file `name`, for a tensor that does not fit.
     """
-    shapes = {parameter: p.shape for parameter, p in config.outline().named_parameters()}
+    shapes = {parameter: p.shape for parameter, p in config.build_abstract().named_parameters()}
     tensors = Tensors(weights, name)
     pairs = [("embedding.weight", EMBEDDING), ("text_positions.weight", POSITIONS), *parameters(config)]
     pairs += [("projection", OUTPUT)] * (config.tying == "none")

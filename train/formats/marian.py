@@ -134,7 +134,7 @@ def from_marian(weights: Mapping[str, Any], config: TransformerConfig, name: str
 
     Raises UserError, naming the tensor and the file `name`, for a tensor that does not fit.
     """
-    shapes = {parameter: p.shape for parameter, p in config.outline().named_parameters()}
+    shapes = {parameter: p.shape for parameter, p in config.build_abstract().named_parameters()}
     tensors = Tensors(weights, name)
     result = dict[str, Any]()
     aliases: dict[str, tuple[str, ...]]

@@ -16,7 +16,6 @@ import npx
 from models import ARCHITECTURES, TransformerConfig
 from train.errors import UserError, quote
 from train.files import MISSING
-from train.learn.initial import initialize, select, select_frozen
 from train.learn.memory import check_memory
 from train.learn.parallel.join import check_equal, check_equal_inputs, check_equal_run, join_ranks
 from train.learn.signals import reraise_lost_interrupts
@@ -29,6 +28,7 @@ from train.learn.text_checks import (
     shared_lines_warnings,
 )
 from train.learn.trainer import Trainer
+from train.learn.warm_start import select_frozen, select_parameters, warm_start
 from train.progress import Display, Work
 from train.run.checkpoint import is_imported, resumed_config
 from train.run.config import RunConfig, preset_values
@@ -128,7 +128,7 @@ def train(
             warnings: list[str] = []
             # Copy the weights before the slow encoding of the text, so that errors show early.
             if settings.init and not (resume and run.step_paths()):
-                line = initialize(model, settings.init, settings.init_parameters, tokenizer, warnings.append)
+                line = warm_start(model, settings.init, settings.init_parameters, tokenizer, warnings.append)
                 warnings = [f"warning: {text}" for text in warnings]
                 display.write(line)
             corpora = prepare_corpora(run, config, text_files, tokenizer, display)
@@ -139,7 +139,7 @@ def train(
                     warnings += equal_sides_warnings(text_files) + shared_lines_warnings(text_files)
         deadline = start + 3600 * max_hours if max_hours else None
         trainer = Trainer(model, config, tokenizer, corpora, run_dir, resume, progress, deadline, debug)
-        trainer.checkpoints.warnings += warnings
+        trainer.checkpointer.warnings += warnings
         values = {"--out, tokenizer": tokenizer.digest, "--out, step": trainer.state.step}
         check_equal(lambda: values | {f"weights, {n}": array_digest(n, p.weights) for n, p in model.named_parameters()})
         run.commit()
@@ -318,13 +318,13 @@ def check_model(config: RunConfig, task: Task) -> None:
     if config.train.gradient_checkpointing and model_config.n_experts:
         key = "gradient_checkpointing"
         raise UserError(f"train.{key}: expected false for a model with experts; got true; try {key} = false")
-    outline = model_config.outline()
-    names = [name for name, _ in outline.named_parameters()]
-    select("train.init_parameters", config.train.init_parameters, names)
+    abstract_model = model_config.build_abstract()
+    names = [name for name, _ in abstract_model.named_parameters()]
+    select_parameters("train.init_parameters", config.train.init_parameters, names)
     select_frozen(config.train.freeze, names)
     if config.train.init_parameters and not config.train.init:
         raise UserError("train.init_parameters has no effect without train.init; try --init RUN")
-    longest = outline.max_length
+    longest = abstract_model.max_length
     if longest is not None and config.data.max_length > longest:
         raise UserError(
             f"data.max_length: expected at most model.max_positions = {longest} with learned positions; "

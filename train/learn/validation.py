@@ -23,7 +23,7 @@ from train.tasks import TASKS, Task
 from train.tasks.protocols import Batch, Corpus, TextTokenizer, TrainableModel
 
 
-class Validation:
+class Validator:
     """Measures a model on a corpus. `last_result` is the newest result; it is not restored when a run resumes."""
 
     def __init__(
@@ -195,6 +195,6 @@ def measure_files(
     with tempfile.TemporaryDirectory() as folder, Display(progress) as display:
         corpus = task.prepare(files, tokenizer, Path(folder), config.data.max_length)
         without_score = replace(config, train=replace(config.train, validate_score=False))
-        result = Validation(task, model, tokenizer, corpus, without_score, display).measure(Signals())
+        result = Validator(task, model, tokenizer, corpus, without_score, display).measure(Signals())
     assert result is not None
     return result, corpus, tokenizer

@@ -342,7 +342,7 @@ def load_with_origin(
         tokenizer_path = {"data.tokenizer": config.data.tokenizer}
         resumed = config.resumed(model_config(checkpoint.state))
         resumed.check_fixed_keys(original | tokenizer_path, folder / STATE, str(config_file))
-    model = model_config(checkpoint.state).outline()  # generates no random weights
+    model = model_config(checkpoint.state).build_abstract()  # generates no random weights
     check_shapes(model, checkpoint.weights, folder / MODEL)
     check_siblings(folder, checkpoint.state)
     for name, p in model.named_parameters():

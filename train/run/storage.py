@@ -167,7 +167,7 @@ def damaged_error(file: Path, problem: str) -> DamagedCheckpoint:
 def check_shapes(model: Any, weights: Mapping[str, npx.Array], file: Path) -> None:
     """Raise DamagedCheckpoint unless `weights`, read from `file`, have the names and shapes of the model's parameters.
 
-    `model` can be an outline; then it takes no memory, however large the model is.
+    `model` can be abstract (`TransformerConfig.build_abstract`); then it takes no memory, however large the model is.
     """
     shapes = {name: p.shape for name, p in model.named_parameters()}
     if problems := mismatches(shapes, weights):

@@ -130,7 +130,7 @@ class PlainText:
                 sha256 = hashlib.sha256()
                 n_tokens = n_lines = n_characters = 0
                 # A pipe is accepted here, where the text is read once. For training, which reads the text several
-                # times, `Task.texts` rejects a pipe.
+                # times, `Task.text_files` rejects a pipe.
                 for lines in read_plain(path, on_bytes=sha256.update, allow_pipe=True):
                     ids = np.fromiter(chain.from_iterable(tokenizer.encode_batch(lines)), dtype)
                     files[0].write(ids.tobytes())

@@ -31,7 +31,7 @@ COMPUTATION_KEYS = (
 )  # fmt: skip
 
 
-def select(key: str, patterns: str, names: Iterable[str]) -> list[str]:
+def select_parameters(key: str, patterns: str, names: Iterable[str]) -> list[str]:
     """Return the names that match a pattern of the configuration key `key`, in their original order.
 
     Raises UserError for a pattern that matches no name.
@@ -56,7 +56,7 @@ def patterns_of(names: Iterable[str]) -> set[str]:
 
 def select_frozen(patterns: str, names: Collection[str]) -> list[str]:
     """Return the names that match `patterns` of train.freeze. Raises UserError if all names match."""
-    frozen = select("train.freeze", patterns, names)
+    frozen = select_parameters("train.freeze", patterns, names)
     if len(frozen) == len(names):
         raise UserError(
             "train.freeze: expected patterns that leave some parameters to train; got patterns that match all "
@@ -72,7 +72,7 @@ def freeze(model: Module, patterns: str) -> None:
         parameters[name].requires_grad = False
 
 
-def initialize(
+def warm_start(
     model: SequenceModel,
     source: str,
     patterns: str,
@@ -104,7 +104,7 @@ def initialize(
         weights = {name: array for name, array in weights.items() if name.split(".")[0] not in label_modules}
         names = [name for name in parameters if name.split(".")[0] not in label_modules]
     else:
-        names = select("train.init_parameters", patterns, parameters) if patterns else list(parameters)
+        names = select_parameters("train.init_parameters", patterns, parameters) if patterns else list(parameters)
     expected = {name: parameters[name].shape for name in names}
     problems = mismatches(expected, weights if not patterns else {n: weights[n] for n in names if n in weights})
     if problems:
