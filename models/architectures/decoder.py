@@ -91,7 +91,7 @@ class LanguageModel(SequenceModel):
 
     # Decoding (models/search/protocol.py)
 
-    def start(self, prompts: Any) -> tuple[npx.Array, "TextState"]:
+    def start_decoding(self, prompts: Any) -> tuple[npx.Array, "TextState"]:
         """Read the prompts (B, T), T >= 1, except their last tokens; return these tokens (B,) and the state."""
         ids = self.checked_ids("text ids", prompts)
         if not ids.shape[1]:
@@ -105,7 +105,7 @@ class LanguageModel(SequenceModel):
                 self.hidden_states(npx.from_host(ids[:, :-1]), state)
         return ids[:, -1], state
 
-    def limits(self, prompts: npx.Array, max_extra_tokens: int) -> npx.Array:
+    def length_limits(self, prompts: npx.Array, max_extra_tokens: int) -> npx.Array:
         """Return the maximum number of tokens (B,) that may follow prompts (B, T).
 
         This is `max_extra_tokens` or the number of positions left, if that is smaller. Raises ValueError if there are

@@ -227,7 +227,7 @@ class EncoderDecoder(SequenceModel):
 
     # Decoding (models/search/protocol.py)
 
-    def start(self, src_ids: Any) -> tuple[npx.Array, "EncoderDecoderState"]:
+    def start_decoding(self, src_ids: Any) -> tuple[npx.Array, "EncoderDecoderState"]:
         """Return the first tokens (B,), all BOS, and the decoding state of source ids (B, S)."""
         with no_grad():
             memory, spec = self.encode(src_ids)
@@ -249,7 +249,7 @@ class EncoderDecoder(SequenceModel):
         """Return the decoder's output (R, T, D) for the next ids (R, T) of a state."""
         return self._embed_and_decode(ids, None, npx.AttentionSpec(kv_lengths=state.source.lengths.array), state)
 
-    def limits(self, src_ids: npx.Array, max_extra_tokens: int) -> npx.Array:
+    def length_limits(self, src_ids: npx.Array, max_extra_tokens: int) -> npx.Array:
         """Return the maximum target lengths (B,), EOS included: the number of source tokens plus `max_extra_tokens`."""
         is_token = (src_ids != self.config.pad_id) & (src_ids != self.config.eos_id)
         limits = is_token.sum(axis=1) + max_extra_tokens

@@ -34,7 +34,7 @@ def test_cached_decoding_equals_full_decoding(kind):
     model = build(kind).eval()
     rng = np.random.default_rng(2)
     src = padded([s + [EOS] for s in sentences(rng, 3)])
-    _, state = model.start(src)
+    _, state = model.start_decoding(src)
     origin = np.arange(3)
     prefix = np.empty((3, 0), int)
     for rows in ([0, 0, 1, 1, 2, 2], [1, 0, 3, 2, 4, 5], [5, 0, 3], [2, 1, 0], [1]):

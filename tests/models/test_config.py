@@ -222,7 +222,7 @@ def test_more_tokens_than_learned_positions_raise():
     assert model(VALID_IDS, VALID_IDS).shape == (1, 3, V)
     with pytest.raises(ValueError, match="at most max_positions = 3 tokens; got 4; try"):
         model(np.array([[3, 4, 5, EOS]]), VALID_IDS)
-    _, state = model.start(VALID_IDS)
+    _, state = model.start_decoding(VALID_IDS)
     for _ in range(3):
         model.step(np.array([3]), state)
     with pytest.raises(ValueError, match="at most max_positions = 3"):

@@ -300,7 +300,7 @@ def test_the_decoder_starts_with_a_zero_vector():
     expected = entered(shaped().eval(), "decoder", src, tgt)
     first = model.target_positions.table_rows(0, x, x.dtype)[0]
     assert np.allclose(x[:, 0], first, atol=1e-7) and np.array_equal(x[:, 1:], expected[:, 1:])
-    start, state = model.start(src)
+    start, state = model.start_decoding(src)
     assert np.allclose(model.step(start, state), model(src, tgt[:, :1]).data[:, -1], atol=1e-5)
     before = model.loss(src, np.array([[1, 7, 2], [1, 8, 2]])).item()
     embedding = model.embedding.weight.data.copy()

@@ -22,7 +22,7 @@ import train.viewer.memory as memory_module
 from autograd.memory import MemorySample
 from models import Transformer, TransformerConfig
 from models.registry import ARCHITECTURES
-from models.search import ForcedPrefix, beam_search
+from models.search import PrefixConstrainedModel, beam_search
 from models.search.tree import CUT, FINISHED, KEPT, Candidate, SearchTree
 from tests.laws.test_search import EOS, MarkovModel
 from train.cli import main
@@ -323,7 +323,7 @@ def test_the_leaves_of_a_tree_are_exactly_the_hypotheses(seed, beam_size, coarse
 def test_a_forced_prefix_keeps_the_models_log_probability(seed, prefix):
     model = MarkovModel(6, seed)
     src = np.array([[3, 4, EOS]])
-    (best,) = beam_search(ForcedPrefix(model, [prefix]), src, beam_size=3, max_extra_tokens=6, n_best=3)
+    (best,) = beam_search(PrefixConstrainedModel(model, [prefix]), src, beam_size=3, max_extra_tokens=6, n_best=3)
     everything = beam_search(model, src, beam_size=200, max_extra_tokens=6, n_best=200)[0]
     log_probabilities = {tuple(h.tokens): h.log_probability for h in everything}
     assert all(h.tokens[: len(prefix)] == prefix for h in best)

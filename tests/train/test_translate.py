@@ -45,10 +45,10 @@ class EchoModel:
     def train(self, mode=True):
         self.training = mode
 
-    def limits(self, src, max_extra_tokens):
+    def length_limits(self, src, max_extra_tokens):
         return (src > EOS).sum(axis=1) + max_extra_tokens
 
-    def start(self, src):
+    def start_decoding(self, src):
         self.shapes.append(src.shape)
         cache = SimpleNamespace(source=src, position=0)
         cache.select = lambda rows: setattr(cache, "source", cache.source[rows])

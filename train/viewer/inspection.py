@@ -14,7 +14,7 @@ import npx
 from autograd import Tensor
 from models.layers.restricted_attention import window_mask
 from models.module import evaluation_mode
-from models.search import ForcedPrefix, Hypothesis, beam_search
+from models.search import Hypothesis, PrefixConstrainedModel, beam_search
 from train.errors import UserError
 from train.tasks.parsing.constrained import ConstrainedParser
 from train.tasks.parsing.linearize import tree_from_tokens
@@ -140,7 +140,7 @@ def translate(
     observe: Callable[[Any], object] | None = None,
 ) -> list[Hypothesis]:
     """Return the hypotheses for one sentence, best first; each begins with the token ids `prefix`."""
-    constrained: Any = ForcedPrefix(model, [prefix]) if prefix else model
+    constrained: Any = PrefixConstrainedModel(model, [prefix]) if prefix else model
     (hypotheses,) = beam_search(constrained, np.array([src]), **search, observe=observe)
     return hypotheses
 

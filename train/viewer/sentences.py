@@ -224,7 +224,7 @@ class Sentences:
         window = self.config.data.max_length
         c = model.config
         with evaluation_mode(model):
-            last, state = model.start(np.array([ids[-window:]]))
+            last, state = model.start_decoding(np.array([ids[-window:]]))
             logits = npx.to_host(model.step(last, state)).astype(np.float64)  # (1, V)
         logits[:, [c.pad_id, c.bos_id, c.eos_id]] = -np.inf  # as in `sample`
         model_p = np.exp(logits[0] - logits.max())

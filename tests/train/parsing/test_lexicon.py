@@ -116,10 +116,10 @@ class FixedLogits:
     def train(self, mode=True):
         return self
 
-    def limits(self, src, max_extra_tokens):
+    def length_limits(self, src, max_extra_tokens):
         return (src != 0).sum(axis=1) + max_extra_tokens
 
-    def start(self, src):
+    def start_decoding(self, src):
         return np.ones(len(src), int), EmptyState()
 
     def step(self, tokens, state):

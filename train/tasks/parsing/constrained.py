@@ -64,11 +64,11 @@ class ConstrainedParser:
     def modules(self) -> Any:
         return getattr(self.model, "modules", tuple)()
 
-    def limits(self, src: npx.Array, max_extra_tokens: int) -> npx.Array:
-        return self.model.limits(src, max_extra_tokens)
+    def length_limits(self, src: npx.Array, max_extra_tokens: int) -> npx.Array:
+        return self.model.length_limits(src, max_extra_tokens)
 
-    def start(self, src: npx.Array) -> tuple[npx.Array, "ParserState"]:
-        tokens, state = self.model.start(src)
+    def start_decoding(self, src: npx.Array) -> tuple[npx.Array, "ParserState"]:
+        tokens, state = self.model.start_decoding(src)
         return tokens, ParserState(state, np.arange(len(tokens)))
 
     def step(self, tokens: npx.Array, state: "ParserState") -> npx.Array:
