@@ -115,7 +115,7 @@ class Encoder(SequenceModel):
         hidden = self._embed_and_encode(ids, types, npx.AttentionSpec(kv_lengths=lengths))
         return hidden, lengths
 
-    def pooled(self, ids: Any, pooling: str = "mean", token_types: Any = None) -> Tensor:
+    def text_vectors(self, ids: Any, pooling: str = "mean", token_types: Any = None) -> Tensor:
         """Return one vector (B, D) for each row of ids (B, S).
 
         Args:

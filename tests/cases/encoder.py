@@ -35,7 +35,7 @@ def logits_of(model, ids):
 
 
 def pooled_by(pooling):
-    return lambda model, ids: model.pooled(ids, pooling)
+    return lambda model, ids: model.text_vectors(ids, pooling)
 
 
 def equivalents(layer, smoothing):

@@ -33,7 +33,7 @@ class LetterTokenizer:
     digest = "letters"
     vocab_size = 65_536
     src_vocab_size = None
-    special = DEFAULT_IDS
+    special_ids = DEFAULT_IDS
 
     def encode_batch(self, texts):
         return [[4 + ord(c) % 60_000 for c in text if c != " "] for text in texts]
@@ -327,7 +327,7 @@ def test_a_batch_has_special_tokens_and_padding(lengths, draw):
 
 def test_a_batch_uses_the_special_ids_of_the_tokenizer(tmp_path):
     class Other(LetterTokenizer):
-        special = SpecialIds(pad_id=9, bos_id=8, eos_id=7)
+        special_ids = SpecialIds(pad_id=9, bos_id=8, eos_id=7)
 
     corpus = prepare(*write(tmp_path, ["ab", "a"], ["c", "cd"]), Other(), tmp_path / "out")
     a, b, c, d = Other().encode_batch(["abcd"])[0]

@@ -173,7 +173,7 @@ def test_masked_batches_predict_the_announced_tokens(lengths, seed, rate):
         for examples in batches.epoch_batches(epoch):
             batch = batches.batch(examples)
             assert batches.token_counts(examples) == (batch.n_targets, batch.n_tokens)
-            original = text.pairs.padded(0, examples.indices)
+            original = text.pairs.pad_rows(0, examples.indices)
             predicted = batch.labels != 0
             assert (batch.labels[predicted] == original[predicted]).all()
             assert (batch.ids[~predicted] == original[~predicted]).all()
@@ -196,7 +196,7 @@ def test_masks_are_80_10_10_of_complete_words_and_change_with_the_epoch():
     assert set(first.ids[predicted]) == {3, *range(4, 40)}
     assert (first.labels != second.labels).any()
     for row, examples in zip(predicted, batches.epoch_batches(0)[0].indices, strict=True):
-        words = np.array(text.word_starts)[text.pairs.padded(0, np.array([examples]))[0, 1:-1]].cumsum()
+        words = np.array(text.word_starts)[text.pairs.pad_rows(0, np.array([examples]))[0, 1:-1]].cumsum()
         partial = [w for w in set(words[row[1:-1]]) if not row[1:-1][words == w].all()]
         assert len(partial) <= 1, "only the last word may be cut off"
 

@@ -204,7 +204,7 @@ def open_corpus(run: Path, part: str, config: RunConfig, tokenizer: TextTokenize
     """Open the prepared "train" or "valid" text of a run. Raises UserError if the run has none."""
     if not getattr(config.data, name := TASKS[config.data.task].file_keys[part][0]):
         raise UserError(f"{run}: expected a run with data.{name}; got a run in which it is empty; try another run")
-    return PairCorpus.open(RunFolder(run).data_path(part, config.data.prepared), tokenizer.special)
+    return PairCorpus.open(RunFolder(run).data_path(part, config.data.prepared), tokenizer.special_ids)
 
 
 def pairs_task(run: Path, config: RunConfig) -> Task:

@@ -81,7 +81,7 @@ def parse(
     source: AbstractContextManager[Iterator[str | None]] = nullcontext(iter(())) if gold else open_input(input)
     with source as lines, open_output(output, input, gold, lexicon, models=[model_path]) as file:
         model, tokenizer, config, origin = load_with_origin(model_path, "parsing", print_stderr)
-        if tags and not tokenizer.with_tags:
+        if tags and not tokenizer.uses_tags:
             got = f"{model_path}, which writes XX instead of tags"
             raise UserError(f"--lexicon: expected a parser that writes tags; got {got}; omit --lexicon")
         overrides = {

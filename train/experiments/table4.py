@@ -168,7 +168,7 @@ def evaluate_run(
     valid_f1: dict[str, float] = {}
     for name, folder in candidates.items():
         model, tokenizer, _ = load_model(folder, "parsing")
-        if tokenizer.with_tags and not tokenizer.lexicon and "lexicon" not in search:
+        if tokenizer.uses_tags and not tokenizer.lexicon and "lexicon" not in search:
             search = search | {"lexicon": Lexicon.from_trees(read_clean_trees(train_trees))}
         valid_f1[name] = parse_gold(model, tokenizer, gold["valid"], **search)[1].total.f1
     best = max(valid_f1, key=valid_f1.__getitem__)

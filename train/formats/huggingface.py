@@ -153,8 +153,8 @@ def read_sentencepiece(folder: Path, pad: int, eos: int) -> PairTokenizer:
             raise UserError(
                 f"{folder / file}: expected a vocabulary with {UNKNOWN}; this token is missing; try a new download"
             )
-        special = SpecialIds(pad, pad, eos, vocabulary[UNKNOWN])
-        sides.append(SentencePieceTokenizer(content, vocabulary, special, str(folder / model)))
+        special_ids = SpecialIds(pad, pad, eos, vocabulary[UNKNOWN])
+        sides.append(SentencePieceTokenizer(content, vocabulary, special_ids, str(folder / model)))
     source, target = sides
     return PairTokenizer(source, target, str(folder), shared=not is_separate)
 

@@ -84,7 +84,7 @@ def read_npz(path: Path, on_warning: Callable[[str], object]) -> ImportedModel:
     tokenizer, n_tokens = read_marian_tokenizer(path.parent, decoder_config, is_shared)
     model_config = make_model_config(path, tokenizer, keys, {}, NAMES)
     if decoder_config.get("allow-unk", "false") != "true":
-        model_config = replace(model_config, suppressed_ids=(tokenizer.special.unk_id,))
+        model_config = replace(model_config, suppressed_ids=(tokenizer.special_ids.unk_id,))
     if read_number(decoder_config, "word-penalty", float, 0.0, str(decoder)):
         on_warning(f"{decoder}: word-penalty has no counterpart and is ignored; translations may differ in length")
     tables = {"model": keys, "data": {"vocabularies": "shared" if is_shared else "separate"}}
@@ -283,6 +283,6 @@ def read_marian_tokenizer(
     tokenizers = []
     for content, vocabulary, file in sides:
         unused = {f"<unused{i}>": i for i in range(len(vocabulary), pad)}  # padding has the same id on both sides
-        special = SpecialIds(pad, pad, vocabulary[EOS], vocabulary[UNKNOWN])
-        tokenizers.append(SentencePieceTokenizer(content, vocabulary | unused | {PAD: pad}, special, str(file)))
+        special_ids = SpecialIds(pad, pad, vocabulary[EOS], vocabulary[UNKNOWN])
+        tokenizers.append(SentencePieceTokenizer(content, vocabulary | unused | {PAD: pad}, special_ids, str(file)))
     return PairTokenizer(tokenizers[0], tokenizers[1], str(folder), shared=is_shared), n_tokens

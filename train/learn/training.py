@@ -177,7 +177,7 @@ def tokenizer_fields(tokenizer: TextTokenizer, config: RunConfig) -> dict[str, i
     if tokenizer.src_vocab_size is not None:
         result["src_vocab_size"] = tokenizer.src_vocab_size
     if config.transformer_config(tokenizer.vocab_size).word_dropout:
-        result["unk_id"] = tokenizer.special.unk_id
+        result["unk_id"] = tokenizer.special_ids.unk_id
     return result
 
 

@@ -173,7 +173,7 @@ def text_loss(
     is not predicted. For the other arguments and errors, see `perplexity`.
     """
     result, corpus, tokenizer = measure_files(run, "language", (str(text),), progress, on_warning)
-    if n_unknown := int((corpus.tokens == tokenizer.special.unk_id).sum()):
+    if n_unknown := int((corpus.tokens == tokenizer.special_ids.unk_id).sum()):
         unknown = f"{plural(n_unknown, 'character')} outside the vocabulary"
         on_warning(f"{text}: {unknown}; bits per character are not comparable with those of other vocabularies")
     loss = result["loss"]

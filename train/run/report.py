@@ -290,5 +290,5 @@ def describe_vocabularies(tokenizer: TextTokenizer, task: Any) -> str:
     if n_sources is None:
         return f"{n_targets:,} subwords"
     if task.data_kind == "labels":
-        return f"{plural(n_targets - len(tokenizer.special), 'label')}, {n_sources:,} subwords"
+        return f"{plural(n_targets - len(tokenizer.special_ids), 'label')}, {n_sources:,} subwords"
     return f"{n_sources:,} source and {n_targets:,} target subwords"

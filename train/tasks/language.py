@@ -74,7 +74,7 @@ def continue_text(
     Raises UserError for a prompt with unknown characters and ValueError for an invalid option.
     """
     ids = tokenizer.encode(prompt or "\n")
-    if unknown := [c for c in dict.fromkeys(prompt) if tokenizer.special.unk_id in tokenizer.encode(c)]:
+    if unknown := [c for c in dict.fromkeys(prompt) if tokenizer.special_ids.unk_id in tokenizer.encode(c)]:
         raise UserError(
             f"prompt: expected only characters of the training text; got {', '.join(map(repr, unknown[:5]))}; "
             "try leaving them out"

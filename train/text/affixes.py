@@ -47,7 +47,7 @@ class WordTokenizer(Tokenizer):
         if not self._affixes:
             return super().encode_batch(texts)
         ids = self._affixes
-        unknown = self.special.unk_id
+        unknown = self.special_ids.unk_id
         return [[ids.get(affix, unknown) for affix in affixes(split_words(text), ids)] for text in texts]
 
 

@@ -165,7 +165,7 @@ class Batches:
     def batch(self, indices: IntArray) -> PairBatch:
         """Build the batch of the pairs `indices` (B,), in that order."""
         corpus = self.corpus
-        return PairBatch(corpus.padded(0, indices), corpus.padded(1, indices, bos=True), corpus.special.pad_id)
+        return PairBatch(corpus.pad_rows(0, indices), corpus.pad_rows(1, indices, bos=True), corpus.special_ids.pad_id)
 
 
 # The epoch of a batch and its index within the epoch; for one of n parts of a batch, also the index of the part and n.

@@ -151,7 +151,7 @@ class Segmenter:
         return range(0, len(self.corpus), CHUNK)
 
     def _sentences(self, side: int, first: int) -> list[list[int]]:
-        tokens, offsets = self.corpus.flat(side, first, first + CHUNK)
+        tokens, offsets = self.corpus.flat_tokens(side, first, first + CHUNK)
         return [tokens[i:j].tolist() for i, j in zip(offsets[:-1], offsets[1:], strict=True)]
 
     def epoch_corpus(self, epoch: int) -> PairCorpus:
@@ -166,7 +166,7 @@ class Segmenter:
 
     def _segment(self, side: int, merges: Merges | None, number: int, epoch: int) -> tuple[IntArray, IntArray]:
         """Return the tokens of chunk `number` of a side in this epoch, and the number of tokens of each sentence."""
-        plain_tokens, offsets = self.corpus.flat(side, number * CHUNK, (number + 1) * CHUNK)
+        plain_tokens, offsets = self.corpus.flat_tokens(side, number * CHUNK, (number + 1) * CHUNK)
         plain_lengths = np.diff(offsets)
         if merges is None:
             return plain_tokens, plain_lengths

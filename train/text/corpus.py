@@ -100,7 +100,7 @@ def prepare_pairs(
             }  # fmt: skip
 
         write_prepared(out_dir, ARRAYS, write_files)
-    return PairCorpus.open(out_dir, tokenizer.special)
+    return PairCorpus.open(out_dir, tokenizer.special_ids)
 
 
 def _write(
@@ -146,7 +146,7 @@ class PairCorpus:
         self,
         tokens: Sequence[IntArray],
         offsets: Sequence[IntArray],
-        special: SpecialIds = DEFAULT_IDS,
+        special_ids: SpecialIds = DEFAULT_IDS,
         meta: dict[str, Any] | None = None,
         skipped: IntArray | None = None,
     ) -> None:
@@ -155,19 +155,19 @@ class PairCorpus:
         Args:
             tokens: token ids of the source and of the target; sentence i is `tokens[offsets[i] : offsets[i + 1]]`.
             offsets: start of each sentence and end of the last one, per side.
-            special: ids of the padding, beginning and end tokens.
+            special_ids: ids of the padding, beginning and end tokens.
             meta: content of meta.json.
             skipped: ascending indices, from 0, of the pairs of the text that are not in the corpus.
         """
         self._skipped = np.zeros(0, np.int64) if skipped is None else skipped
-        self.special = special
+        self.special_ids = special_ids
         self.meta = meta or {}
         self._tokens, self._offsets = tuple(tokens), tuple(offsets)
         self.src_lengths, self.tgt_lengths = map(_lengths, offsets)
 
     @classmethod
-    def open(cls, out_dir: str | PathLike[str], special: SpecialIds = DEFAULT_IDS) -> "PairCorpus":
-        """Map the files written by `prepare`; `special` are the tokenizer's special ids.
+    def open(cls, out_dir: str | PathLike[str], special_ids: SpecialIds = DEFAULT_IDS) -> "PairCorpus":
+        """Map the files written by `prepare`; `special_ids` are the tokenizer's special ids.
 
         Raises UserError if the files are missing or damaged.
         """
@@ -180,7 +180,7 @@ class PairCorpus:
             raise UserError(f"{out_dir}: expected prepared data; got {got}; try {attempt}{describe_base(str(out_dir))}")
         dtypes = [np.dtype(meta["dtype"]), np.dtype(np.int64)] * 2 + [np.dtype(np.int64)]
         arrays = [np.asarray(np.memmap(out_dir / name, dtype, "r")) for name, dtype in zip(ARRAYS, dtypes, strict=True)]
-        return cls(arrays[:4:2], arrays[1:4:2], special, meta, arrays[4][1:])
+        return cls(arrays[:4:2], arrays[1:4:2], special_ids, meta, arrays[4][1:])
 
     @classmethod
     def from_pairs(cls, pairs: Iterable[tuple[Sequence[int], Sequence[int]]]) -> "PairCorpus":
@@ -199,14 +199,14 @@ class PairCorpus:
         src, tgt = (t[o[i] : o[i + 1]].tolist() for t, o in zip(self._tokens, self._offsets, strict=True))
         return src, tgt
 
-    def flat(self, side: int, first: int, end: int) -> tuple[IntArray, IntArray]:
+    def flat_tokens(self, side: int, first: int, end: int) -> tuple[IntArray, IntArray]:
         """Return one side of the pairs `first` to `end` - 1: the tokens, and each sentence's offset in these tokens."""
         offsets = self._offsets[side][first : end + 1]
         return self._tokens[side][offsets[0] : offsets[-1]], offsets - offsets[0]
 
     def with_tokens(self, tokens: Sequence[IntArray], offsets: Sequence[IntArray]) -> "PairCorpus":
         """Return the same pairs with different tokens."""
-        return PairCorpus(tokens, offsets, self.special, self.meta, self._skipped)
+        return PairCorpus(tokens, offsets, self.special_ids, self.meta, self._skipped)
 
     @property
     def digest(self) -> Any:
@@ -235,7 +235,7 @@ class PairCorpus:
         )
         return f"{plural(pairs['read'], 'pair')} read, {pairs['kept']:,} kept ({tokens}); skipped: {skipped}"
 
-    def padded(self, side: int, indices: IntArray, bos: bool = False) -> NDArray[np.int32]:
+    def pad_rows(self, side: int, indices: IntArray, bos: bool = False) -> NDArray[np.int32]:
         """Return one side (0: source, 1: target) of the pairs as rows `[BOS] + tokens + [EOS]` with padding.
 
         Shape (B, L), int32; rows start with BOS only if `bos`.
@@ -244,12 +244,12 @@ class PairCorpus:
         starts = offsets[indices][:, None]  # (B, 1)
         lengths = offsets[np.asarray(indices) + 1][:, None] - starts  # (B, 1), without the end token
         columns = np.arange(int(lengths.max(initial=0)) + 1)  # (S,)
-        rows = np.full((len(lengths), bos + len(columns)), self.special.bos_id, np.int32)
+        rows = np.full((len(lengths), bos + len(columns)), self.special_ids.bos_id, np.int32)
         body = rows[:, bos:]  # (B, S)
         if len(tokens):
             body[...] = tokens.take(starts + columns, mode="clip")  # positions past the sentence are overwritten below
-        body[columns == lengths] = self.special.eos_id
-        body[columns > lengths] = self.special.pad_id
+        body[columns == lengths] = self.special_ids.eos_id
+        body[columns > lengths] = self.special_ids.pad_id
         return rows
 
 

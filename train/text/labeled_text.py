@@ -205,14 +205,14 @@ def unseen_labels_error(path: object, labels: Iterable[str]) -> UserError:
 
 def encode_texts(tokenizer: Any, examples: Sequence[Sequence[str]]) -> list[list[int]]:
     """Return BOS and the tokens of each example, without the last EOS; [] for an example without tokens."""
-    special = tokenizer.special
+    special_ids = tokenizer.special_ids
     encoded = iter(tokenizer.encode_batch([text for texts in examples for text in texts]))
     results: list[list[int]] = []
     for texts in examples:
         first, *others = (next(encoded) for _ in texts)
-        ids = [special.bos_id, *first]
+        ids = [special_ids.bos_id, *first]
         for part in others:
-            ids += [special.eos_id, *part]
+            ids += [special_ids.eos_id, *part]
         results.append(ids if first and all(others) else [])
     return results
 
@@ -231,13 +231,13 @@ class WordEncoder:
         if len(self.words) > self.MAX_WORDS:
             self.words.clear()
         unseen = list(dict.fromkeys(word for words in sentences for word in words if word not in self.words))
-        unknown = [self.tokenizer.special.unk_id]  # for a word without visible characters
+        unknown = [self.tokenizer.special_ids.unk_id]  # for a word without visible characters
         self.words |= {
             word: ids or unknown for word, ids in zip(unseen, self.tokenizer.encode_batch(unseen), strict=True)
         }
         results: tuple[list[list[int]], list[list[int]]] = [], []
         for words in sentences:
-            ids = [self.tokenizer.special.bos_id]
+            ids = [self.tokenizer.special_ids.bos_id]
             firsts = []
             for word in words:
                 firsts.append(len(ids))
@@ -316,9 +316,10 @@ class LabeledText(PreparedText):
         self.one_label_per_text = one_label_per_text
         unseen: Mapping[str, int] = pairs.meta.get("unseen_labels", {})
         self.unseen = sorted(unseen, key=unseen.__getitem__)
-        self._first_unseen = min(unseen.values(), default=pairs.special.pad_id)
-        labels, offsets = pairs.flat(1, 0, len(pairs))
-        self.n_labels = np.add.reduceat(self._seen(labels) != pairs.special.pad_id, offsets[:-1], dtype=np.int64)
+        self._first_unseen = min(unseen.values(), default=pairs.special_ids.pad_id)
+        labels, offsets = pairs.flat_tokens(1, 0, len(pairs))
+        is_label = self._mask_unseen(labels) != pairs.special_ids.pad_id
+        self.n_labels = np.add.reduceat(is_label, offsets[:-1], dtype=np.int64)
 
     @property
     def n_targets(self) -> int:
@@ -327,13 +328,13 @@ class LabeledText(PreparedText):
 
     def count_unseen(self) -> dict[str, int]:
         """Count each label that the training text lacks; the most frequent label comes first."""
-        labels, _ = self.pairs.flat(1, 0, len(self.pairs))
-        counts = Counter((labels[labels != self._seen(labels)] - self._first_unseen).tolist())
+        labels, _ = self.pairs.flat_tokens(1, 0, len(self.pairs))
+        counts = Counter((labels[labels != self._mask_unseen(labels)] - self._first_unseen).tolist())
         return {self.unseen[i]: count for i, count in counts.most_common()}
 
-    def _seen(self, labels: IntArray) -> IntArray:
+    def _mask_unseen(self, labels: IntArray) -> IntArray:
         """Return the label ids, with the padding id in place of labels that the training text lacks."""
-        return np.where(labels < self._first_unseen, labels, self.pairs.special.pad_id) if self.unseen else labels
+        return np.where(labels < self._first_unseen, labels, self.pairs.special_ids.pad_id) if self.unseen else labels
 
     def describe(self) -> str:
         """Return the numbers of texts, tokens, labels and skipped texts."""
@@ -341,15 +342,15 @@ class LabeledText(PreparedText):
 
     def batch(self, indices: IntArray) -> LabeledBatch:
         """Build the batch of the texts `indices` (B,), in that order."""
-        labels = self._seen(self.labels(indices)).astype(np.int32)
-        return LabeledBatch(self.pairs.padded(0, indices), labels, self.pairs.special.pad_id)
+        labels = self._mask_unseen(self.labels(indices)).astype(np.int32)
+        return LabeledBatch(self.pairs.pad_rows(0, indices), labels, self.pairs.special_ids.pad_id)
 
     def labels(self, indices: IntArray) -> NDArray[np.int32]:
         """Return the padded labels (B, S) or (B, 1) of the texts `indices` (B,), including labels in `unseen`."""
-        labels = self.pairs.padded(1, indices)
+        labels = self.pairs.pad_rows(1, indices)
         if self.one_label_per_text:
             return labels[:, :1]
-        return np.where(labels == self.pairs.special.eos_id, self.pairs.special.pad_id, labels)
+        return np.where(labels == self.pairs.special_ids.eos_id, self.pairs.special_ids.pad_id, labels)
 
 
 def describe_texts(pairs: PairCorpus, n_labels: int = 0) -> str:

@@ -76,9 +76,9 @@ class MaskedBatches:
     def batch(self, examples: EpochExamples) -> LabeledBatch:
         """Build a batch."""
         pairs = self.text.pairs
-        special = pairs.special
-        ids = pairs.padded(0, examples.indices)
-        labels = np.full_like(ids, special.pad_id)
+        special_ids = pairs.special_ids
+        ids = pairs.pad_rows(0, examples.indices)
+        labels = np.full_like(ids, special_ids.pad_id)
         n_masked = self.text.n_masked(examples.indices, self.rate)
         lengths = pairs.src_lengths[examples.indices].astype(int) - 2
         for row, (index, length, n) in enumerate(zip(examples.indices.tolist(), lengths, n_masked, strict=True)):
@@ -92,5 +92,5 @@ class MaskedBatches:
             replaced = np.where(
                 chance < MASKED_FRACTION + REPLACED_FRACTION, random_ids.astype(np.int32), ids[row, positions]
             )
-            ids[row, positions] = np.where(chance < MASKED_FRACTION, special.unk_id, replaced)
-        return LabeledBatch(ids, labels, special.pad_id)
+            ids[row, positions] = np.where(chance < MASKED_FRACTION, special_ids.unk_id, replaced)
+        return LabeledBatch(ids, labels, special_ids.pad_id)

@@ -46,7 +46,7 @@ def short_sentences(run: Path, part: str, tokenizer: Any, config: RunConfig) -> 
         sentences = [text_of(example, config.data.task) for example in examples]
         sizes = [len(sentence.split()) for sentence in sentences]
     else:
-        corpus = PairCorpus.open(RunFolder(run).data_path(part, config.data.prepared), tokenizer.special)
+        corpus = PairCorpus.open(RunFolder(run).data_path(part, config.data.prepared), tokenizer.special_ids)
         source = getattr(tokenizer, "source", tokenizer)
         pairs = [corpus.pair(i)[0] for i in range(min(MAX_SEARCHED, len(corpus)))]
         sentences = [source.decode(ids) for ids in pairs]

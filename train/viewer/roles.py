@@ -81,7 +81,7 @@ class EvaluationText:
         self.src_counts, self.tgt_counts = src_counts, tgt_counts
         self.pairs = [corpus.pair(int(i)) for i in self.indices]
         self.batch = PairBatch(
-            corpus.padded(0, self.indices), corpus.padded(1, self.indices, bos=True), corpus.special.pad_id
+            corpus.pad_rows(0, self.indices), corpus.pad_rows(1, self.indices, bos=True), corpus.special_ids.pad_id
         )
 
     def evaluate(self, model: Any) -> tuple[float, float, list[Any]]:

@@ -76,7 +76,7 @@ def test_the_lexicon_is_stored_in_the_tokenizer(kind, tmp_path):
                 with pytest.raises(UserError, match="x.json: expected counts of words by tag in model.tags"):
                     TreeTokenizer(spec, "x.json")
             del spec["model"][LEXICON]
-            assert TreeTokenizer(spec).lexicon is None and TreeTokenizer(spec).with_tags  # files of older versions
+            assert TreeTokenizer(spec).lexicon is None and TreeTokenizer(spec).uses_tags  # files of older versions
 
 
 # ---- search
