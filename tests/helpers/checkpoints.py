@@ -7,18 +7,22 @@ from models import Transformer, TransformerConfig
 from train import Tokenizer
 from train.run.checkpoint import load_checkpoint, save_checkpoint
 from train.run.folder import RunFolder
+from train.run.pruning import prune
+from train.run.state import RunState
 
 SHAPE = {"d_model": 8, "d_ff": 16, "n_heads": 2, "n_layers": 1}
 FILES = ["model.safetensors", "optimizer.safetensors", "state.json"]
 
 
 def save(run, step, model=None, keep_last=0, **more):
-    """Write a checkpoint of a few numbers that depend on the step."""
+    """Write a checkpoint of a few numbers that depend on the step, then prune."""
     model = {"w": np.full((2, 3), step, np.float32), "b": np.arange(4, dtype=np.float32)} if model is None else model
     state = {"step": step, "model": {"vocab_size": 7}, "tokenizer_digest": "d" * 64, "run": {"best_loss": None}}
     state |= more
     moments = {"m": np.full(10, step, np.float32), "v": np.ones(10, np.float32)}
-    return save_checkpoint(run, state, model, moments, keep_last)
+    path = save_checkpoint(run, state, model, moments)
+    assert not prune(RunFolder(run), keep_last, RunState(step=step))
+    return path
 
 
 def names(run):

@@ -10,8 +10,8 @@ from train import Trainer, UserError, average_checkpoints
 from train.cli import main
 from train.experiments.folder import open_table_folder
 from train.files import atomic_write, open_for_appending
+from train.learn import checkpointer
 from train.learn.checkpointer import Checkpointer
-from train.run import checkpoint
 from train.run.checkpoint import load_model
 from train.run.folder import RunFolder
 from train.run.report import RunReport
@@ -162,7 +162,7 @@ def test_a_link_that_appears_just_before_a_checkpoint_is_not_followed(text, tmp_
     owner, name = {
         "sync": (RunReport, "sync"),
         "save_best": (Checkpointer, "_identity"),
-        "prune": (checkpoint, "prune"),
+        "prune": (checkpointer, "prune"),
     }[moment]
     original = getattr(owner, name)
 

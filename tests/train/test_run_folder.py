@@ -21,7 +21,7 @@ from train import RunConfig, Trainer, UserError, average_checkpoints, files, tra
 from train.files import WriteError, atomic_write, write_text
 from train.json_files import read_sealed, write_sealed
 from train.learn import checkpointer
-from train.run import checkpoint, storage
+from train.run import pruning, storage
 from train.run.checkpoint import load_checkpoint
 from train.run.folder import RunFolder, similar_run
 from train.run.report import LineFile
@@ -288,15 +288,13 @@ def test_max_hours_stops_in_time_and_resume_is_exact(text, uninterrupted, tmp_pa
 
 def test_a_kill_before_pruning_leaves_the_same_checkpoints_after_resuming(text, uninterrupted, tmp_path, monkeypatch):
     out = tmp_path / "run"
-    remove = checkpoint.remove_folder
 
     def crash(path):
         raise Crash
 
-    monkeypatch.setattr(checkpoint, "remove_folder", crash)
-    with pytest.raises(Crash):
+    with monkeypatch.context() as patch, pytest.raises(Crash):
+        patch.setattr(pruning, "remove_folder", crash)
         run(text, out)
-    monkeypatch.setattr(checkpoint, "remove_folder", remove)
     run(text, out, resume=True)
     assert outcome(out) == outcome(uninterrupted)
     assert sorted(os.listdir(out / "checkpoints")) == sorted(os.listdir(uninterrupted / "checkpoints"))

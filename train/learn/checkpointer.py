@@ -5,25 +5,23 @@ import time
 from collections.abc import Iterator, Mapping
 from contextlib import ExitStack, contextmanager
 from dataclasses import replace
-from itertools import islice
 from pathlib import Path
 from typing import Any
 
 import npx
-from models.fields import fits
 from npx.ranges import Range
 from train.errors import UserError, one_line, plural
 from train.files import WriteError, make_folder
 from train.json_files import schema_error
 from train.learn.optimizer import LossScale
-from train.learn.schedule import Schedule
+from train.learn.schedule import SCHEDULE_KEYS, schedule_changes
 from train.learn.text_checks import check_same_text
 from train.learn.update import Updater
 from train.run import checkpoint as store
-from train.run.config import RunConfig, fields_of
+from train.run.config import RunConfig
 from train.run.folder import RunFolder, step_of
-from train.run.folder_swap import existing_folder, remove_folder, remove_partial
-from train.run.keys import TrainSection
+from train.run.folder_swap import existing_folder, remove_partial
+from train.run.pruning import prune, surplus_best
 from train.run.report import RunReport
 from train.run.state import COUNT, RunState
 from train.run.storage import model_config, write_folder
@@ -37,7 +35,6 @@ OPTIONAL = {  # missing in files of earlier versions
     "loss_scale": LossScale.SCHEMA, "micro_batches": Range(int, "[1, 1e9]"), "learning_rate": dict,
     "best_metric": str,
 }  # fmt: skip
-SCHEDULE_KEYS = ("schedule", "peak_lr", "warmup_steps", "lr_scale", "max_steps")
 
 
 class Checkpointer:
@@ -47,8 +44,7 @@ class Checkpointer:
 
     Attributes:
         newest: the newest checkpoint.
-        warnings: the messages of `restore` and `check_position`, such as one for each damaged checkpoint that was
-            skipped.
+        warnings: the messages of all methods, such as one for each damaged checkpoint that was skipped.
     """
 
     def __init__(
@@ -67,7 +63,8 @@ class Checkpointer:
         # Micro-batches per update, over all ranks.
         self.micro_batches = config.train.gradient_accumulation_steps * self.world.size
         self.newest: Path | None = None
-        self.newest_seconds = 0.0  # RunState.seconds of the newest checkpoint
+        self.newest_steps = 0, 0  # its step, and the last step of which it includes a validation
+        self.newest_seconds = 0.0  # its RunState.seconds
         self.retry_time = math.inf  # time.monotonic() at which a failed write is retried
         self.warnings: list[str] = []
 
@@ -91,11 +88,14 @@ class Checkpointer:
                     if not state.best_step:  # the best weights belong to an earlier run in this folder
                         remove_partial(str(self.folder.best_path))
                     self._copy_best(state)
-                    if removed := self._prune_best(state):
+                    # Training repeats steps after `state`.
+                    if removed := [
+                        path.name for path in surplus_best(self.folder, state) if step_of(path) <= state.step
+                    ]:
                         keys = f"train.best_metric and train.keep_best = {config.train.keep_best}"
                         self.warnings.append(f"warning: {keys} do not keep {', '.join(removed)}; removed")
                     # The program may have been killed just before pruning.
-                    store.prune(self.folder, config.train.keep_last)
+                    self.warnings += prune(self.folder, config.train.keep_last, state)
             yield
 
     # ---- writing
@@ -132,12 +132,20 @@ class Checkpointer:
             options.append(f"--set train.patience=0 (or more than {state.stale_validations:,})")
         return " and ".join(options)
 
-    def is_retry_due(self) -> bool:
-        """Return whether it is time to try again after a failed write."""
-        return self.retry_time < math.inf and self.world.broadcast(time.monotonic() > self.retry_time)
+    def is_due(self, state: RunState) -> bool:
+        """Return whether to write a checkpoint after this step: if one is scheduled or, after a failed write, later."""
+        if self.retry_time < math.inf:
+            return self.world.broadcast(time.monotonic() > self.retry_time)
+        return self.is_scheduled(state)
 
     def save(self, state: RunState, required: bool) -> None:
-        """Write a checkpoint. If that fails, raise WriteError for a `required` checkpoint, else schedule a retry."""
+        """Write a checkpoint, unless the newest one is of this step and validation, or no update has been made.
+
+        If that fails, raise WriteError for a `required` checkpoint, else schedule a retry.
+        """
+        steps = state.step, state.valid_step
+        if steps == self.newest_steps:
+            return
         weights = self.updater.weights()
         adam = self.updater.optimizer_state()
         try:
@@ -146,11 +154,12 @@ class Checkpointer:
                     self.lock.check()
                     try:
                         self._write(state, weights, adam)
+                        self._prune(state)
                     except WriteError:
                         self.lock.check()  # if the folder was moved, this error explains the failure
                         raise
             self.newest = self.folder.step_path(state.step)
-            self.newest_seconds = state.seconds
+            self.newest_steps, self.newest_seconds = steps, state.seconds
             self.retry_time = math.inf
         except WriteError as error:
             if required:
@@ -158,8 +167,8 @@ class Checkpointer:
             self.retry_time = time.monotonic() + RETRY_SECONDS
             self.report.write_line(f"{error.problem}; training continues; the next attempt is in {RETRY_SECONDS} s")
 
-    def save_best(self, state: RunState, *folders: Path) -> None:
-        """Write the weights to `folders`: checkpoints/best, best-N or both. If that fails, only report it.
+    def save_best(self, state: RunState, *folders: Path) -> bool:
+        """Write the weights to `folders`: best-N, checkpoints/best or both. If that fails, report it and return False.
 
         Folders best-N that are no longer in the ranking are removed.
         """
@@ -170,9 +179,11 @@ class Checkpointer:
                     self.lock.check()
                     for folder in folders:
                         write_folder(folder, {store.MODEL: weights}, self._identity(state))
-                    self._prune_best(state)
+                    self._prune(state)
         except WriteError as error:
             self.report.write_line(f"{error.problem}; training continues; the best weights are not saved")
+            return False
+        return True
 
     def _copy_best(self, state: RunState) -> None:
         """Copy checkpoints/best to best-N if step N is ranked but best-N is missing, because train.keep_best was 1."""
@@ -191,12 +202,12 @@ class Checkpointer:
         folders = store.readable_states([existing_folder(self.folder.best_path)])
         return any(content["step"] == state.best_step for _, content in folders)
 
-    def _prune_best(self, state: RunState) -> list[str]:
-        """Remove the folders best-N that are not in the ranking, and return the names of those that will not return."""
-        removed = [path for path in self.folder.ranked_paths() if str(step_of(path)) not in state.ranking]
-        for path in removed:
-            remove_folder(path)
-        return [path.name for path in removed if step_of(path) <= state.step]  # training repeats later steps
+    def _prune(self, state: RunState) -> None:
+        """Remove the checkpoints that are no longer kept, and report only once that one cannot be removed."""
+        for text in prune(self.folder, self.config.train.keep_last, state):
+            if text not in self.warnings:
+                self.warnings.append(text)
+                self.report.write_line(text, always=True)
 
     def _identity(self, state: RunState) -> dict[str, Any]:
         """Return the keys of state.json that identify the weights."""
@@ -225,7 +236,7 @@ class Checkpointer:
             "best_metric": self._metric(self.config.train.best_metric),
             "run": state.to_json(),
         }
-        store.save_checkpoint(self.folder.path, content, weights, adam, self.config.train.keep_last)
+        store.save_checkpoint(self.folder.path, content, weights, adam)
 
     def _metric(self, best_metric: str | None) -> str:
         """Return the metric that selects checkpoints; "" means the loss, for which no best checkpoint is kept."""
@@ -249,36 +260,10 @@ class Checkpointer:
             state = self._load(checkpoint)
         except (KeyError, TypeError, ValueError) as error:
             raise foreign_error(path, one_line(error)) from None
-        self.newest, self.newest_seconds = path, state.seconds
+        self.newest, self.newest_steps, self.newest_seconds = path, (state.step, state.valid_step), state.seconds
         self.micro_batches = checkpoint.state.get("micro_batches", self.config.train.gradient_accumulation_steps)
-        self._check_schedule(checkpoint.state)
+        self.warnings += schedule_changes(checkpoint.state, self.config.train, self.updater.model.config.d_model)
         return state
-
-    def _check_schedule(self, content: Mapping[str, Any]) -> None:
-        """Warn if the keys that determine the learning rate differ from those of the checkpoint."""
-        settings = self.config.train
-        step = content["step"] + 1
-        if step > settings.max_steps:
-            return
-
-        previous = replace(settings, **schedule_of(content))
-        previous = replace(previous, max_steps=max(previous.max_steps, content["step"]))
-        steps = (step, max(step, min(settings.max_steps, previous.max_steps)))
-
-        def rates(section: TrainSection) -> list[float]:
-            return [*map(Schedule(section, self.updater.model.config.d_model), steps)]
-
-        # A key may have no effect: most schedules do not depend on max_steps, and peak_lr replaces lr_scale.
-        words = (
-            f"train.{name} is now {getattr(settings, name)} instead of {value}"
-            for name in SCHEDULE_KEYS
-            if rates(replace(settings, **{name: (value := getattr(previous, name))})) != rates(settings)
-        )
-        effects = (v for v in zip(steps, rates(settings), rates(previous), strict=True) if v[1] != v[2])
-        for n, now, before in islice(effects, 1):
-            self.warnings.append(
-                f"warning: {', '.join(words)}: the learning rate of step {n:,} is {now:.3g} instead of {before:.3g}"
-            )
 
     def _update_metric(self, content: Mapping[str, Any], state: RunState) -> None:
         """If train.best_metric differs from that of the checkpoint, adapt the selection in `state` and warn.
@@ -373,19 +358,6 @@ class Checkpointer:
         trained = checkpoint.optimizer_arrays["weights"] if self.updater.average is not None else None
         self.updater.load_weights(checkpoint.weights, trained)
         return state
-
-
-def schedule_of(content: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the valid values of SCHEDULE_KEYS in state.json.
-
-    Earlier versions stored max_steps as a key of its own, and the other values in "config".
-    """
-    config = content.get("config")
-    config_values = config if isinstance(config, dict) else {}
-    values = {name: config_values.get(f"train.{name}") for name in SCHEDULE_KEYS}
-    values["max_steps"] = content.get("max_steps")
-    values |= content.get("learning_rate", {})
-    return {name: values[name] for name in SCHEDULE_KEYS if fits(fields_of("train")[name], values[name])}
 
 
 def foreign_error(path: Path, problem: str) -> UserError:

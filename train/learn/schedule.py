@@ -1,11 +1,17 @@
 """The learning rate of each update, from `train.schedule`, `train.peak_lr` and `train.warmup_steps`."""
 
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
+from dataclasses import replace
+from itertools import islice
+from typing import Any
 
+from models.fields import fits
 from train.learn.optimizer import NoamSchedule
+from train.run.config import fields_of
 from train.run.keys import SCHEDULES, TrainSection
 
+SCHEDULE_KEYS = ("schedule", "peak_lr", "warmup_steps", "lr_scale", "max_steps")
 # For each name, a function that maps progress after warmup (0 to 1) to the learning rate as a fraction of its peak.
 DECAYS: dict[str, Callable[[float], float]] = {
     "linear": lambda fraction: 1.0 - fraction,
@@ -85,3 +91,44 @@ class Schedule:
             f"the learning rate rises to {self(self.max_steps):.3g} (the peak would be {self.peak:.3g}) and never "
             f"decays; try {attempt}"
         )
+
+
+def schedule_changes(content: Mapping[str, Any], settings: TrainSection, d_model: int) -> list[str]:
+    """Return a warning if the learning rate of a resumed run differs from that of its checkpoint, or an empty list.
+
+    `content` is the state.json of the checkpoint.
+    """
+    step = content["step"] + 1
+    if step > settings.max_steps:
+        return []
+    previous = replace(settings, **schedule_of(content))
+    previous = replace(previous, max_steps=max(previous.max_steps, content["step"]))
+    steps = (step, max(step, min(settings.max_steps, previous.max_steps)))
+
+    def rates(section: TrainSection) -> list[float]:
+        return [*map(Schedule(section, d_model), steps)]
+
+    # A key may have no effect: most schedules do not depend on max_steps, and peak_lr replaces lr_scale.
+    words = (
+        f"train.{name} is now {getattr(settings, name)} instead of {value}"
+        for name in SCHEDULE_KEYS
+        if rates(replace(settings, **{name: (value := getattr(previous, name))})) != rates(settings)
+    )
+    effects = (v for v in zip(steps, rates(settings), rates(previous), strict=True) if v[1] != v[2])
+    return [
+        f"warning: {', '.join(words)}: the learning rate of step {n:,} is {now:.3g} instead of {before:.3g}"
+        for n, now, before in islice(effects, 1)
+    ]
+
+
+def schedule_of(content: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the valid values of SCHEDULE_KEYS in state.json.
+
+    Earlier versions stored max_steps as a key of its own, and the other values in "config".
+    """
+    config = content.get("config")
+    config_values = config if isinstance(config, dict) else {}
+    values = {name: config_values.get(f"train.{name}") for name in SCHEDULE_KEYS}
+    values["max_steps"] = content.get("max_steps")
+    values |= content.get("learning_rate", {})
+    return {name: values[name] for name in SCHEDULE_KEYS if fits(fields_of("train")[name], values[name])}

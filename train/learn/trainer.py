@@ -90,7 +90,7 @@ class Trainer:
         self.state = self.checkpointer.restore() if resume else RunState()
         self.loader = BatchLoader(task.training_batches(corpora["train"], config, tokenizer, self.state.batch_order))
         self.checkpointer.check_position(self.state, self.loader)
-        self.longest_update = 0.0  # seconds
+        self.longest_update = self.longest_validation = 0.0  # seconds
         self.lr = self.norm = math.nan  # learning rate and gradient norm of the last update
 
     def run(self) -> TrainingSummary:
@@ -118,17 +118,14 @@ class Trainer:
     def _loop(self) -> TrainingSummary:
         self._log_start()
         self.model.train()
-        # the previous run stopped before or during this validation
-        if self._is_validation_due() and self._stop_reason() != "max_hours":
-            self._validate()
-            if self._stop_reason():  # no later update will write a checkpoint that includes this validation
-                self.checkpointer.save(self.state, required=True)
-        while not self._stop_reason():
+        self._validate_if_due()  # the previous run stopped before or during this validation
+        while not (reason := self._stop_reason()):
             if self._run_update():
                 self._after_update()
-            elif self.signals.stop_requested:
-                raise self._report_stop()
-        return self._finish()
+        self.checkpointer.save(self.state, required=True)
+        if reason == "signal":
+            raise self._report_stop()
+        return self._finish(reason)
 
     # ---- one update
 
@@ -205,8 +202,8 @@ class Trainer:
     # ---- between updates
 
     def _after_update(self) -> None:
-        """Log, validate and write a checkpoint when each is due. Raises KeyboardInterrupt after a signal."""
-        state, signals = self.state, self.signals
+        """Log, validate and write a checkpoint when each is due. `_loop` writes the last checkpoint."""
+        state = self.state
         self.checkpointer.check_lock()
         is_logged = state.step % self.config.train.log_every == 0
         if is_logged or state.step >= self.config.train.max_steps:
@@ -216,14 +213,9 @@ class Trainer:
             self.report.warn_of_divergence(state.loss, math.log(n_outputs), self.schedule.remedies(state.step - 1))
         if is_logged:  # unlogged updates are included in the next log line, even of a resumed run
             state.reset_window()
-        if self._is_validation_due() and not signals.stop_requested and self._stop_reason() != "max_hours":
-            self._validate()
-        is_last = bool(signals.stop_requested or self._stop_reason())
-        retry = self.checkpointer.is_retry_due()
-        if self.checkpointer.is_scheduled(state) or is_last or retry:
-            self.checkpointer.save(state, required=is_last)
-        if signals.stop_requested:
-            raise self._report_stop()
+        self._validate_if_due()
+        if not self._stop_reason() and self.checkpointer.is_due(state):
+            self.checkpointer.save(state, required=False)
 
     def _report_stop(self) -> KeyboardInterrupt:
         """Report that a signal has stopped the training, and return the exception to raise."""
@@ -237,11 +229,15 @@ class Trainer:
         step, every = self.state.step, self.config.train.validate_every
         return self.validator is not None and self.state.valid_step < step and step % every == 0
 
-    def _validate(self) -> None:
-        """Validate, record the result, and save the best weights.
+    def _validate_if_due(self) -> None:
+        """If a validation is due and there is time for it, validate, record the result, and save the best weights.
 
         A validation that a signal interrupts is repeated on resuming.
         """
+        if not self._is_validation_due() or (reason := self._stop_reason()) in ("signal", "max_hours"):
+            return
+        if self.deadline is not None and (reason or not self.longest_validation):  # it may end after the deadline
+            self.checkpointer.save(self.state, required=False)
         if result := self._run_validation():
             self.report.log_validation(self.state, result, self.task.scores)
             self._record_validation(result)
@@ -253,24 +249,27 @@ class Trainer:
         value = result.get(metric)
         previous_state = copy(state)
         is_best = state.add_validation(result["loss"], score := None if metric == "loss" else value)
-        if value is None:  # there is no metric, or this validation has not measured it
+        if value is None:  # there is no metric
             return
         is_ranked = settings.keep_best > 1 and state.insert_into_ranking(result["loss"], score, settings.keep_best)
         if is_best or is_ranked:
             # Write a checkpoint first: a folder with best weights but no checkpoint is then known to be damaged.
             if self.checkpointer.newest is None:
                 self.checkpointer.save(previous_state, required=False)
-            targets = {folder.best_path: is_best, folder.ranked_path(state.step): is_ranked}
-            self.checkpointer.save_best(state, *(path for path, is_wanted in targets.items() if is_wanted))
+            targets = {folder.ranked_path(state.step): is_ranked, folder.best_path: is_best}
+            if not self.checkpointer.save_best(state, *(path for path, is_wanted in targets.items() if is_wanted)):
+                state.restore_best(previous_state)
 
     def _run_validation(self) -> dict[str, float] | None:
         """Return the result of a validation, or None after a signal. Raises UserError for a non-finite loss."""
         assert self.validator is not None
+        start = time.monotonic()
         with self.updater.use_average():
             result = self.validator.measure(self.signals)
             if result is not None and not math.isfinite(result["loss"]):
                 origin = nonfinite_origin(*self.validator.locate_nonfinite(bool(self.debug)))
                 raise self._nonfinite_error(self.state.step, "validation loss", result["loss"], origin)
+        self.longest_validation = max(self.longest_validation, time.monotonic() - start)
         return result
 
     # ---- start and end
@@ -302,18 +301,22 @@ class Trainer:
             self.report.write_line(warning)
 
     def _stop_reason(self) -> str:
-        """Return "max_steps", "patience", "max_hours", or "" to continue. Collective: all ranks call it together."""
+        """Return "signal", "max_steps", "patience", "max_hours" (too late for another update), or "" to continue.
+
+        If a validation is due, "max_hours" means that it is too late for it. Collective: all ranks call it together.
+        """
+        if self.signals.stop_requested:
+            return "signal"
         reason = self.checkpointer.stop_reason(self.state)
         if reason or self.deadline is None:
             return reason
-        is_late = any(self.world.gather(time.monotonic() + self.longest_update > self.deadline))
-        return "max_hours" if is_late else ""
+        seconds = self.longest_validation if self._is_validation_due() else self.longest_update
+        return "max_hours" if any(self.world.gather(time.monotonic() + seconds > self.deadline)) else ""
 
-    def _finish(self) -> TrainingSummary:
+    def _finish(self, reason: str) -> TrainingSummary:
         """Validate the last step if it has not been validated, report the end of the run, and return its summary."""
         state = self.state
         result: dict[str, float] = {}
-        reason = self._stop_reason()
         if self.validator is not None and reason != "max_hours":
             previous = self.validator.last_result if state.valid_step == state.step else None
             result = previous or self._run_validation() or {}

@@ -1,4 +1,4 @@
-"""Write, prune and load the checkpoints of a run. Averaging is in average.py.
+"""Write and load the checkpoints of a run. See also average.py and pruning.py.
 
     RUN/checkpoints/step-N/model.safetensors        weights by name
                           /optimizer.safetensors    Adam's moments m and v, flat
@@ -25,7 +25,7 @@ from train.errors import NoCheckpoint, UserError, quote
 from train.files import disk_errors
 from train.run.config import RunConfig, complete_fixed_keys
 from train.run.folder import TRY_MORE_CHECKPOINTS, RunFolder, not_a_run_error, step_of
-from train.run.folder_swap import existing_folder, folder_version, original_name, remove_folder
+from train.run.folder_swap import existing_folder, folder_version, original_name
 from train.run.state import RunState
 from train.run.storage import (
     STATE,
@@ -80,37 +80,15 @@ def save_checkpoint(
     state: Mapping[str, Any],
     weights: Mapping[str, npx.Array],
     optimizer_arrays: Mapping[str, npx.Array],
-    keep_last: int = 0,
 ) -> Path:
-    """Write checkpoints/step-N with N = state["step"], prune older checkpoints, and return the new one's path.
+    """Write checkpoints/step-N with N = state["step"], and return its path.
 
     `weights` and `optimizer_arrays` map names to arrays. `state` is JSON content with at least step, model (the
     configuration) and tokenizer_digest. Raises WriteError if the disk is full; earlier checkpoints then remain intact.
     """
-    run = RunFolder(run_dir)
-    target = run.step_path(state["step"])
+    target = RunFolder(run_dir).step_path(state["step"])
     write_folder(target, {MODEL: weights, OPTIMIZER: optimizer_arrays}, state)
-    prune(run, keep_last)
     return target
-
-
-def prune(run: RunFolder, keep_last: int) -> None:
-    """Remove all but the newest `keep_last` checkpoints (0 keeps all), and every extra one that is not the newest.
-
-    A run that is interrupted between two scheduled checkpoints writes an extra one. Extra checkpoints are removed
-    later, so the run ends with the same checkpoints as an uninterrupted one. The last checkpoint of a finished run is
-    not extra. Damaged checkpoints do not count toward `keep_last`. If fewer than `keep_last` are intact, nothing is
-    removed, because a disk that returned an error may recover.
-    """
-    states = dict(readable_states(run.step_paths()))
-    intact = list(states)
-    for path in intact[:-1]:
-        if states[path].get("extra"):
-            intact.remove(path)
-            remove_folder(path)
-    for path in run.step_paths() if 0 < keep_last <= len(intact) else []:
-        if step_of(path) < step_of(intact[-keep_last]):
-            remove_folder(path)
 
 
 def load_checkpoint(path: str | Path, with_optimizer: bool = True) -> Checkpoint:

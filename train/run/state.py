@@ -148,6 +148,11 @@ class RunState:
             self.stale_validations += 1
         return better
 
+    def restore_best(self, previous: "RunState") -> None:
+        """Restore the best values and the ranking of an earlier state, because newer best weights were not saved."""
+        self.best_loss, self.best_score, self.best_step = previous.best_loss, previous.best_score, previous.best_step
+        self.ranking = previous.ranking
+
     def insert_into_ranking(self, loss: float, score: float | None, keep: int) -> bool:
         """Insert this step into `ranking`, which holds at most `keep` steps; return whether it was inserted.
 
