@@ -99,6 +99,26 @@ def test_a_damaged_checkpoint_is_not_averaged(run):
     average_checkpoints(run, 1)  # the damaged one is not among these
 
 
+def test_a_checkpoint_that_vanishes_before_the_lock_is_not_counted(run, monkeypatch):
+    mean = weights_of(average_checkpoints(run, 2))
+    lock = RunFolder.lock
+
+    def lock_later(self, program):
+        save_removed(run / "checkpoints" / "step-1")
+        return lock(self, program)
+
+    def save_removed(path):
+        if path.exists():
+            path.rename(run / "removed")
+
+    monkeypatch.setattr(RunFolder, "lock", lock_later)
+    newest = weights_of(average_checkpoints(run))  # by default, all three
+    assert all(np.array_equal(newest[name], mean[name]) for name in mean)
+    (run / "removed").rename(run / "checkpoints" / "step-1")
+    with pytest.raises(UserError, match="expected 3 checkpoints in .*; got 2; try --last 2"):
+        average_checkpoints(run, 3)
+
+
 def test_averaging_requires_the_lock_of_the_run(run):
     with RunFolder(run).lock("train"):
         caught = []

@@ -314,6 +314,16 @@ def test_damaged_checkpoints_do_not_count_when_pruning(tmp_path):
     assert names(tmp_path) == ["step-7", "step-99"]
 
 
+@pytest.mark.parametrize("extra", [False, True])
+@pytest.mark.parametrize("keep_last", [0, 1, 2])
+def test_the_checkpoint_just_written_is_never_pruned(tmp_path, keep_last, extra):
+    """The run has resumed from step-20, because the weights of step-30 are damaged."""
+    for step in (10, 20, 30):
+        save(tmp_path, step)
+    save(tmp_path, 25, keep_last=keep_last, extra=extra)
+    assert names(tmp_path) == ["step-10", "step-20", "step-25", "step-30"][{0: 0, 1: 2, 2: 1}[keep_last] :]
+
+
 def test_an_old_checkpoint_that_cannot_be_read_is_not_pruned_before_keep_last_others_exist(tmp_path):
     """The disk may have returned a temporary error."""
     first = save(tmp_path, 1)

@@ -167,6 +167,7 @@ def test_a_shipped_config_loads_and_explains_its_keys(file):
         ({"train": {"lr_scale": float("inf")}}, "train.lr_scale", "above 0"),
         ({"train": {"lr_scale": 10**400}}, "train.lr_scale", "above 0"),
         ({"train": {"lr_scale": 0}}, "train.lr_scale", "above 0"),
+        ({"train": {"adam_eps": 1e-46}}, "train.adam_eps", "from 1e-30"),  # 0 in float32
         ({"train": {"seed": 2**32}}, "train.seed", "to 4294967295"),
         ({"train": {"beta2": 1.0}}, "train.beta2", "below 1"),
         ({"train": {"validate_score": 1}}, "train.validate_score", "true or false"),

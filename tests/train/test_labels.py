@@ -320,6 +320,23 @@ def test_a_resumed_run_equals_an_uninterrupted_one(runs, folder):
     assert outcome(runs / "halves", 6) == outcome(runs / "masking", 6)
 
 
+def test_the_projection_of_other_labels_is_not_copied(runs, folder, tmp_path, capfd):
+    """The number of labels is the same, so all shapes agree."""
+    (tmp_path / "small.toml").write_text(SMALL)
+    for part in ("train", "valid"):
+        (tmp_path / f"{part}.tags").write_text((folder / f"{part}.tags").read_text().replace("DT", "XX"))
+    options = "--set", "data.task=tagging", "--init", str(runs / "tagging"), "--set", "train.max_steps=1"
+    assert train(tmp_path, "all", *options, "--init-parameters", "*", texts=TEXTS["tagging"]) == 2
+    error = capfd.readouterr().err
+    problem = f"expected the labels of {runs / 'tagging'}, on which projection depends; got different ones; try"
+    assert f'{problem} train.init_parameters = "' in error and error.count("\n") == 1
+    patterns = re.search(r'init_parameters = "(.*)"$', error)[1]
+    assert "projection" not in patterns and not (tmp_path / "all").exists()
+    assert train(tmp_path, "new", *options, "--set", "model.n_heads=4", texts=TEXTS["tagging"]) == 2
+    assert f'or train.init_parameters = "{patterns}" to copy them anyway\n' in capfd.readouterr().err
+    assert train(tmp_path, "new", *options, "--init-parameters", patterns, texts=TEXTS["tagging"]) == 0
+
+
 def test_classify_prints_labels_and_scores(runs, tmp_path, capfd):
     text = tmp_path / "texts"
     text.write_text(f"{SENTENCES[0]}\n{SENTENCES[4]}\n")

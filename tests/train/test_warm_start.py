@@ -14,7 +14,7 @@ from train.cli import main
 from train.cli.info import describe
 from train.learn import training
 from train.learn.memory import count_trained, training_memory
-from train.learn.warm_start import freeze, select_parameters, warm_start
+from train.learn.warm_start import computation_differences, freeze, select_parameters, warm_start
 from train.run.checkpoint import load_checkpoint, load_model
 from train.run.config import RunConfig
 from train.run.folder import RunFolder
@@ -194,6 +194,19 @@ def test_a_default_distance_of_positions_equals_the_same_distance_in_the_configu
     start_from(text, tmp_path / "t5", tmp_path / "run", max_steps=1, model=positions)
     with pytest.raises(UserError, match="expected model.max_relative_distance = 128, .*; got 64; try "):
         start_from(text, tmp_path / "t5", tmp_path / "new", model=positions | {"max_relative_distance": 64})
+
+
+def test_a_window_of_attention_is_part_of_the_computation(source):
+    trained, tokenizer, _ = load_model(source)
+    restricted = replace(trained.config, attention_window=3)
+    advice = 'got 3; try omitting attention_window, or train.init_parameters = "*" to copy them anyway'
+    with pytest.raises(UserError, match="expected model.attention_window unset, with which .* was trained; ") as error:
+        warm_start(restricted.build(seed=5), str(source), "", tokenizer)
+    assert one_line(error).endswith(advice)
+    assert computation_differences(trained.config, restricted) == [("attention_window", "unset", "3")]
+    warnings = []
+    warm_start(restricted.build(seed=5), str(source), "*", tokenizer, warnings.append)
+    assert "model.attention_window is 3 instead of unset, with which" in warnings[0]
 
 
 def test_the_command_takes_tokenizer_and_configuration_from_the_run(text, source, tmp_path, capsys):

@@ -271,16 +271,14 @@ def check_best_metric(config: RunConfig, task: Task, text_files: TextFiles) -> N
             f"train.patience: expected a validation text on which to measure {metric or 'the loss'}; got no file; "
             f"try {option}, or train.patience = 0"
         )
-    if config.train.best_metric is None:
-        return
-    if metric not in metrics:
+    if config.train.best_metric and metric not in metrics:
         expected = f"{' or '.join(metrics)} for the task {task.name}"
         raise UserError(f"train.best_metric: expected {expected}; got {metric}; try best_metric = loss")
-    if "valid" not in text_files:
+    if config.train.best_metric and "valid" not in text_files:
         expected = f"a validation text on which to measure {metric}"
         raise UserError(f"train.best_metric: expected {expected}; got no file; try {option}")
-    if metric != "loss" and not config.train.validate_score:
-        expected = f"true, because train.best_metric is {metric}"
+    if metric not in ("", "loss") and "valid" in text_files and not config.train.validate_score:
+        expected = f"true, because {metric} selects the best checkpoints"
         raise UserError(f"train.validate_score: expected {expected}; got false; try best_metric = loss")
 
 

@@ -24,10 +24,11 @@ from train.run.toml_text import to_toml
 from train.tasks.protocols import TextTokenizer
 
 MAX_LISTED, MAX_PATTERNS = 3, 8  # maximum number of parameters, and of patterns, in a message
+UNSET = "unset"  # in messages, the value None of a key
 # These keys of [model] change what a model computes but not the shapes of its weights.
 COMPUTATION_KEYS = (
     "n_heads", "norm_placement", "positions", "max_relative_distance", "activation", "norm_type",
-    "norm_eps", "decoder_start", "experts_per_token", "scale_embedding",
+    "norm_eps", "decoder_start", "experts_per_token", "scale_embedding", "attention_window",
 )  # fmt: skip
 
 
@@ -91,8 +92,8 @@ def warm_start(
             selected by patterns come from a model that computes another function.
 
     Raises UserError if a parameter is missing or has another shape, if the models compute different functions, if the
-    embedding of a different vocabulary would be copied, if a pattern matches nothing, or if the checkpoint cannot be
-    read.
+    parameters of a different vocabulary or of different labels would be copied, if a pattern matches nothing, or if the
+    checkpoint cannot be read.
     """
     folder, checkpoint = load_weights(source, on_warning)
     check_siblings(folder, checkpoint.state)
@@ -100,11 +101,20 @@ def warm_start(
     weights = checkpoint.weights
     is_same_tokenizer = checkpoint.state["tokenizer_digest"] == tokenizer.digest
     is_same_text = is_same_tokenizer or has_same_text_tokenizer(model, folder, checkpoint.state, tokenizer)
-    if not patterns and not is_same_tokenizer and (label_modules := model.label_parameters()):
-        weights = {name: array for name, array in weights.items() if name.split(".")[0] not in label_modules}
-        names = [name for name in parameters if name.split(".")[0] not in label_modules]
+    label_modules = [] if is_same_tokenizer else model.label_parameters()
+    labels = {name for name in (*parameters, *weights) if name.split(".")[0] in label_modules}
+    if patterns:
+        names = select_parameters("train.init_parameters", patterns, parameters)
     else:
-        names = select_parameters("train.init_parameters", patterns, parameters) if patterns else list(parameters)
+        weights = {name: array for name, array in weights.items() if name not in labels}
+        names = [name for name in parameters if name not in labels]
+    foreign = labels | (set() if is_same_text else set(model.vocabulary_parameters()))
+    fits = {
+        name: name not in foreign and name in weights and weights[name].shape == p.shape
+        for name, p in parameters.items()
+    }
+    fitting = fitting_patterns(fits)
+    listed = f'= "{", ".join(fitting)}"' if len(fitting) <= MAX_PATTERNS else "with patterns of those that fit"
     expected = {name: parameters[name].shape for name in names}
     problems = mismatches(expected, weights if not patterns else {n: weights[n] for n in names if n in weights})
     if problems:
@@ -112,12 +122,7 @@ def warm_start(
             problems = size_differences(model.config, model_config(checkpoint.state)) or problems
         more = f" and {len(problems) - MAX_LISTED} more" if len(problems) > MAX_LISTED else ""
         attempt = "the [model] and tokenizer of that run, which apply if you omit CONFIG and --set"
-        fixed = set() if is_same_text else set(model.vocabulary_parameters())
-        fixed |= {n for n in parameters if not is_same_tokenizer and n.split(".")[0] in model.label_parameters()}
-        fits = {n: n not in fixed and n in weights and weights[n].shape == p.shape for n, p in parameters.items()}
-        fitting = fitting_patterns(fits)
         if any(pattern.endswith("*") for pattern in fitting):  # not only a few vectors
-            listed = f'= "{", ".join(fitting)}"' if len(fitting) <= MAX_PATTERNS else "with patterns of those that fit"
             attempt += f", or train.init_parameters {listed}"
         raise UserError(
             f"train.init: expected the parameters of this model in {folder / MODEL}; got "
@@ -126,16 +131,19 @@ def warm_start(
     differences = computation_differences(model.config, model_config(checkpoint.state))
     if differences and not patterns:
         name, ours, theirs = differences[0]
+        value, attempt = (theirs, f"omitting {name}") if theirs == UNSET else (f"= {theirs}", f"{name} = {theirs}")
         raise UserError(
-            f"train.init: expected model.{name} = {theirs}, with which {folder} was trained; "
-            f'got {ours}; try {name} = {theirs}, or train.init_parameters = "*" to copy them anyway'
+            f"train.init: expected model.{name} {value}, with which {folder} was trained; "
+            f"got {ours}; try {attempt}, or train.init_parameters {listed} to copy them anyway"
         )
-    vocabulary = [name for name in names if name in model.vocabulary_parameters()]
-    if vocabulary and not is_same_text:
+    if copied := [name for name in names if name in foreign]:
+        name = copied[0]
+        kind, got, attempt = "tokenizer", "a different one", f'data.tokenizer = "{run_files(folder)[0]}", or '
+        if name in labels:
+            kind, got, attempt = "labels", "different ones", ""
         raise UserError(
-            f"train.init: expected the tokenizer of {source}, on which {vocabulary[0]} depends; got a different "
-            f'tokenizer; try data.tokenizer = "{run_files(folder)[0]}", or train.init_parameters without '
-            f"{vocabulary[0]}"
+            f"train.init: expected the {kind} of {source}, on which {name} depends; got {got}; "
+            f"try {attempt}train.init_parameters {listed}"
         )
     for name in names:
         parameters[name].assign(npx.from_host(weights[name]))
@@ -151,14 +159,16 @@ def warm_start(
 
 def fitting_patterns(fits: Mapping[str, bool], prefix: str = "") -> list[str]:
     """Return patterns, such as encoder.0.*, that match the parameters that fit; `fits` has all parameters by name."""
+    if all(fits.values()):
+        return [f"{prefix}*"]
     patterns = []
     for part, group in groupby(fits, lambda name: name.removeprefix(prefix).split(".")[0]):
         names = list(group)
         name = f"{prefix}{part}"
-        if all(fits[n] for n in names):
-            patterns.append(name if names == [name] else f"{name}.*")
-        elif names != [name]:
+        if names != [name]:
             patterns += fitting_patterns({n: fits[n] for n in names}, f"{name}.")
+        elif fits[name]:
+            patterns.append(name)
     return patterns
 
 
@@ -184,11 +194,16 @@ def computation_differences(config: TransformerConfig, source: TransformerConfig
         interleaved = model_config.positions != "sinusoidal_halves"
         rate_scheme = resolve_rate_scheme(interleaved, model_config.position_rates)
         has_rates = model_config.positions.startswith("sinusoidal")
-        distance = model_config.resolved_max_relative_distance or None
-        derived = {"max_relative_distance": distance, "position_rates": rate_scheme if has_rates else None}
-        return {name: getattr(model_config, name) for name in COMPUTATION_KEYS} | derived
+        distance = model_config.resolved_max_relative_distance
+        unused = {"max_relative_distance": not distance, "position_rates": not has_rates}
+        values = {name: getattr(model_config, name) for name in COMPUTATION_KEYS}
+        values |= {"max_relative_distance": distance, "position_rates": rate_scheme}
+        return {name: value for name, value in values.items() if not unused.get(name)}
+
+    def text(value: Any) -> str:
+        return UNSET if value is None else to_toml(value)
 
     ours, theirs = computation(config), computation(source)
-    # None means that the key is not used with these `positions`; then `positions` is listed as a difference.
-    differing = [name for name in ours if ours[name] != theirs[name] and None not in (ours[name], theirs[name])]
-    return [(name, to_toml(ours[name]), to_toml(theirs[name])) for name in differing]
+    # If only one model uses a key, `positions` is listed as a difference.
+    differing = [name for name in ours if name in theirs and ours[name] != theirs[name]]
+    return [(name, text(ours[name]), text(theirs[name])) for name in differing]

@@ -27,21 +27,23 @@ def average_checkpoints(run_dir: str | Path, last: int | None = None, best: bool
     """
     run = RunFolder(run_dir)
     folders = run.ranked_paths if best else run.step_paths
-    available = folders()
-    if not available and not run.has_run_files():
+    if not folders() and not run.has_run_files():
         raise not_a_run_error(run.path, "a run folder")
-    if best or last is None:
-        last = max(2, len(available) if best else min(5, len(available)))
-    if last < 1 or len(available) < last:
-        suggestion = f"--last {len(available)}" if len(available) > 1 else TRY_MORE_CHECKPOINTS
-        suggestion = "a run that `train` has written" if is_imported(run) else suggestion
-        expected = f"{last} checkpoints"
-        if best:
-            expected = "at least 2 checkpoints best-N"
-            suggestion = "--resume with train.best_metric, train.keep_best of 2 or more, and more validations"
-        raise UserError(f"average: expected {expected} in {run.checkpoints}; got {len(available)}; try {suggestion}")
     with run.lock("average") as lock:
-        paths = folders()[-last:]
+        available = folders()
+        if best or last is None:
+            last = max(2, len(available) if best else min(5, len(available)))
+        if last < 1 or len(available) < last:
+            suggestion = f"--last {len(available)}" if len(available) > 1 else TRY_MORE_CHECKPOINTS
+            suggestion = "a run that `train` has written" if is_imported(run) else suggestion
+            expected = f"{last} checkpoints"
+            if best:
+                expected = "at least 2 checkpoints best-N"
+                suggestion = "--resume with train.best_metric, train.keep_best of 2 or more, and more validations"
+            raise UserError(
+                f"average: expected {expected} in {run.checkpoints}; got {len(available)}; try {suggestion}"
+            )
+        paths = available[-last:]
         states = [read_state(path) for path in paths]
         for path, state in zip(paths, states, strict=True):
             check_same_run(path, state, paths[-1], states[-1], "average: ", "a smaller --last")

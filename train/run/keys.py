@@ -192,7 +192,9 @@ class TrainSection:
     )
     beta1: float = key(0.9, "Adam: decay rate of the mean of the gradients.", interval=FRACTION)
     beta2: float = key(0.98, "Adam: decay rate of the mean of the squared gradients.", interval=FRACTION)
-    adam_eps: float = key(1e-9, "Adam: epsilon, added to the square root of the second moment.", interval=POSITIVE)
+    adam_eps: float = key(
+        1e-9, "Adam: epsilon, added to the square root of the second moment.", interval="[1e-30, 1e9]"
+    )
     adam_eps_before_correction: bool = key(
         False, "Adam: add epsilon before the bias correction (TensorFlow, fairseq) instead of after it (the paper)."
     )

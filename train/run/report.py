@@ -136,7 +136,10 @@ class RunReport:
         # The validation that ended a finished run (valid_step == step) is not repeated, so its line remains.
         last_validation = state.step - 1 if validates and state.valid_step < state.step else state.step
         for line, entry in self.run.metric_lines():
-            if entry["step"] <= (last_validation if entry["kind"] == "valid" else state.step):
+            step, n_skipped = entry["step"], entry.get("in_a_row")
+            if isinstance(n_skipped, int) and n_skipped <= state.consecutive_skipped:
+                step -= 1  # `state` includes these attempts of the next update
+            if step <= (last_validation if entry["kind"] == "valid" else state.step):
                 lines += line + "\n"
         if file.stat().st_size != len(lines.encode()):
             write_text(file, lines)
