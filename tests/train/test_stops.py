@@ -118,12 +118,10 @@ def test_a_stop_during_a_skipped_update_writes_a_checkpoint(text, tmp_path, monk
 
 
 def test_a_deadline_that_passes_just_before_the_next_update_stops_with_a_checkpoint(text, tmp_path, monkeypatch, clock):
-    due = "is_due" if hasattr(Checkpointer, "is_due") else "is_retry_due"
-
     def pass_deadline(self, *arguments):
         clock[0] += 7200.0
 
-    call_before(monkeypatch, Checkpointer, due, pass_deadline)
+    call_before(monkeypatch, Checkpointer, "is_due", pass_deadline)
     summary = train(config(text), tmp_path / "run", progress=False, max_hours=1)
     assert (summary.step, summary.stop_reason, names(tmp_path / "run")) == (1, "max_hours", ["step-1"])
 

@@ -109,10 +109,7 @@ def warm_start(
         weights = {name: array for name, array in weights.items() if name not in labels}
         names = [name for name in parameters if name not in labels]
     foreign = labels | (set() if is_same_text else set(model.vocabulary_parameters()))
-    fits = {
-        name: name not in foreign and name in weights and weights[name].shape == p.shape
-        for name, p in parameters.items()
-    }
+    fits = {n: n not in foreign and n in weights and weights[n].shape == p.shape for n, p in parameters.items()}
     fitting = fitting_patterns(fits)
     listed = f'= "{", ".join(fitting)}"' if len(fitting) <= MAX_PATTERNS else "with patterns of those that fit"
     expected = {name: parameters[name].shape for name in names}
@@ -137,12 +134,10 @@ def warm_start(
             f"got {ours}; try {attempt}, or train.init_parameters {listed} to copy them anyway"
         )
     if copied := [name for name in names if name in foreign]:
-        name = copied[0]
-        kind, got, attempt = "tokenizer", "a different one", f'data.tokenizer = "{run_files(folder)[0]}", or '
-        if name in labels:
-            kind, got, attempt = "labels", "different ones", ""
+        kind, got = ("labels", "different ones") if copied[0] in labels else ("tokenizer", "a different one")
+        attempt = f'data.tokenizer = "{run_files(folder)[0]}", or ' if copied[0] not in labels else ""
         raise UserError(
-            f"train.init: expected the {kind} of {source}, on which {name} depends; got {got}; "
+            f"train.init: expected the {kind} of {source}, on which {copied[0]} depends; got {got}; "
             f"try {attempt}train.init_parameters {listed}"
         )
     for name in names:
