@@ -56,7 +56,7 @@ class MpiWorld(World):
 
     # ---- values
 
-    def gather(self, value: Any) -> list[Any]:
+    def all_gather_object(self, value: Any) -> list[Any]:
         pickles = self._start(self._gather_bytes(self.mpi.pickle.dumps(value)))()
         return [self.mpi.pickle.loads(data) for data in pickles]
 
@@ -78,8 +78,8 @@ class MpiWorld(World):
             for r in range(self.size)
         ]
 
-    def broadcast(self, value: Any) -> Any:
-        received = self.gather(value if self.rank == 0 else None)[0]
+    def broadcast_object(self, value: Any) -> Any:
+        received = self.all_gather_object(value if self.rank == 0 else None)[0]
         return received if self.rank else value
 
     def _barrier(self) -> Steps:
@@ -131,11 +131,11 @@ class MpiWorld(World):
 
     @contextmanager
     def rank_zero_first(self) -> Iterator[None]:
-        timeout = self.timeout
-        self.timeout = None  # rank 0 may take any amount of time
+        collective_timeout = self.collective_timeout
+        self.collective_timeout = None  # rank 0 may take any amount of time
         error: BaseException | None = None
         if self.rank:
-            error = self.broadcast(None)
+            error = self.broadcast_object(None)
             if error is not None:
                 raise error
         try:
@@ -145,8 +145,8 @@ class MpiWorld(World):
             raise
         finally:
             if self.rank == 0:
-                self.broadcast(self._picklable(error))
-            self.timeout = timeout
+                self.broadcast_object(self._picklable(error))
+            self.collective_timeout = collective_timeout
 
     def _picklable(self, error: BaseException | None) -> BaseException | None:
         """Return the error, or a RuntimeError with its text if it cannot be pickled."""
@@ -160,7 +160,7 @@ class MpiWorld(World):
 
     def start_heartbeat(self, seconds: float) -> None:
         if self.comm_thread.heartbeat is None:
-            peers = self.gather((self.name, socket.gethostname(), os.getpid()))
+            peers = self.all_gather_object((self.name, socket.gethostname(), os.getpid()))
             peer = peers[(self.rank + 1) % self.size]
             self.comm_thread.heartbeat = Heartbeat(self, peer, seconds, time.monotonic())
 

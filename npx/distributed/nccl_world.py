@@ -9,7 +9,7 @@ from npx.distributed.mpi_world import MpiWorld
 from npx.distributed.nccl import NcclCollectives
 from npx.distributed.world import Wait
 
-LOCAL_RANK = ("OMPI_COMM_WORLD_LOCAL_RANK", "MPI_LOCALRANKID", "SLURM_LOCALID")  # the rank within its host
+LOCAL_RANK_VARIABLES = ("OMPI_COMM_WORLD_LOCAL_RANK", "MPI_LOCALRANKID", "SLURM_LOCALID")  # the rank within its host
 
 
 class NcclWorld(MpiWorld):
@@ -20,12 +20,12 @@ class NcclWorld(MpiWorld):
         from cupy.cuda import nccl
 
         super().__init__(comm)
-        local_ranks = (int(os.environ[name]) for name in LOCAL_RANK if os.environ.get(name, "").isdigit())
+        local_ranks = (int(os.environ[name]) for name in LOCAL_RANK_VARIABLES if os.environ.get(name, "").isdigit())
         device = cupy.cuda.Device(next(local_ranks, self.rank) % cupy.cuda.runtime.getDeviceCount())
         device.use()
         array.limit_memory(cupy)  # applies only to the current GPU, which has just changed
-        has_nccl = self.gather(nccl.available)
-        gpus = self.gather((socket.gethostname(), device.pci_bus_id))
+        has_nccl = self.all_gather_object(nccl.available)
+        gpus = self.all_gather_object((socket.gethostname(), device.pci_bus_id))
         if not all(has_nccl):
             raise RuntimeError(
                 f"ranks: CuPy on rank {has_nccl.index(False)} has no NCCL support; "
@@ -37,7 +37,7 @@ class NcclWorld(MpiWorld):
                 f"ranks: expected one GPU per rank; got the same GPU for ranks {gpus.index(gpus[second_rank])} and "
                 f"{second_rank}; try fewer ranks per host"
             )
-        unique_id = self.broadcast(nccl.get_unique_id() if self.rank == 0 else None)
+        unique_id = self.broadcast_object(nccl.get_unique_id() if self.rank == 0 else None)
         self.collectives = NcclCollectives(cupy, nccl, unique_id, self)
 
     @property

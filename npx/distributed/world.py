@@ -17,18 +17,18 @@ class World:
     bytes_sent = 0  # bytes of arrays sent to other ranks
     step = 0  # the training step, for messages
     # Seconds that a rank may wait for another in a collective before the run ends; None means forever.
-    timeout: float | None = None
+    collective_timeout: float | None = None
 
     @property
     def wait_seconds(self) -> float:
         """The seconds that this process has spent waiting for other ranks or their data."""
         return 0.0
 
-    def gather(self, value: Any) -> list[Any]:
+    def all_gather_object(self, value: Any) -> list[Any]:
         """Return every rank's value, in the order of the ranks, on every rank."""
         return [value]
 
-    def broadcast(self, value: Any) -> Any:
+    def broadcast_object(self, value: Any) -> Any:
         """Return rank 0's value on every rank."""
         return value
 

@@ -294,8 +294,8 @@ def test_a_rank_limits_the_memory_of_its_gpu(monkeypatch):
         monkeypatch.setitem(sys.modules, name, module)
     monkeypatch.setenv("NPX_GPU_MEMORY", "20")
     monkeypatch.setenv("OMPI_COMM_WORLD_LOCAL_RANK", "2")
-    for name, fake in {"__init__": lambda self, comm: None, "gather": lambda self, x: [x], "size": 1, "rank": 0,
-                           "broadcast": lambda self, x: x}.items():  # fmt: skip
+    for name, fake in {"__init__": lambda self, comm: None, "all_gather_object": lambda self, x: [x], "size": 1,
+                           "rank": 0, "broadcast_object": lambda self, x: x}.items():  # fmt: skip
         monkeypatch.setattr(nccl_world.MpiWorld, name, fake, raising=False)
     monkeypatch.setattr(nccl_world, "NcclCollectives", lambda *_: None)
     nccl_world.NcclWorld(None)

@@ -65,7 +65,7 @@ class DifferingWorld(npx.distributed.World):
     def __init__(self, key):
         self.key = key
 
-    def gather(self, value):
+    def all_gather_object(self, value):
         return [value, {**value, self.key: "other"} if isinstance(value, dict) and self.key in value else value]
 
 

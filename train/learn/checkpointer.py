@@ -134,7 +134,7 @@ class Checkpointer:
 
     def is_retry_due(self) -> bool:
         """Return whether it is time to try again after a failed write."""
-        return self.retry_time < math.inf and self.world.broadcast(time.monotonic() > self.retry_time)
+        return self.retry_time < math.inf and self.world.broadcast_object(time.monotonic() > self.retry_time)
 
     def save(self, state: RunState, required: bool) -> None:
         """Write a checkpoint. If that fails, raise WriteError for a `required` checkpoint, else schedule a retry."""

@@ -105,7 +105,7 @@ class Trainer:
         npx.configure_process()
         with self.world.rank_zero_first():
             result = self._recorded_result() if self.world.rank == 0 else None
-        result = self.world.broadcast(result)
+        result = self.world.broadcast_object(result)
         is_complete = result is not None
         folder = str(self.checkpoints.folder.path)
         with disk_errors(folder, THEN_RESUME), self.checkpoints.open_folder(self.state, is_complete):
@@ -144,9 +144,9 @@ class Trainer:
         state.epoch, state.index = self.stream.next_position(last_position)
         self.world.step = step
         limit = self.config.train.rank_timeout + UPDATE_TIMEOUT_FACTOR * self.longest_update
-        self.world.timeout = limit if self.longest_update else None
+        self.world.collective_timeout = limit if self.longest_update else None
         loss, norm = self.update.compute_gradient(batches, step, share)
-        self.world.timeout = None
+        self.world.collective_timeout = None
         is_finite = math.isfinite(loss) and math.isfinite(norm)
         if is_finite:
             self.lr = self.schedule(step)
@@ -306,7 +306,7 @@ class Trainer:
         reason = self.checkpoints.final_reason(self.state)
         if reason or self.deadline is None:
             return reason
-        is_late = any(self.world.gather(time.monotonic() + self.longest_update > self.deadline))
+        is_late = any(self.world.all_gather_object(time.monotonic() + self.longest_update > self.deadline))
         return "max_hours" if is_late else ""
 
     def _finish(self) -> Summary:
