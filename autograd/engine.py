@@ -36,7 +36,7 @@ import npx
 from autograd import contract
 from autograd.accumulation import GradientSum, add_to_leaf
 from autograd.tensor import OPERATIONS, TensorMethods
-from npx import Array, GradientTargets
+from npx import Accumulators, Array
 from npx.scoped import Scoped
 
 VJP = Callable[..., tuple[Array | None, ...]]  # its arguments are g and, with `adds_in_place`, `accumulate_into`
@@ -188,7 +188,7 @@ def next_version() -> int:
 
 
 def adds_in_place(vjp: VJP) -> VJP:
-    """Mark vjp(g, accumulate_into=NO_TARGETS) as one that can add gradients to existing sums.
+    """Mark vjp(g, accumulate_into=NO_ACCUMULATORS) as one that can add gradients to existing sums.
 
     `accumulate_into` has an entry for each argument: None if there is no sum yet, otherwise a contiguous array with the
     sum so far. The array has the argument's shape, and the argument's dtype or a wider one. For argument i, the vjp
@@ -226,7 +226,7 @@ class BackwardEvent:
     g: Array  # gradient of the node's output
     parents: tuple[Node | Tensor | None, ...]
     gradients: tuple[Array | None, ...]  # the gradients that the vjp returned, aligned with `parents`
-    accumulate_into: GradientTargets  # the sums that the vjp could add to; empty without `adds_in_place`
+    accumulate_into: Accumulators  # the sums that the vjp could add to; empty without `adds_in_place`
     sums: dict[Node, GradientSum]
 
 
@@ -274,7 +274,7 @@ def backward(tensor: Tensor, g: Any = None, on_leaf_done: Callable[[Tensor], obj
         node.vjp, node.parents = None, ()
         assert vjp is not None
         can_add = hasattr(vjp, "adds_in_place")
-        accumulate_into = _accumulation_targets(parents, sums) if can_add else ()
+        accumulate_into = _accumulators(parents, sums) if can_add else ()
         gradients = vjp(g, accumulate_into) if can_add else vjp(g)
         contract.check_vjp_result(node.name, parents, gradients)
         if observer is not None:
@@ -298,17 +298,17 @@ def backward(tensor: Tensor, g: Any = None, on_leaf_done: Callable[[Tensor], obj
         del vjp, g, accumulate_into, gradients
 
 
-def _accumulation_targets(parents: tuple[Node | Tensor | None, ...], sums: dict[Node, GradientSum]) -> GradientTargets:
+def _accumulators(parents: tuple[Node | Tensor | None, ...], sums: dict[Node, GradientSum]) -> Accumulators:
     """Return the arrays to which a vjp may add: contiguous sums that the engine owns. No array occurs twice."""
-    targets: list[Array | None] = []
+    accumulators: list[Array | None] = []
     for parent in parents:
         if isinstance(parent, Node):
             total = s.array if (s := sums.get(parent)) and s.is_owned else None
         else:
             total = None if parent is None else parent.grad
-        is_usable = total is not None and total.flags.c_contiguous and not any(total is t for t in targets)
-        targets.append(total if is_usable else None)
-    return tuple(targets)
+        is_usable = total is not None and total.flags.c_contiguous and not any(total is a for a in accumulators)
+        accumulators.append(total if is_usable else None)
+    return tuple(accumulators)
 
 
 def reachable(root: Node) -> list[Node]:

@@ -19,7 +19,7 @@ from autograd.losses import composed_linear_cross_entropy as composed_linear_cro
 from autograd.losses import cross_entropy as cross_entropy
 from autograd.losses import linear_cross_entropy as linear_cross_entropy
 from autograd.rematerialization import Recompute, compute_once, constant, recomputable
-from npx import NO_TARGETS, Array, AttentionSpec, DropoutSpec, GradientTargets
+from npx import NO_ACCUMULATORS, Accumulators, Array, AttentionSpec, DropoutSpec
 from npx.kernels.attention_spec import rotary_positions, total_bias
 
 # Softmax, layer norm, dropout
@@ -49,7 +49,7 @@ def layer_norm(x: Array, gamma: Array, beta: Array, eps: float = 1e-6) -> Result
     """Return gamma * (x - mean) / sqrt(var + eps) + beta over the last axis. x (..., D); gamma, beta (D,)."""
     y, saved = npx.layer_norm(x, gamma, beta, eps)
     return y, adds_in_place(
-        lambda g, accumulate_into=NO_TARGETS: npx.layer_norm_grad(g, saved, accumulate_into=accumulate_into[1:3])
+        lambda g, accumulate_into=NO_ACCUMULATORS: npx.layer_norm_grad(g, saved, accumulate_into=accumulate_into[1:3])
     )
 
 
@@ -84,7 +84,7 @@ def dropout_residual_norm(
     """
     y, saved = npx.dropout_residual_norm(x, residual, gamma, beta, drop, eps)
     return y, adds_in_place(
-        lambda g, accumulate_into=NO_TARGETS: npx.dropout_residual_norm_grad(
+        lambda g, accumulate_into=NO_ACCUMULATORS: npx.dropout_residual_norm_grad(
             g, saved, accumulate_into=accumulate_into[2:4]
         )
     )
@@ -128,7 +128,7 @@ def linear(
     get_saved = saved.without(rows, lambda: get_x().reshape(rows_shape)) if recompute_x else constant(saved)
 
     @adds_in_place
-    def vjp(g: Array, accumulate_into: GradientTargets = NO_TARGETS) -> tuple[Array | None, ...]:
+    def vjp(g: Array, accumulate_into: Accumulators = NO_ACCUMULATORS) -> tuple[Array | None, ...]:
         x_sum, w_sum, b_sum = (*accumulate_into, None)[:3]  # without b, there are two arguments
         rows_sum = None if x_sum is None else x_sum.reshape(rows_shape)
         g_rows = g.reshape(rows_shape[0], y_shape[-1])
@@ -161,7 +161,7 @@ def embedding(
     check_ids("embedding", ids, len(table))
     y, saved = npx.embedding(table, ids, scale, positions, drop)
     return y, adds_in_place(
-        lambda g, accumulate_into=NO_TARGETS: (npx.embedding_grad(g, saved, accumulate_into=accumulate_into[0]),)
+        lambda g, accumulate_into=NO_ACCUMULATORS: (npx.embedding_grad(g, saved, accumulate_into=accumulate_into[0]),)
     )
 
 

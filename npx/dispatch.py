@@ -35,7 +35,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from npx.array import Array, array_module, to_host
+from npx.backend import Array, array_module, to_host
 from npx.registry import Registry
 from npx.scoped import Scoped
 from npx.settings import KERNEL_MODES, read_setting

@@ -17,7 +17,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from npx.array import Array, ceil_div, from_host
+from npx.backend import Array, ceil_div, from_host
 from npx.scoped import Scoped
 
 WORDS_PER_COUNT = 16  # 16-bit words generated per value of the Philox counter (4 x 64 bits)

@@ -6,7 +6,7 @@
     NPX_CUBLASLT=1       runs matmuls on a GPU with cuBLASLt, which fuses bias and ReLU (npx/cuda/cublas.py)
     NPX_KILL_LAUNCHER=1  after an abort, also ends an mpirun that hangs (npx/distributed/launcher_cleanup.py)
 
-An empty variable counts as unset. NPX_GPU_MEMORY is read when a GPU is first used (npx/array.py).
+An empty variable counts as unset. NPX_GPU_MEMORY is read when a GPU is first used (npx/backend.py).
 """
 
 import os

@@ -27,7 +27,7 @@ from typing import Any
 
 import numpy as np
 
-from npx.array import array_module, ceil_div
+from npx.backend import array_module, ceil_div
 from npx.cpu.tune import is_configured
 from npx.cpu.workers import make_offers
 from npx.scoped import Scoped

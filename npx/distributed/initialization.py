@@ -3,7 +3,7 @@
 import atexit
 import os
 
-from npx import array
+from npx import backend
 from npx.distributed.world import World
 from npx.messages import one_line, pip_install
 
@@ -62,7 +62,7 @@ def initialize() -> World:
     from npx.distributed.mpi_world import MpiWorld
     from npx.distributed.nccl_world import NcclWorld
 
-    connected = (NcclWorld if array.device() == "cuda" else MpiWorld)(comm)
+    connected = (NcclWorld if backend.device() == "cuda" else MpiWorld)(comm)
     atexit.register(connected.close)
     _world = connected
     return _world

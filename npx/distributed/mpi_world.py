@@ -11,7 +11,7 @@ from typing import Any
 
 import numpy as np
 
-from npx import array
+from npx import backend
 from npx.distributed.comm_thread import CommThread, Steps
 from npx.distributed.heartbeat import ABORTING, Heartbeat
 from npx.distributed.launcher_cleanup import end_launcher
@@ -87,20 +87,20 @@ class MpiWorld(World):
 
     # ---- arrays
 
-    def reduce_scatter(self, flat: array.Array, wire_dtype: Any = None) -> Wait:
+    def reduce_scatter(self, flat: backend.Array, wire_dtype: Any = None) -> Wait:
         return self._start(self._reduce_scatter(flat, wire_dtype))
 
-    def all_gather(self, flat: array.Array, wire_dtype: Any = None) -> Wait:
+    def all_gather(self, flat: backend.Array, wire_dtype: Any = None) -> Wait:
         return self._start(self._all_gather(flat, wire_dtype))
 
-    def all_reduce(self, flat: array.Array, wire_dtype: Any = None) -> Wait:
+    def all_reduce(self, flat: backend.Array, wire_dtype: Any = None) -> Wait:
         return self._start(self._all_reduce(flat, wire_dtype))
 
-    def _all_reduce(self, flat: array.Array, wire_dtype: Any) -> Steps:
+    def _all_reduce(self, flat: backend.Array, wire_dtype: Any) -> Steps:
         yield from self._reduce_scatter(flat, wire_dtype)
         yield from self._all_gather(flat, wire_dtype)
 
-    def _reduce_scatter(self, flat: array.Array, wire_dtype: Any) -> Steps:
+    def _reduce_scatter(self, flat: backend.Array, wire_dtype: Any) -> Steps:
         sent = flat if wire_dtype is None else flat.astype(wire_dtype)
         shard = flat[self.shard_slice(flat.size)]
         received = np.empty((self.size, shard.size), sent.dtype)  # row r: the values of rank r for this shard
@@ -115,7 +115,7 @@ class MpiWorld(World):
         for part in received[1:]:
             shard += part.astype(shard.dtype, copy=False)
 
-    def _all_gather(self, flat: array.Array, wire_dtype: Any) -> Steps:
+    def _all_gather(self, flat: backend.Array, wire_dtype: Any) -> Steps:
         buffer = flat if wire_dtype is None else flat.astype(wire_dtype)
         counts, starts = self._shard_layout(buffer)
         yield self.comm.Iallgatherv(self.mpi.IN_PLACE, [_bytes(buffer), counts, starts, self.mpi.BYTE])
@@ -123,7 +123,7 @@ class MpiWorld(World):
         if wire_dtype is not None:
             flat[...] = buffer
 
-    def _shard_layout(self, flat: array.Array) -> tuple[list[int], list[int]]:
+    def _shard_layout(self, flat: backend.Array) -> tuple[list[int], list[int]]:
         """Return the size and the start of each rank's shard of a flat array, in bytes."""
         shards = [self.shard_slice(flat.size, r) for r in range(self.size)]
         sizes = [(shard.stop - shard.start) * flat.itemsize for shard in shards]

@@ -5,7 +5,7 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import Any
 
-from npx import array
+from npx import backend
 
 Wait = Callable[[], object]  # a function that waits until the operation has finished
 
@@ -35,15 +35,15 @@ class World:
     # The next three methods start a collective and return a function that waits for it. All ranks must start the same
     # collectives in the same order. `wire_dtype`: a narrower dtype for the transfer; sums are computed in flat's dtype.
 
-    def reduce_scatter(self, flat: array.Array, wire_dtype: Any = None) -> Wait:
+    def reduce_scatter(self, flat: backend.Array, wire_dtype: Any = None) -> Wait:
         """Replace this rank's shard of `flat` (n,) with the sum of this shard over all ranks, added in rank order."""
         return lambda: None
 
-    def all_gather(self, flat: array.Array, wire_dtype: Any = None) -> Wait:
+    def all_gather(self, flat: backend.Array, wire_dtype: Any = None) -> Wait:
         """Fill `flat` (n,) with the shards of all ranks."""
         return lambda: None
 
-    def all_reduce(self, flat: array.Array, wire_dtype: Any = None) -> Wait:
+    def all_reduce(self, flat: backend.Array, wire_dtype: Any = None) -> Wait:
         """Replace `flat` (n,) with the sum over all ranks."""
         return lambda: None
 

@@ -8,7 +8,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from npx.array import Array, array_module, ceil_div
+from npx.backend import Array, array_module, ceil_div
 from npx.cuda.launch import contiguous, launch
 from npx.dispatch import Output, kernel
 from npx.kernels.attention_spec import AttentionSpec, rotary_positions, rotate, rotations, total_bias

@@ -14,7 +14,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from npx.array import Array, array_module, read_only
+from npx.backend import Array, array_module, read_only
 from npx.kernels.packing import Packing
 
 

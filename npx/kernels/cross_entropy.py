@@ -19,7 +19,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from npx.array import Array, add_to_targets, array_module, ceil_div
+from npx.backend import Array, accumulate, array_module, ceil_div
 from npx.cpu.row_blocks import block_size, map_blocks, parallel_ranges, row_sums
 from npx.cpu.tune import is_configured
 from npx.cuda import blas
@@ -120,7 +120,7 @@ def linear_cross_entropy_grad(
         accumulate_into: an array to which g * gw is added, or None for a new array.
     """
     gx, gw = ((g * gradient).astype(gradient.dtype, copy=False) for gradient in (gx, gw))
-    return add_to_targets((gx, gw), (None, accumulate_into))
+    return accumulate((gx, gw), (None, accumulate_into))
 
 
 @cross_entropy_grad.fast("numpy", "float32", "float64")

@@ -4,7 +4,7 @@ The fused kernel makes one pass instead of three: on a CPU a block of rows stays
 normalized output; on a GPU each row is read and written once.
 """
 
-from npx.array import NO_TARGETS, Array, GradientTargets
+from npx.backend import NO_ACCUMULATORS, Accumulators, Array
 from npx.dispatch import Output, kernel
 from npx.kernels import layer_norm as norms
 from npx.kernels.dropout import DropoutSpec, dropout, dropout_grad
@@ -32,7 +32,7 @@ def dropout_residual_norm_grad(
     rstd: Array,
     drop: DropoutSpec | None,
     keep: Array | None,
-    accumulate_into: GradientTargets = NO_TARGETS,
+    accumulate_into: Accumulators = NO_ACCUMULATORS,
 ) -> tuple[Array, Array, Array, Array]:
     """Return the gradients (gx, gresidual, ggamma, gbeta) of `dropout_residual_norm`.
 

@@ -4,7 +4,7 @@ from typing import Any
 
 import numpy as np
 
-from npx.array import Array, array_module, ceil_div
+from npx.backend import Array, array_module, ceil_div
 from npx.cpu.row_blocks import map_blocks
 from npx.cuda.launch import BLOCK_THREADS, contiguous, launch
 from npx.dispatch import Output, kernel

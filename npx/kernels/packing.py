@@ -10,7 +10,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from npx.array import Array, array_module, from_host
+from npx.backend import Array, array_module, from_host
 
 
 class Packing(NamedTuple):

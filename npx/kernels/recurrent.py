@@ -9,7 +9,7 @@ from typing import Any
 
 import numpy as np
 
-from npx.array import Array, array_module, ceil_div
+from npx.backend import Array, array_module, ceil_div
 from npx.cpu.row_blocks import map_blocks, matmul
 from npx.cuda import blas
 from npx.cuda.launch import BLOCK_THREADS, contiguous, launch

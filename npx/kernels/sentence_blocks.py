@@ -5,7 +5,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from npx.array import Array
+from npx.backend import Array
 from npx.cpu.row_blocks import INLINE_BYTES, block_rows, parallel_ranges
 from npx.kernels.attention_spec import AttentionSpec, multiply_pairs
 from npx.kernels.packing import Packing, pack_padded, pad_packed
