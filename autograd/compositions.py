@@ -25,9 +25,9 @@ def pad_sentences(x: Tensor, packing: Packing | None) -> Tensor:
     """Unpack rows x (R, H, d) to (B, T, H, d), padding sentences with the last row of x."""
     if packing is None:
         return x
-    rows = npx.full(packing.shape, len(x) - 1, npx.int64).reshape(-1)
+    rows = npx.full(packing.padded_shape, len(x) - 1, npx.int64).reshape(-1)
     rows[packing.flat_index] = npx.arange(len(x))
-    return x[rows.reshape(packing.shape)]
+    return x[rows.reshape(packing.padded_shape)]
 
 
 def composed_rotation(x: Tensor, first: Any, base: float) -> Tensor:

@@ -218,13 +218,13 @@ class Encoder(SequenceModel):
     def _pack(self, ids: Any, labels: Any) -> PackedTexts:
         """Check ids and labels, and pack them on the device."""
         ids, lengths, types, labels = self.checked_loss_inputs(ids, labels)
-        packing = npx.pack(lengths)
+        packing = npx.Packing.from_lengths(lengths)
         one_label_per_text = labels.shape[1] == 1
-        labels = labels.reshape(-1) if one_label_per_text else packing.rows(labels)
+        labels = labels.reshape(-1) if one_label_per_text else packing.pack(labels)
         rows = host.flatnonzero(labels != self.config.pad_id)
         return PackedTexts(
-            ids=npx.from_host(packing.rows(ids)),
-            token_types=npx.from_host(packing.rows(types)),
+            ids=npx.from_host(packing.pack(ids)),
+            token_types=npx.from_host(packing.pack(types)),
             packing=packing.to_device(),
             rows=npx.from_host(rows),
             targets=npx.from_host(labels[rows]),

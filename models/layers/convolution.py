@@ -28,7 +28,7 @@ def has_neighbor(x: npx.Array, offset: int, packing: npx.Packing | None, lengths
         end = x.shape[1] if lengths is None else npx.minimum(lengths, x.shape[1])[:, None]
         return npx.broadcast_to((position >= 0) & (position < end), x.shape[:2]).reshape(-1)
     position = packing.positions + offset
-    return (position >= 0) & (position < packing.counts[packing.flat_index // max(1, packing.max_length)])
+    return (position >= 0) & (position < packing.lengths[packing.flat_index // max(1, packing.max_length)])
 
 
 @differentiable

@@ -24,7 +24,7 @@ class SentenceRows(NamedTuple):
     def buffer(self, x: Array) -> Array:
         """Return an array (b, t, H, d) for results: a view of these rows of x or, if they need padding, a new array."""
         if self.packing and not self.packing.is_rectangular:
-            return np.empty((*self.packing.shape, *x.shape[1:]), x.dtype)
+            return np.empty((*self.packing.padded_shape, *x.shape[1:]), x.dtype)
         return self.pad(x)
 
     def store(self, values: Array, x: Array) -> None:

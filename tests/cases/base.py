@@ -199,7 +199,7 @@ def sample(*shape, style="normal", seed=0):
 
 def packing(*lengths):
     """Return the packing of sentences with these lengths, on the current device."""
-    return npx.pack(lengths).to_device()
+    return npx.Packing.from_lengths(lengths).to_device()
 
 
 def size(max_side=3, min_side=1):
