@@ -42,7 +42,8 @@ from npx.precision import PRECISIONS, Precision, precision_named, use_precision,
 from npx.random import Key, keyed, next_key
 from npx.registry import Registry
 from npx.dispatch import (
-    KERNELS, Gradient, Kernel, KernelMismatch, Saved, kernel, kernel_mode, rematerialize_above, should_rematerialize,
+    KERNELS, GradientKernel, Kernel, KernelMismatch, SavedValues, kernel, kernel_mode, rematerialize_above,
+    should_rematerialize,
 )  # fmt: skip
 from npx.cpu.row_blocks import elementwise, small_blocks
 from npx.kernels.attention_spec import AttentionSpec, mask_bias

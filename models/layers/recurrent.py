@@ -61,7 +61,9 @@ class TimeMajor:
         return rows.reshape(*self.leading, steps.shape[-1]).astype(self.dtype, copy=False)
 
 
-def recurrence(kernel: npx.Kernel, gradient: npx.Gradient, layout: TimeMajor, n_states: int, *arrays: npx.Array) -> Any:
+def recurrence(
+    kernel: npx.Kernel, gradient: npx.GradientKernel, layout: TimeMajor, n_states: int, *arrays: npx.Array
+) -> Any:
     """Return the outputs of a recurrence that starts from zeros, and its vjp.
 
     Args:

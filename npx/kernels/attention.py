@@ -214,7 +214,7 @@ LARGEST_HEAD = 128  # maximum d_k and d_v of attention.cu; larger heads use the 
 SHARED_BYTES = 48 << 10  # bytes of shared memory that every GPU can give to a block
 
 
-class SavedByReference(NamedTuple):
+class SavedValuesOfReference(NamedTuple):
     """The values that the float32 reference saved for a head that is too large for attention.cu."""
 
     values: tuple[Any, ...]
@@ -234,7 +234,7 @@ def attention_cuda(
     d_v = v.shape[-1]
     if max(d_k, d_v) > LARGEST_HEAD:
         y, saved = attention.reference(*(x.astype(np.float32) for x in (q, k, v)), spec, drop)
-        return y.astype(q.dtype, copy=False), SavedByReference(saved)
+        return y.astype(q.dtype, copy=False), SavedValuesOfReference(saved)
     y = xp.empty((*q.shape[:-1], d_v), q.dtype)
     lse = xp.empty((batch, n_heads, n_queries), np.float32)
     inputs = tuple(with_contiguous_rows(x) for x in (*rotate_inputs(q, k, spec), v))
@@ -249,7 +249,7 @@ def attention_grad_cuda(g: Array, *saved: Any, out: Arrays | None = None, return
     The result is deterministic. For a sentence that fits in one tile, the usual case, the scores are computed once
     for all three gradients.
     """
-    if isinstance(saved[0], SavedByReference):
+    if isinstance(saved[0], SavedValuesOfReference):
         gradients = attention_grad.reference(g.astype(np.float32), *saved[0].values, return_bias_grad=return_bias_grad)
         grads = write_out(out, gradients[:3]) if out else tuple(x.astype(g.dtype, copy=False) for x in gradients[:3])
         return (*grads, *gradients[3:])
