@@ -36,7 +36,7 @@ from npx.kernels.layer_norm import layer_norm, layer_norm_grad
 from npx.kernels.linear import linear, linear_grad
 from npx.kernels.recurrent import gru, gru_grad, lstm, lstm_grad
 from npx.kernels.softmax import softmax, softmax_grad
-from npx.kernels.top_k import top_k
+from npx.kernels.top_k import log_softmax_top_k
 from npx.kernels.packing import Packing, pad_packed, pack_padded
 from npx.precision import PRECISIONS, Precision, precision_named, use_precision, accumulation_dtype
 from npx.random import Key, keyed, next_key

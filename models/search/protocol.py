@@ -122,7 +122,7 @@ def top_continuations(
     """
     if logits.dtype.itemsize < 4:
         logits = logits.astype(npx.float32)
-    values, ids = npx.top_k(logits, k, excluded_ids(config))
+    values, ids = npx.log_softmax_top_k(logits, k, excluded_ids(config))
     values = npx.to_host(values).astype(host.float64)
     if not (values[:, 0] > -host.inf).all():
         raise FloatingPointError(f"search: expected finite logits; got NaN or infinity at output position {position}")

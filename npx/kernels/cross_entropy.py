@@ -20,7 +20,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from npx.backend import Array, accumulate, array_module, ceil_div
-from npx.cpu.row_blocks import block_size, map_blocks, parallel_ranges, row_sums
+from npx.cpu.row_blocks import map_blocks, overridable_size, parallel_for, row_sums
 from npx.cpu.tune import is_configured
 from npx.cuda import blas
 from npx.cuda.launch import BLOCK_THREADS, contiguous, launch, shared_memory
@@ -225,8 +225,8 @@ def linear_cross_entropy_numpy(
     gw = (np.empty if len(x_tokens) else np.zeros)(w.shape, x.dtype) if grad else None
 
     chunks = max(1, ceil_div(len(x_tokens) * len(w), CHUNK))
-    rows = block_size(max(1, ceil_div(len(x_tokens), chunks)))
-    width = block_size(min(PANEL, ceil_div(len(w), 4)) if is_configured() else len(w))
+    rows = overridable_size(max(1, ceil_div(len(x_tokens), chunks)))
+    width = overridable_size(min(PANEL, ceil_div(len(w), 4)) if is_configured() else len(w))
     buffer = np.empty((ceil_div(len(w), width), rows, max(width, x.shape[1])), x.dtype)
     for start in range(0, len(x_tokens), rows):
         chunk = x_tokens[start : start + rows]
@@ -260,7 +260,7 @@ def exponentials_in_panels(x: Array, w: Array, buffer: Array, width: int) -> tup
         np.exp(z, out=z)
         return m, z @ np.ones(j - i, z.dtype)
 
-    m, totals = (np.stack(parts) for parts in zip(*parallel_ranges(body, len(w), width), strict=True))  # (panels, n)
+    m, totals = (np.stack(parts) for parts in zip(*parallel_for(body, len(w), width), strict=True))  # (panels, n)
     peak = m.max(axis=0)
     f = np.exp(m - peak)
     total = (totals * f).sum(axis=0)
@@ -296,7 +296,7 @@ def gradients_in_panels(
         part = buffer[i // width, : len(x), : x.shape[1]]
         return np.multiply(e @ w[i:j], scale, out=part)
 
-    gx, *parts = parallel_ranges(body, len(w), width)
+    gx, *parts = parallel_for(body, len(w), width)
     for part in parts:
         gx += part
     return gx
@@ -325,7 +325,7 @@ def losses_and_gradient(z: Array, targets: Array, gz: Array | None, losses: Arra
     sizes = np.int32(classes), np.int64(z.strides[0] // z.itemsize), np.float32(on), np.float32(off)
     row_bytes = classes * z.itemsize
     two_blocks = 2 * (row_bytes + RESERVED)  # with room for two blocks, rows stay in shared memory
-    keep_row = gz is not None and two_blocks <= block_size(shared_memory(array_module(z)))
+    keep_row = gz is not None and two_blocks <= overridable_size(shared_memory(array_module(z)))
     flags = np.int64(smoothing.pad_id), np.int32(smoothing.excludes_padding), np.int32(keep_row)
     args = z, targets, gz, losses, *sizes, *flags
     threads = 64 if classes <= 1024 else 512
@@ -355,7 +355,7 @@ def linear_cross_entropy_cuda(
     targets = contiguous(targets)
     n, classes = len(x), len(w)
     columns = ceil_div(classes, CUDA_ROWS) * CUDA_ROWS  # unaligned rows rule out tensor cores and 16-byte loads
-    chunk = block_size(max(CUDA_ROWS, CUDA_CHUNK // columns // CUDA_ROWS * CUDA_ROWS))
+    chunk = overridable_size(max(CUDA_ROWS, CUDA_CHUNK // columns // CUDA_ROWS * CUDA_ROWS))
     buffer = xp.empty((min(chunk, n), columns), x.dtype)[:, :classes]
     losses = xp.empty(n, np.float32)
     gx: Any = xp.empty(x.shape, x.dtype) if grad else None

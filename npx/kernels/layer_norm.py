@@ -5,7 +5,7 @@ from typing import Any
 import numpy as np
 
 from npx.backend import NO_ACCUMULATORS, Accumulators, Array, accumulate, array_module, ceil_div
-from npx.cpu.row_blocks import block_size, map_blocks
+from npx.cpu.row_blocks import map_blocks, overridable_size
 from npx.cuda.launch import contiguous, launch
 from npx.dispatch import Output, kernel
 from npx.kernels.dropout import DropoutSpec, launch_arguments
@@ -250,7 +250,7 @@ def residual_norm_grad_cuda(
     d = g.shape[-1]
     n = g.size // max(d, 1)
     threads, defines = row_layout(d)
-    blocks = min(ceil_div(n, defines["ROWS"]), block_size(PARTIAL_SUMS))
+    blocks = min(ceil_div(n, defines["ROWS"]), overridable_size(PARTIAL_SUMS))
     partial = xp.empty((blocks, 2 * d), np.float32)
     gresidual = xp.empty(g.shape, g.dtype)
     gx = xp.empty(g.shape, g.dtype) if drop else None

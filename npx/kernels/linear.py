@@ -4,7 +4,7 @@ import numpy as np
 
 from npx.backend import NO_ACCUMULATORS, Accumulators, Array, accumulate, array_module, ceil_div
 from npx.cpu import row_blocks
-from npx.cpu.row_blocks import map_blocks, matmul, panel_count, panel_size, parallel_matmuls, parallel_ranges
+from npx.cpu.row_blocks import map_blocks, matmul, panel_count, panel_size, parallel_for, parallel_matmuls
 from npx.cuda import blas
 from npx.cuda.launch import BLOCK_THREADS, contiguous, launch
 from npx.dispatch import Output, kernel
@@ -59,7 +59,7 @@ def linear_numpy(x: Array, w: Array, b: Array | None = None, activation: str | N
             np.maximum(part, 0, out=part)
 
     flops = 2 * x.size * w.shape[1]
-    parallel_ranges(body, len(x), panel_size(len(x), panel_count(flops)), inline=flops < row_blocks.INLINE_FLOPS)
+    parallel_for(body, len(x), panel_size(len(x), panel_count(flops)), inline=flops < row_blocks.INLINE_FLOPS)
     return y, (x, w, y if activation else None, b is not None)
 
 
@@ -118,7 +118,7 @@ def mask_and_sum(g: Array, y: Array | None, bias: bool, accumulate_into: Accumul
     xp = array_module(g)
     g, y = contiguous(g), contiguous(y)
     n, columns = g.shape
-    slice_rows = row_blocks.block_size(SLICE_ROWS)
+    slice_rows = row_blocks.overridable_size(SLICE_ROWS)
     grid = ceil_div(columns, 256), ceil_div(n, slice_rows)
     masked = g if y is None else xp.empty(g.shape, g.dtype)
     partial = xp.empty((grid[1], columns), np.float32) if bias else None

@@ -6,7 +6,7 @@ from typing import NamedTuple
 import numpy as np
 
 from npx.backend import Array
-from npx.cpu.row_blocks import INLINE_BYTES, block_rows, parallel_ranges
+from npx.cpu.row_blocks import INLINE_BYTES, block_rows, parallel_for
 from npx.kernels.attention_spec import AttentionSpec, multiply_pairs
 from npx.kernels.packing import Packing, pack_padded, pad_packed
 
@@ -68,4 +68,4 @@ def sentence_blocks(spec: AttentionSpec, batch: int, row_bytes: int) -> list[Sen
 
 def for_each_block(blocks: list[SentenceBlock], body: Callable[[SentenceBlock], None], p: Array) -> None:
     """Run `body` for each block: on all cores, or on one if the weights p (B, H, T, S) are small."""
-    parallel_ranges(lambda i, j: body(blocks[i]), len(blocks), 1, inline=p.nbytes < INLINE_BYTES)
+    parallel_for(lambda i, j: body(blocks[i]), len(blocks), 1, inline=p.nbytes < INLINE_BYTES)

@@ -367,7 +367,7 @@ def top_k_sizes(draw):
 
 
 @kernel_case
-def top_k(d):
+def log_softmax_top_k(d):
     n, columns, k, excluded = d.pick(
         top_k_sizes(),
         ((3, 7, 4, (0, 1)), (2, 2600, 4, (0, 5)), (1, 5, 5, ()), (0, 9, 2, (0,))),

@@ -242,7 +242,7 @@ def adam(d):
 
 
 @special
-def top_k(d):
+def log_softmax_top_k(d):
     ties = np.round(d.values(5, 7)).astype(d.dtype)
     for k in (1, 3, 7):
         yield Call((ties, k, ()))

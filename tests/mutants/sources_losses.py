@@ -128,7 +128,7 @@ source_mutant(
     "padding excluded in the first chunk only",
     FORWARD,
     "token_rows = np.flatnonzero(targets != smoothing.pad_id)",
-    "token_rows = np.flatnonzero((targets != smoothing.pad_id) | (np.arange(len(targets)) >= block_size(10**9)))",
+    "token_rows = np.flatnonzero((targets != smoothing.pad_id) | (np.arange(len(targets)) >= overridable_size(10**9)))",
 )
 source_mutant(FUSED, "special value", "first panel's maximum used for all", LSE, "peak = m.max(axis=0)", "peak = m[0]")
 source_mutant(FUSED, "special value", "maximum not subtracted (fast version)", LSE, "z -= m[:, None]", "m *= 0")
@@ -213,26 +213,30 @@ source_mutant(
 
 ROWS, MAXIMA = top_k.top_k_of_rows, top_k.first_maxima
 source_mutant(
-    "top_k",
+    "log_softmax_top_k",
     "blocks",
     "groups with equal maxima chosen in any order",
-    top_k.top_k_numpy,
+    top_k.log_softmax_top_k_numpy,
     "if (ties := largest_maxima[:, k - 1] == largest_maxima[:, k]).any():",
     "if (ties := largest_maxima[:, k - 1] > largest_maxima[:, k] + 1).any():",
 )
 source_mutant(
-    "top_k",
+    "log_softmax_top_k",
     "blocks",
     "last columns, which belong to no group, never found",
-    top_k.top_k_numpy,
+    top_k.log_softmax_top_k_numpy,
     "np.concatenate([members, ungrouped], axis=1)",
     "members",
 )
-source_mutant("top_k", "formula", "last column never found", MAXIMA, "z.argmax(axis=1)", "z[:, :-1].argmax(axis=1)")
-source_mutant("top_k", "formula", "largest value found k times", MAXIMA, "        z[rows, column] = -xp.inf\n", "")
-source_mutant("top_k", "formula", "probabilities not normalized", ROWS, "    values -= log_total\n", "")
 source_mutant(
-    "top_k",
+    "log_softmax_top_k", "formula", "last column never found", MAXIMA, "z.argmax(axis=1)", "z[:, :-1].argmax(axis=1)"
+)
+source_mutant(
+    "log_softmax_top_k", "formula", "largest value found k times", MAXIMA, "        z[rows, column] = -xp.inf\n", ""
+)
+source_mutant("log_softmax_top_k", "formula", "probabilities not normalized", ROWS, "    values -= log_total\n", "")
+source_mutant(
+    "log_softmax_top_k",
     "special value",
     "values that are not chosen excluded from the maximum",
     ROWS,
@@ -240,7 +244,7 @@ source_mutant(
     "z -= xp.delete(z, list(excluded), axis=1).max(axis=1, keepdims=True)",
 )
 source_mutant(
-    "top_k",
+    "log_softmax_top_k",
     "special value",
     "fails for k equal to the number of columns",
     ROWS,
@@ -248,7 +252,7 @@ source_mutant(
     "min(k, max(1, z.shape[1] - 1))",
 )
 source_mutant(
-    "top_k",
+    "log_softmax_top_k",
     "special value",
     "maximum not subtracted (fast version)",
     ROWS,
@@ -256,7 +260,7 @@ source_mutant(
     "",
 )
 source_mutant(
-    "top_k",
+    "log_softmax_top_k",
     "special value",
     "last of equal values chosen",
     MAXIMA,
@@ -264,7 +268,7 @@ source_mutant(
     "z.shape[1] - 1 - z[:, ::-1].argmax(axis=1)",
 )
 source_mutant(
-    "top_k",
+    "log_softmax_top_k",
     "special value",
     "values that are not chosen excluded from the sum",
     ROWS,

@@ -29,7 +29,7 @@ source_mutant(
     "bias gradient of the first block",
     linear.linear_grad_numpy,
     "column_sums(g)",
-    "column_sums(g[: row_blocks.block_size(1024)])",
+    "column_sums(g[: row_blocks.overridable_size(1024)])",
 )
 source_mutant(
     "linear",

@@ -191,7 +191,7 @@ def loss_and_gradients(x, w, targets):
 @pytest.mark.parametrize("dtype", DTYPES)
 @pytest.mark.parametrize("name", ON_CUDA)
 def test_small_blocks_change_nothing_but_rounding(name, dtype):
-    """Vary the chunks of the vocabulary loss, slices of summed rows, blocks of partial sums and columns of top_k."""
+    """Vary the chunks of the vocabulary loss, slices of summed rows, blocks of partial sums and columns of top k."""
     for i, call in enumerate(calls(name, dtype)):
         if max(x.size for x in call.inputs if isinstance(x, np.ndarray)) <= 2000:
             expected, _ = evaluate(name, call, "reference", wide)
