@@ -151,15 +151,15 @@ def composed_linear(
 
 @differentiable
 def embedding(
-    table: Array, ids: Array, scale: float = 1.0, positions: Array | None = None, drop: DropoutSpec | None = None
+    table: Array, ids: Array, scale: float = 1.0, encodings: Array | None = None, drop: DropoutSpec | None = None
 ) -> Result:
-    """Return dropout(scale * table[ids] + positions), (..., T, D). table (V, D); ids (..., T) integers in [0, V).
+    """Return dropout(scale * table[ids] + encodings), (..., T, D). table (V, D); ids (..., T) integers in [0, V).
 
-    `positions` is a constant array (T, D), which gets no gradient, or None.
+    `encodings` is a constant array (T, D), which gets no gradient, or None.
     """
     ids = npx.asarray(ids)
     check_ids("embedding", ids, len(table))
-    y, saved = npx.embedding(table, ids, scale, positions, drop)
+    y, saved = npx.embedding(table, ids, scale, encodings, drop)
     return y, adds_in_place(
         lambda g, accumulate_into=NO_ACCUMULATORS: (npx.embedding_grad(g, saved, accumulate_into=accumulate_into[0]),)
     )
@@ -167,11 +167,11 @@ def embedding(
 
 @composition
 def composed_embedding(
-    table: Tensor, ids: Any, scale: float = 1.0, positions: Array | None = None, drop: DropoutSpec | None = None
+    table: Tensor, ids: Any, scale: float = 1.0, encodings: Array | None = None, drop: DropoutSpec | None = None
 ) -> Tensor:
     """Compute `embedding` by indexing."""
     y = table[ids.data if isinstance(ids, Tensor) else ids] * scale
-    return composed_dropout(y if positions is None else y + positions, drop)
+    return composed_dropout(y if encodings is None else y + encodings, drop)
 
 
 # Attention

@@ -238,7 +238,7 @@ def attention_cuda(
     y = xp.empty((*q.shape[:-1], d_v), q.dtype)
     lse = xp.empty((batch, n_heads, n_queries), np.float32)
     inputs = tuple(with_contiguous_rows(x) for x in (*rotate_inputs(q, k, spec), v))
-    launch_attention("attention_forward", inputs, (), (y,), (lse,), spec, drop)
+    launch_attention("attention_forward", inputs, y, lse, spec, drop)
     return y, (*inputs, lse, y, spec, drop)
 
 
@@ -265,7 +265,7 @@ def attention_grad_cuda(g: Array, *saved: Any, out: Arrays | None = None, return
     batch, n_queries, n_keys = spec.sizes(*inputs[:2])
     gz_shape = batch, y.shape[-2], n_queries, n_keys
     gz = xp.zeros(gz_shape, np.float32) if return_bias_grad else None  # zeros, because the kernel skips masked scores
-    launch_attention("attention_backward", inputs, grads, (g, y), (lse, gz), spec, drop)
+    launch_attention("attention_backward", inputs, y, lse, spec, drop, g, gz, grads)
     rotate_gradients_back(grads[0], grads[1], spec)
     return write_out(out, grads) if gz is None else (*write_out(out, grads), gz)
 
@@ -281,8 +281,8 @@ def with_contiguous_rows(x: Array) -> Array:
 
 
 def launch_attention(
-    kernel: str, inputs: Arrays, grads: Arrays, outputs: Arrays, sums: tuple[Array | None, ...], spec: AttentionSpec,
-    drop: DropoutSpec | None,
+    kernel: str, inputs: Arrays, y: Array, lse: Array, spec: AttentionSpec, drop: DropoutSpec | None,
+    g: Array | None = None, gz: Array | None = None, grads: Arrays = (),
 ) -> None:  # fmt: skip
     """Launch a kernel of attention.cu with one block per tile of queries.
 
@@ -290,18 +290,20 @@ def launch_attention(
 
     Args:
         inputs: q, k, v, of any strides.
-        grads: the gradients of q, k and v, of any strides; () for the forward pass.
-        outputs: (y,) or (g, y), contiguous.
-        sums: the log-sum-exp and, for gradients, the array for the gradient of the scores, or None; all float32.
+        y, lse: the output and the log-sum-exp of the scores (float32), contiguous.
+        g: the gradient of y, contiguous; None for the forward pass.
+        gz: the array for the gradient of the scores (float32), or None.
+        grads: the arrays for the gradients of q, k and v, of any strides; () for the forward pass.
     """
     batch, n_queries, n_keys = spec.sizes(*inputs[:2])
     n_heads, d_k = inputs[0].shape[-2:]
     d_v = inputs[2].shape[-1]
     dk, dv = ceil_div(d_k, 16) * 16, ceil_div(d_v, 16) * 16  # rounded up to a multiple of 16
-    itemsize = outputs[0].itemsize
+    itemsize = y.itemsize
     longest = max(n_queries, n_keys)
     tile = tile_size(longest, 2 * itemsize * (dk + dv))
     tiles = ceil_div(longest if grads else n_queries, tile)
+    arrays = (*inputs, y, lse) if g is None else (g, *inputs, y, lse, gz, *grads)
     views = [*inputs, *grads]
     strides = [np.int64(stride // itemsize) for x in views for stride in (0, *x.strides[:-1])[-3:]]
     starts = [packing and packing.starts for packing in (spec.q_packing, spec.kv_packing)]
@@ -317,16 +319,15 @@ def launch_attention(
         kernel,
         tiles * n_heads * batch,
         2 * tile,
-        (*outputs[:-1], *inputs, outputs[-1], *sums, *grads, *starts, lengths, bias, *strides,
-         *map(np.int64, bias_strides), *map(np.int32, (spec.causal, n_heads, n_queries, n_keys, d_k, d_v)),
-         *launch_arguments(drop)),
-        T=outputs[0].dtype,
+        (*arrays, *starts, lengths, bias, *strides, *map(np.int64, bias_strides),
+         *map(np.int32, (spec.causal, n_heads, n_queries, n_keys, d_k, d_v)), *launch_arguments(drop)),
+        T=y.dtype,
         DK=dk,
         DV=dv,
         TILE=tile,
         ONE_TILE=int(longest <= tile <= min(dk, dv)),
         strided=True,
-        VEC=access_bytes(*views, *outputs) // itemsize,
+        VEC=access_bytes(*views, y, y if g is None else g) // itemsize,
     )  # fmt: skip
 
 

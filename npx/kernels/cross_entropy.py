@@ -33,7 +33,7 @@ PANEL = 1024  # maximum number of classes whose logits one thread computes at a 
 CHUNK = 3 << 22  # maximum number of logits in memory at a time in `linear_cross_entropy`: 48 MiB of float32
 CUDA_CHUNK = 1 << 28  # replaces CHUNK on a GPU, where matmuls need thousands of rows: 512 MiB of bfloat16
 RESERVED = 1152  # bytes of shared memory that a block needs besides its row of logits: 1,024 for CUDA, 128 for sums
-CUDA_ROWS = 64  # on a GPU, the numbers of rows in a chunk and of allocated columns are multiples of this
+CUDA_MULTIPLE = 64  # on a GPU, the number of rows in a chunk and that of allocated columns are multiples of this
 
 
 class LabelSmoothing(NamedTuple):
@@ -225,16 +225,16 @@ def linear_cross_entropy_numpy(
     gw = (np.empty if len(x_tokens) else np.zeros)(w.shape, x.dtype) if grad else None
 
     chunks = max(1, ceil_div(len(x_tokens) * len(w), CHUNK))
-    rows = overridable_size(max(1, ceil_div(len(x_tokens), chunks)))
+    chunk_rows = overridable_size(max(1, ceil_div(len(x_tokens), chunks)))
     width = overridable_size(min(PANEL, ceil_div(len(w), 4)) if is_configured() else len(w))
-    buffer = np.empty((ceil_div(len(w), width), rows, max(width, x.shape[1])), x.dtype)
-    for start in range(0, len(x_tokens), rows):
-        chunk = x_tokens[start : start + rows]
+    buffer = np.empty((ceil_div(len(w), width), chunk_rows, max(width, x.shape[1])), x.dtype)
+    for start in range(0, len(x_tokens), chunk_rows):
+        chunk = x_tokens[start : start + chunk_rows]
         lse, f = exponentials_in_panels(chunk, w, buffer, width)
         loss += lse.sum(dtype=np.float64)
         if gw is not None:
             initial = None if start else (smoothed, x_tokens.sum(axis=0))
-            gx_tokens[start : start + rows] += gradients_in_panels(chunk, w, buffer, width, f, gw, initial)
+            gx_tokens[start : start + chunk_rows] += gradients_in_panels(chunk, w, buffer, width, f, gw, initial)
     if gw is None:
         return np.asarray(loss, x.dtype), None
     del buffer
@@ -354,8 +354,8 @@ def linear_cross_entropy_cuda(
     x = contiguous(x)
     targets = contiguous(targets)
     n, classes = len(x), len(w)
-    columns = ceil_div(classes, CUDA_ROWS) * CUDA_ROWS  # unaligned rows rule out tensor cores and 16-byte loads
-    chunk = overridable_size(max(CUDA_ROWS, CUDA_CHUNK // columns // CUDA_ROWS * CUDA_ROWS))
+    columns = ceil_div(classes, CUDA_MULTIPLE) * CUDA_MULTIPLE  # unaligned rows rule out tensor cores and 16-byte loads
+    chunk = overridable_size(max(CUDA_MULTIPLE, CUDA_CHUNK // columns // CUDA_MULTIPLE * CUDA_MULTIPLE))
     buffer = xp.empty((min(chunk, n), columns), x.dtype)[:, :classes]
     losses = xp.empty(n, np.float32)
     gx: Any = xp.empty(x.shape, x.dtype) if grad else None

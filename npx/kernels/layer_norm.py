@@ -41,8 +41,8 @@ def layer_norm_grad(
     xp = array_module(g)
     h = g * gamma
     gx = rstd * (h - xp.mean(h, -1, keepdims=True) - xhat * xp.mean(h * xhat, -1, keepdims=True))
-    rows = tuple(range(g.ndim - 1))
-    gx, ggamma, gbeta = (part.astype(g.dtype, copy=False) for part in (gx, xp.sum(g * xhat, rows), xp.sum(g, rows)))
+    axes = tuple(range(g.ndim - 1))
+    gx, ggamma, gbeta = (part.astype(g.dtype, copy=False) for part in (gx, xp.sum(g * xhat, axes), xp.sum(g, axes)))
     return gx, *accumulate((ggamma, gbeta), accumulate_into)
 
 

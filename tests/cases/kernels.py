@@ -353,10 +353,12 @@ def adam(d):
     step = d.pick(st.integers(1, 9999), (3,), lambda large: 3)
     options = {"weight_decay": d.option(0.0, 0.1), "scale": d.option(1.0, 0.25)}
     options |= d.option({"eps": 1e-3}, {"eps": 1e-3, "eps_before_correction": True})
-    low = half is not None or d.pick(st.booleans(), (False,), lambda large: False)
+    is_mixed = half is not None or d.pick(st.booleans(), (False,), lambda large: False)
     rate = d.pick(st.sampled_from([0.5, 0.0]), (0.5,), lambda large: 1e-4)
     numbers = npx.adam_coefficients(step, rate, **options)
-    return Call((p, d.values(n), m, abs(v), numbers), {"low": npx.zeros(n, half or "float16")} if low else {})
+    return Call(
+        (p, d.values(n), m, abs(v), numbers), {"p_compute": npx.zeros(n, half or "float16")} if is_mixed else {}
+    )
 
 
 @st.composite

@@ -238,7 +238,7 @@ def adam(d):
         yield Call((*state(scale=1 / scale), npx.adam_coefficients(3, 0.5, scale=scale)))
         yield Call((*state(scale=scale), npx.adam_coefficients(3, 0.5, eps_before_correction=True)))
     if d.dtype == "float64":
-        yield Call((*state(17), npx.adam_coefficients(3, 0.5)), {"low": np.zeros(17, "float16")})
+        yield Call((*state(17), npx.adam_coefficients(3, 0.5)), {"p_compute": np.zeros(17, "float16")})
 
 
 @special

@@ -118,7 +118,7 @@ source_mutant(
     "blocks",
     "gx of every chunk added to the first rows",
     FORWARD,
-    "gx_tokens[start : start + rows] +=",
+    "gx_tokens[start : start + chunk_rows] +=",
     "gx_tokens[: len(chunk)] +=",
 )
 source_mutant(FUSED, "blocks", "buffer shared by all panels", LSE, "out=buffer[i // width,", "out=buffer[0,")
@@ -165,24 +165,24 @@ source_mutant(
     "blocks",
     "low-precision copy repeats the first block",
     adam.adam_numpy,
-    "low[i:j] = p[i:j]",
-    "low[i:j] = p[: j - i]",
+    "p_compute[i:j] = p[i:j]",
+    "p_compute[i:j] = p[: j - i]",
 )
 source_mutant(
     "adam",
     "blocks",
     "weight decay in the first block only",
     adam.adam_numpy,
-    "if decay != 1:",
-    "if decay != 1 and not i:",
+    "if decay_factor != 1:",
+    "if decay_factor != 1 and not i:",
 )
 source_mutant(
     "adam",
     "special value",
     "weight decay factor clamped to 0",
     adam.adam_numpy,
-    "if decay != 1:",
-    "if 0 < decay != 1:",
+    "if decay_factor != 1:",
+    "if 0 < decay_factor != 1:",
 )
 source_mutant(
     "adam",

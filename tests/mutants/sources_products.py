@@ -81,9 +81,9 @@ source_mutant(
     "state",
     "rows of an earlier call not cleared",
     embedding.embedding_grad_numpy,
-    "gtable = np.zeros((rows, g.shape[-1]), g.dtype)",
-    f"gtable = {cached('rows, g.shape[-1], g.dtype', 'np.zeros((rows, g.shape[-1]), g.dtype)')}.copy()\n"
-    "    CACHE[rows, g.shape[-1], g.dtype] = gtable",
+    "gtable = np.zeros((n_rows, g.shape[-1]), g.dtype)",
+    f"gtable = {cached('n_rows, g.shape[-1], g.dtype', 'np.zeros((n_rows, g.shape[-1]), g.dtype)')}.copy()\n"
+    "    CACHE[n_rows, g.shape[-1], g.dtype] = gtable",
 )
 source_mutant(
     "embedding",

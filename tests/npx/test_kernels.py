@@ -28,7 +28,7 @@ DTYPES = ("float32", "float64")
 WRITTEN = {
     "lstm": ("state",),
     "gru": ("state",),
-    "adam": ("p", "m", "v", "low"),
+    "adam": ("p", "m", "v", "p_compute"),
 }  # arguments that a kernel writes in place
 
 
