@@ -131,9 +131,9 @@ def rotation_factors(x: Array, positions: Any, base: float) -> Array:
 
 
 @lru_cache(maxsize=16)
-def _consecutive_rotation_factors(first: int, length: int, *args: Any) -> Array:
+def _consecutive_rotation_factors(start: int, length: int, *args: Any) -> Array:
     """Return the factors of consecutive positions, cached because all layers and training steps use them."""
-    return read_only(_rotation_factors(np, np.arange(first, first + length), *args))
+    return read_only(_rotation_factors(np, np.arange(start, start + length), *args))
 
 
 def _rotation_factors(xp: Any, positions: Array, n_heads: int, size: int, base: float, dtype: Any) -> Array:

@@ -50,8 +50,8 @@ source_mutant(
     "special value",
     "target not subtracted without smoothing",
     ROWS,
-    "z[at_target] -= on",
-    "z[at_target] -= on if off else 0",
+    "z[at_target] -= on_value",
+    "z[at_target] -= on_value if off_value else 0",
 )
 source_mutant(
     "cross_entropy",
@@ -146,8 +146,8 @@ source_mutant(
     "special value",
     "gradient missing for a single class",
     FORWARD,
-    "gw[target_ids] -= on * sums",
-    "gw[target_ids] -= on * sums * (len(w) > 1)",
+    "gw[target_ids] -= on_value * sums",
+    "gw[target_ids] -= on_value * sums * (len(w) > 1)",
 )
 
 # Adam
