@@ -37,15 +37,15 @@ from autograd import contract
 from autograd.accumulation import GradientSum, add_to_leaf
 from autograd.tensor import OPERATIONS, TensorMethods
 from npx import Accumulators, Array
-from npx.scoped import Scoped
+from npx.scoped import ScopedValue
 
 VJP = Callable[..., tuple[Array | None, ...]]  # its arguments are g and, with `adds_in_place`, `accumulate_into`
 Result = tuple[Array, VJP]  # result of an operation on arrays
 
 FLOATS = ("float16", "bfloat16", "float32", "float64")
 _clock = count()  # numbers nodes and changes of weights in one sequence, so that backward knows which came first
-_grad_enabled = Scoped(True)
-_observer: Scoped[Any] = Scoped(None)  # an Observer (observe.py), or None
+_grad_enabled = ScopedValue(True)
+_observer: ScopedValue[Any] = ScopedValue(None)  # an Observer (observe.py), or None
 
 
 @cache

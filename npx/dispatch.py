@@ -37,7 +37,7 @@ import numpy as np
 
 from npx.backend import Array, array_module, to_host
 from npx.registry import Registry
-from npx.scoped import Scoped
+from npx.scoped import ScopedValue
 from npx.settings import KERNEL_MODES, read_setting
 
 # An element e may differ by TOLERANCE * (|e| + m), where m is the largest magnitude in the array, or 1 if that is
@@ -46,12 +46,12 @@ TOLERANCE = {"float16": 2e-3, "bfloat16": 2e-2, "float32": 2e-5, "float64": 1e-1
 
 Output = tuple[Array, Any]  # the result of a version with a gradient: y and the saved values
 KERNELS: Registry["Kernel"] = Registry("kernel")
-_mode: Scoped[str] = Scoped(read_setting("NPX_KERNELS"))
+_mode: ScopedValue[str] = ScopedValue(read_setting("NPX_KERNELS"))
 # Arrays with more bytes are recomputed in the backward pass instead of saved. Saving arrays of up to 2 MiB makes a
 # training step 8% faster for d_model = 128 or 256, and such a model is so small that the saved arrays need little
 # memory.
 REMATERIALIZE_ABOVE = 2 << 20
-_rematerialize_above: Scoped[float] = Scoped(REMATERIALIZE_ABOVE)
+_rematerialize_above: ScopedValue[float] = ScopedValue(REMATERIALIZE_ABOVE)
 
 
 @cache

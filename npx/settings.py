@@ -46,7 +46,7 @@ def read_setting(name: str) -> Any:
 def _read(name: str, text: str) -> Any:
     declared = SETTINGS[name]
     try:
-        return declared.range.read(text or declared.default)
+        return declared.range.parse(text or declared.default)
     except ValueError as error:
         raise ValueError(f"{name}: {error}; try {name}={declared.advice}") from None
 

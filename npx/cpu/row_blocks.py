@@ -30,7 +30,7 @@ import numpy as np
 from npx.backend import array_module, ceil_div
 from npx.cpu.tune import is_configured
 from npx.cpu.workers import make_offers
-from npx.scoped import Scoped
+from npx.scoped import ScopedValue
 from npx.settings import read_setting
 
 # Bytes of one operand in a block. Small blocks stay in cache; large blocks cause fewer hand-offs to threads.
@@ -41,7 +41,7 @@ SMALL_FLOPS = 256_000_000  # below this size (1 to 3 ms on one thread), a matmul
 PANEL_FLOPS = 16_000_000  # minimum operations per panel, except in a matmul split into two panels
 PANEL_ROWS = 64, 2048  # minimum and maximum rows (or columns) of a matmul that one thread computes at a time
 
-_in_worker = Scoped(False)  # whether this thread is computing ranges
+_in_worker = ScopedValue(False)  # whether this thread is computing ranges
 _forced_rows: int | None = None  # set by small_blocks, for all threads of the process
 _forced_threads: int | None = None
 
