@@ -3,8 +3,8 @@
 import npx
 from autograd import operations as ops
 from autograd.compositions import composition
-from autograd.contract import check_targets
 from autograd.engine import Result, Tensor, adds_in_place, differentiable, is_grad_enabled
+from autograd.operation_checks import check_targets
 from npx import NO_ACCUMULATORS, Accumulators, Array, LabelSmoothing
 
 

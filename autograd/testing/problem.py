@@ -7,7 +7,7 @@ from dataclasses import dataclass, field, replace
 from typing import Any
 
 import npx
-from autograd.engine import Node, Tensor, is_floating, no_grad, reachable
+from autograd.engine import Node, Tensor, is_floating, no_grad, toposort
 from autograd.saved import iterate_captured_arrays
 from autograd.testing import progress
 from autograd.testing.report import REJECTIONS, CheckError, GradientError, explain
@@ -226,7 +226,7 @@ def floating_point_warnings_ignored() -> Iterator[None]:
 
 def nodes(output: Tensor) -> list[Node]:
     """Return the graph nodes that the output depends on, in order of creation."""
-    return reachable(output.node) if output.node else []
+    return toposort(output.node) if output.node else []
 
 
 def is_accepted(problem: Problem) -> bool:

@@ -5,7 +5,7 @@ from typing import Any, NamedTuple
 import npx
 from autograd import Tensor, no_grad
 from autograd import operations as ops
-from autograd.contract import check_ids
+from autograd.operation_checks import check_ids
 from models.architectures.base import SequenceModel, checked_normalizer
 from models.architectures.encoder_decoder import checked_lengths
 from models.architectures.layers import EncoderLayer, make_final_norm, make_layers, record_weights

@@ -4,7 +4,7 @@ from typing import Any
 
 import npx
 from autograd import Tensor, differentiable
-from autograd.neural import recomputable
+from autograd.neural import attach_recompute_fn
 from autograd.operations import logistic
 from models.cache import RowArray
 from models.init import uniform
@@ -66,7 +66,7 @@ def unfold(x, width, dilation=1, causal=False, packing=None, lengths=None):
             gx[source] += taps[target, tap] * exists[tap][target]
         return (gx.reshape(*leading, size),)
 
-    return compute(), recomputable(vjp, compute) if npx.should_rematerialize(x) else vjp
+    return compute(), attach_recompute_fn(vjp, compute) if npx.should_rematerialize(x) else vjp
 
 
 @differentiable

@@ -12,7 +12,7 @@ from numbers import Integral
 from typing import Any, Protocol
 
 import npx
-from autograd.contract import check_ids
+from autograd.operation_checks import check_ids
 from models.cache import DecodingState
 from models.config import TransformerConfig
 from npx import host  # NumPy, for arrays that stay on the CPU
