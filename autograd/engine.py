@@ -12,15 +12,15 @@ inputs. `backward` visits the nodes from the newest to the oldest, passes each n
 gradients that arrive at each parent. The closure of a vjp holds the arrays that the operation saves for backward. The
 engine drops a vjp as soon as it has run.
 
-Five rules keep the engine simple and fast:
+What the engine guarantees:
 - Nodes are numbered in order of creation. Inputs are created before outputs, so backward begins at the highest number.
-- A vjp never writes to the gradient it receives, so several parents can receive the same array without a copy.
-- The engine sums the gradients that arrive at a node: it borrows the first gradient, writes the sum of the first two to
-  a new array, and adds later gradients to this array. If a leaf already has a `grad`, the engine adds to it directly.
-- A vjp marked with `adds_in_place` also receives the arrays in which the gradients of its parents are summed. For each
-  parent, the vjp either adds the gradient to this array and returns the array, or returns the gradient in a new array.
-- A vjp may have an attribute `recompute_fn`: a function that recomputes the operation's output, bit for bit, for later
-  operations that would otherwise save the output. `Tensor.recompute_fn` returns this function.
+- The first gradient of a node is borrowed, the sum of two is written to a new array, and later gradients are added to
+  this array. If a leaf already has a `grad`, gradients are added to it directly.
+What a vjp must do or may do:
+- It never writes to the gradient it receives, because several parents may receive the same array without a copy.
+- Marked with `adds_in_place`, it also receives the sum of each parent's gradients. It either adds its gradient to this
+  array and returns the array, or returns the gradient in a new array.
+- It may have a `recompute_fn`, which recomputes the output, bit for bit, for operations that would otherwise save it.
 """
 
 from collections import Counter
