@@ -110,7 +110,7 @@ def check_operation(
     if max_saved_bytes is not None and saved > max_saved_bytes:
         text = f"expected at most {max_saved_bytes} bytes saved for backward beyond inputs and output; got {saved}"
         raise expected.problem.failure("saved memory", text)
-    rules.in_blocks(expected)
+    rules.check_in_blocks(expected)
     for option in block_size_options:
         for size in (1, 2, 3):
             y, gradients = arguments.with_options(problem, {option: size}).output_and_gradients(expected.c)

@@ -115,18 +115,18 @@ class ProblemCheck:
         # At derived inputs, smaller derivatives may be rounding errors of intermediate results as large as this output.
         self.min_derivative = MIN_DERIVATIVE * expected.norm
         self.typical_sizes = [float(abs(x).max(initial=0.0)) for x in (expected.y, *expected.gradients)]
-        rules.keeps_dtype(expected, self.output_dtype)
-        rules.single_backward(expected)
+        rules.check_dtype(expected, self.output_dtype)
+        rules.check_single_backward(expected)
         y, gradients = problem.output_and_gradients(expected.c)
         cause = "a result is cached by array identity, or read-only arrays are handled differently"
         expected.compare("no mutation", "for write-protected arrays", y, gradients, cause=cause)
-        rules.no_mutation(expected)
-        rules.input_layouts(expected)
-        rules.incoming_gradients(expected, is_linear=self.declared is None)
-        rules.independent_inputs(expected)
-        rules.accumulation(expected)
-        rules.aliased_inputs(expected)
-        rules.independent_calls(expected, list(self.evaluate_others(problem)))
+        rules.check_no_mutation(expected)
+        rules.check_input_layouts(expected)
+        rules.check_incoming_gradients(expected, is_linear=self.declared is None)
+        rules.check_independent_inputs(expected)
+        rules.check_accumulation(expected)
+        rules.check_aliased_inputs(expected)
+        rules.check_independent_calls(expected, list(self.evaluate_others(problem)))
         precision.check_float64_precision(expected)
         for dtype in precision.NARROW:
             self.with_buffers_restored(precision.check_16_bit_accuracy, expected, dtype)

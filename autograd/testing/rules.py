@@ -1,4 +1,4 @@
-"""Rules, other than a correct gradient, that an operation or layer must obey. Each rule is a function.
+"""Rules, other than a correct gradient, that an operation or layer must obey. Each rule has a function.
 
 Each rule takes the `Expected` output and gradients at some inputs and evaluates the problem in another way: with
 different memory layouts, a different incoming gradient, or other calls before or in between. The result is known
@@ -35,7 +35,7 @@ def with_layout(x: Array, layout: str) -> Array:
 # Arguments
 
 
-def no_mutation(expected: Expected) -> None:
+def check_no_mutation(expected: Expected) -> None:
     """Check that backward changes no input, parameter, output or incoming gradient, even if all are writable."""
     problem = expected.problem
     arrays = [npx.from_host(npx.to_host(a).copy()) for a in problem.arrays]
@@ -61,7 +61,7 @@ def no_mutation(expected: Expected) -> None:
     expected.compare("no mutation", "for writable arrays", None, gradients)
 
 
-def input_layouts(expected: Expected) -> None:
+def check_input_layouts(expected: Expected) -> None:
     """Check that other memory layouts of inputs and parameters give the same results."""
     for layout in LAYOUTS:
         arrays = [with_layout(npx.from_host(npx.to_host(a)), layout) for a in expected.problem.arrays]
@@ -73,7 +73,7 @@ def input_layouts(expected: Expected) -> None:
         expected.compare("input layout", f"for inputs in {layout} memory layout", y, gradients)
 
 
-def incoming_gradients(expected: Expected, is_linear: bool = True) -> None:
+def check_incoming_gradients(expected: Expected, is_linear: bool = True) -> None:
     """Check that the gradient is linear in the incoming gradient, at any magnitude, and ignores its memory layout.
 
     Args:
@@ -110,7 +110,7 @@ def incoming_gradients(expected: Expected, is_linear: bool = True) -> None:
         expected.compare("linearity", condition, None, total)
 
 
-def aliased_inputs(expected: Expected) -> None:
+def check_aliased_inputs(expected: Expected) -> None:
     """Check that one array passed as several inputs gives the same results as copies of it."""
     problem = expected.problem
     arrays = list(problem.arrays)
@@ -131,7 +131,7 @@ def aliased_inputs(expected: Expected) -> None:
     copies.compare("aliased inputs", condition, npx.to_host(output.data), gradients)
 
 
-def independent_inputs(expected: Expected) -> None:
+def check_independent_inputs(expected: Expected) -> None:
     """Check that an input gets the same gradient whether only this input or every input requires a gradient."""
     n_inputs = len(expected.gradients)
     if 1 < n_inputs <= 12:
@@ -141,14 +141,14 @@ def independent_inputs(expected: Expected) -> None:
             expected.compare("independent inputs", "if no other input requires a gradient", y, only_gradient)
 
 
-def in_blocks(expected: Expected) -> None:
+def check_in_blocks(expected: Expected) -> None:
     """Check that kernels of `npx`, including `npx.elementwise`, give the same results in blocks of one row."""
     with npx.small_blocks(1, threads=2):
         y, gradients = expected.problem.output_and_gradients(expected.c)
     expected.compare("block size", "in blocks of one row (npx.small_blocks)", y, gradients)
 
 
-def keeps_dtype(expected: Expected, dtype: str | None) -> None:
+def check_dtype(expected: Expected, dtype: str | None) -> None:
     """Check that the output has the declared dtype or, by default, the dtype of the inputs."""
     dtypes = {a.dtype.name for a in expected.problem.arrays}
     wanted = dtype or (dtypes.pop() if len(dtypes) == 1 else expected.y.dtype.name)
@@ -174,7 +174,7 @@ def rejects_parameters(problem: Problem) -> bool:
     return False
 
 
-def accumulation(expected: Expected) -> None:
+def check_accumulation(expected: Expected) -> None:
     """Check that gradients are added to existing ones, and summed over several calls on the same Tensors."""
     problem = expected.problem
     output, leaves = problem.output_and_leaves()
@@ -201,7 +201,7 @@ def accumulation(expected: Expected) -> None:
 # State
 
 
-def single_backward(expected: Expected) -> None:
+def check_single_backward(expected: Expected) -> None:
     """Check that a second backward pass through the same graph raises RuntimeError."""
     output, _ = expected.problem.output_and_leaves()
     if output.node is None:
@@ -216,7 +216,7 @@ def single_backward(expected: Expected) -> None:
     )
 
 
-def independent_calls(expected: Expected, others: Sequence[Expected]) -> None:
+def check_independent_calls(expected: Expected, others: Sequence[Expected]) -> None:
     """Check that earlier, interleaved and later calls do not change the results.
 
     The rule runs two calls followed by their backward passes in either order, two calls as parts of one graph, and a
@@ -231,10 +231,10 @@ def independent_calls(expected: Expected, others: Sequence[Expected]) -> None:
             with no_grad():
                 second.problem.output_and_leaves()
             compare_run(first, output, leaves, "if a call without gradients follows")
-        in_one_graph(expected, other)
+        check_in_one_graph(expected, other)
     for other in others:
         if [a.shape for a in other.problem.arrays] == [a.shape for a in expected.problem.arrays]:
-            fresh_values(expected, other)
+            check_fresh_values(expected, other)
 
 
 def compare_run(
@@ -245,7 +245,7 @@ def compare_run(
     expected.compare(rule, condition, npx.to_host(output.data), gradients)
 
 
-def in_one_graph(expected: Expected, other: Expected) -> None:
+def check_in_one_graph(expected: Expected, other: Expected) -> None:
     """Check that two calls in one graph, on Tensors that other operations computed, get the expected gradients."""
     pair = (expected, other)
     total = None
@@ -266,7 +266,7 @@ def in_one_graph(expected: Expected, other: Expected) -> None:
         call.compare("independent calls", "if it is called twice in one graph", None, gradients)
 
 
-def fresh_values(expected: Expected, other: Expected) -> None:
+def check_fresh_values(expected: Expected, other: Expected) -> None:
     """Check that a call after an in-place update of its arrays gives the results for the new values."""
     arrays = [npx.from_host(npx.to_host(a).copy()) for a in expected.problem.arrays]
     output, leaves = expected.problem.with_arrays(arrays).output_and_leaves(arrays)
