@@ -95,7 +95,7 @@ def check_operation(
     problem = operation_problem(operation, arguments, settings)
     problem.constants = arguments.constants(problem, report.notes)
     variants.require_inside(problem, domain)
-    with missing_bodies_reported(problem, operation, *arguments.restore(arguments.values)):
+    with missing_bodies_reported(problem, operation, *arguments.unflatten(arguments.values)):
         hold_state(problem, operation, report.notes)
         declared = None if expected_gradient is None else DeclaredGradient(expected_gradient)
         adapted = None if reference is None else arguments.adapt(reference)
@@ -134,11 +134,11 @@ def operation_problem(operation: Callable[..., Tensor], arguments: Arguments, se
         given["reference"] = Placeholder("reference")
 
     def call(values: list[Any]) -> Any:
-        inputs, options = arguments.restore(values)
+        inputs, options = arguments.unflatten(values)
         return operation(*inputs, **options)
 
     def reproduce(failing: Problem) -> str:
-        inputs, options = arguments.restore(failing.values)
+        inputs, options = arguments.unflatten(failing.values)
         return reproduction("check_operation", operation, inputs, options | given)
 
     problem = Problem(name, call, arguments.values, reproduce=reproduce, names=arguments.names)
@@ -198,7 +198,7 @@ def check_layer(
             setup = f"state = {{{state}}}; [setattr(p, 'data', state[n]) for n, p in layer.named_parameters()]"
             if hasattr(layer, "adapter"):
                 setup = f"from autograd.testing import {layer.adapter}; layer = {layer!r}; {setup}"
-        return reproduction("check_layer", Placeholder("layer"), *arguments.restore(failing.values), setup)
+        return reproduction("check_layer", Placeholder("layer"), *arguments.unflatten(failing.values), setup)
 
     with layer_restored(layer) as restore_buffers:
         for mode in modes:
@@ -256,7 +256,7 @@ def call_in_mode(layer: Any, mode: str, seed: int, arguments: Arguments) -> Call
         dtypes = [x.dtype for x in (*values, *tensors) if is_float(x)]
         if dtypes:
             cast_buffers(layer, dtypes[0])
-        inputs, options = arguments.restore(values)
+        inputs, options = arguments.unflatten(values)
         if mode != "train":
             return layer(*inputs, **options)
         with npx.keyed(seed, 1):

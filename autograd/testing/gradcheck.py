@@ -68,7 +68,7 @@ def gradcheck(
         name,
         lambda values: arguments.adapt(function)(*values),
         arguments.values,
-        reproduce=lambda failing: reproduction("gradcheck", function, *arguments.restore(failing.values)),
+        reproduce=lambda failing: reproduction("gradcheck", function, *arguments.unflatten(failing.values)),
         names=arguments.names,
     )
     problem.constants = arguments.constants(problem, report.notes)
