@@ -37,7 +37,7 @@ How the classes work together in `check_operation`, in the order of a check:
 3. If repeated calls give different outputs, `hold_state` makes the Problem restore its random generators and buffers
    before each call.
 4. `ProblemCheck.check_given_inputs` compares the gradients of the Problem: it creates a `GradientCheck`, which moves
-   the inputs along directions (`Directions`) and gets a `Verdict` on each analytic derivative: right, wrong, kink, ...
+   the inputs along directions (`DirectionalCheck`) and gets a `Verdict` on each analytic derivative: right, wrong, kink, ...
 5. The output and the gradients, which are now known to be right, become the `Expected` of the Problem.
 6. Each rule evaluates the Problem in another way and passes the results to `Expected.compare`.
 7. `ProblemCheck.check_derived_inputs` repeats steps 4 and 6, with fewer rules, for Problems with derived inputs.

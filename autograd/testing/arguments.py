@@ -100,23 +100,23 @@ class Arguments:
                 values[i] = vary(x)
                 yield f"{vary(x):.4g} as {problem.name_of(i)}", replace(problem, values=values)
 
-    def constants(self, problem: Problem, notes: list[str]) -> tuple[int, ...]:
+    def constant_indices(self, problem: Problem, notes: list[str]) -> tuple[int, ...]:
         """Return the positions of the arrays that the function treats as constants, and add a note for each.
 
         These are floating-point arrays in containers and options that the function does not accept as Tensors, or to
         which no gradient flows.
         """
-        candidates = [i for i in problem.floats if self.names[i] not in self.positional_names]
+        candidates = [i for i in problem.float_indices if self.names[i] not in self.positional_names]
         constants = {*candidates}
         for i in candidates:
-            trial = replace(problem, constants=tuple(constants - {i}))
+            trial = replace(problem, constant_indices=tuple(constants - {i}))
             with floating_point_warnings_ignored():
                 try:
                     output, leaves = trial.output_and_leaves()
                     output.backward(npx.ones_like(output.data))
                 except (AttributeError, RuntimeError, AssertionError, *REJECTIONS):
                     continue
-            if leaves[trial.floats.index(i)].grad is not None:
+            if leaves[trial.float_indices.index(i)].grad is not None:
                 constants.remove(i)
         for i in sorted(constants):
             note = f"not checked: the gradient of {self.names[i]}, which the function treats as a constant"

@@ -93,7 +93,7 @@ def check_operation(
     arguments.require_options(check_operation, operation)
     report = Report()
     problem = operation_problem(operation, arguments, settings)
-    problem.constants = arguments.constants(problem, report.notes)
+    problem.constant_indices = arguments.constant_indices(problem, report.notes)
     variants.require_inside(problem, domain)
     with missing_bodies_reported(problem, operation, *arguments.unflatten(arguments.values)):
         hold_state(problem, operation, report.notes)
@@ -211,7 +211,7 @@ def check_layer(
             title = f"check_layer: {name}, {mode} mode"
             problem = Problem(title, call, values, parameters, tensors, reproduce, arguments.names)
             notes: list[str] = []
-            problem.constants = arguments.constants(problem, notes)
+            problem.constant_indices = arguments.constant_indices(problem, notes)
             variants.require_inside(problem, domain)
             hold_state(problem, layer, notes)
             report.notes += [f"{mode} mode: {note}" for note in notes]

@@ -30,7 +30,7 @@ from autograd.testing.report import REJECTIONS, NonFiniteError, Report
 from npx import Array
 
 
-class Directions:
+class DirectionalCheck:
     """The analytic gradient of one problem, and its comparison with numerical derivatives along directions.
 
     Arguments: see `gradcheck.compare_gradients`. Raises NonFiniteError, TypeError and ValueError like `gradcheck`.
@@ -257,11 +257,11 @@ class Directions:
                 return ""
         return "each operation of a composition chooses its value at its own kink"
 
-    def neighbor(self, direction: Direction, t: float, units: dict[int, Array] | None = None) -> "Directions | None":
-        """Return the `Directions` of a nearby point; None if the function is undefined there."""
+    def neighbor(self, direction: Direction, t: float, units: dict[int, Array] | None = None) -> "DirectionalCheck | None":
+        """Return the `DirectionalCheck` of a nearby point; None if the function is undefined there."""
         tolerances = self.tolerances
         problem = self.problem.with_arrays(self.arrays_at(direction, t, units))
         try:
-            return Directions(problem, Report(), tolerances.rtol, tolerances.atol, self.seed, tolerances.min_derivative)
+            return DirectionalCheck(problem, Report(), tolerances.rtol, tolerances.atol, self.seed, tolerances.min_derivative)
         except REJECTIONS:
             return None

@@ -17,7 +17,7 @@ from autograd.engine import Tensor
 from autograd.testing.arguments import Arguments
 from autograd.testing.conventions import Direction
 from autograd.testing.diagnosis import MAX_PRINTED, comparison, describe_entries, likely_cause
-from autograd.testing.directions import Directions
+from autograd.testing.directions import DirectionalCheck
 from autograd.testing.expected import Expected
 from autograd.testing.numerical import MAX_STEP_SIZES, Verdict
 from autograd.testing.problem import Problem, floating_point_warnings_ignored, require_floats
@@ -71,12 +71,12 @@ def gradcheck(
         reproduce=lambda failing: reproduction("gradcheck", function, *arguments.unflatten(failing.values)),
         names=arguments.names,
     )
-    problem.constants = arguments.constants(problem, report.notes)
+    problem.constant_indices = arguments.constant_indices(problem, report.notes)
     compare_gradients(problem, report, n_directions, rtol, atol, seed)
     return report
 
 
-class GradientCheck(Directions):
+class GradientCheck(DirectionalCheck):
     """The comparison of the analytic gradient of one problem with numerical derivatives, entry by entry.
 
     Arguments: see `compare_gradients`. Raises NonFiniteError, TypeError and ValueError like `gradcheck`.
@@ -187,7 +187,7 @@ class GradientCheck(Directions):
             if verdict.kind == "inconclusive":
                 self.report.inconclusive.append(f"random direction {k}: {verdict.reason}")
             may_have_kink = verdict.is_kink or self.is_composed  # the parts of a composition may have hidden kinks
-            inputs = self.arrays[: len(self.problem.floats)]
+            inputs = self.arrays[: len(self.problem.float_indices)]
             has_ties = may_have_kink and any(npx.unique(a).size < a.size for a in inputs)
             if verdict.kind == "wrong" and not has_ties and not self.convention(direction, analytic, verdict):
                 self.find_entry(direction)
@@ -249,7 +249,7 @@ class GradientCheck(Directions):
         entries = [(index, float(g[index]), verdict.numerical) for _, index, verdict in wrong]
         cause = likely_cause(g.shape, entries) if rule == "gradient" else ""
         failure = self.failure(rule, text, cause)
-        failure.index = index if i < len(self.problem.floats) else ()
+        failure.index = index if i < len(self.problem.float_indices) else ()
         return failure
 
 

@@ -115,7 +115,7 @@ def check_aliased_inputs(expected: Expected) -> None:
     problem = expected.problem
     arrays = list(problem.arrays)
     aliased = []
-    for i in range(len(problem.floats)):
+    for i in range(len(problem.float_indices)):
         if arrays[i].shape == arrays[0].shape and arrays[i].dtype == arrays[0].dtype:
             arrays[i] = arrays[0]
             aliased.append(i)
@@ -162,7 +162,7 @@ def rejects_parameters(problem: Problem) -> bool:
 
     The shapes of parameters, unlike those of derived inputs, are never guessed.
     """
-    first = len(problem.floats)
+    first = len(problem.float_indices)
     try:
         output, _ = problem.output_and_leaves(require=range(first, first + len(problem.parameters)))
         if output.requires_grad:
