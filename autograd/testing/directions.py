@@ -9,8 +9,8 @@ from dataclasses import replace
 from functools import cached_property
 
 import npx
+from autograd.testing.baseline import Baseline
 from autograd.testing.conventions import Direction, Neighborhood
-from autograd.testing.expected import Expected
 from autograd.testing.numerical import (
     EPS,
     MAX_STEP_SIZES,
@@ -92,9 +92,9 @@ class DirectionalCheck:
         self.tolerances = Tolerances(dtype, y0, min_noise, RTOL[dtype] if rtol is None else rtol, atol, min_derivative)
 
     @property
-    def expected(self) -> Expected:
+    def baseline(self) -> Baseline:
         """The output and gradients, for further comparisons."""
-        return Expected(self.problem, self.y, self.c, self.gradients)
+        return Baseline(self.problem, self.y, self.c, self.gradients)
 
     # Directions
 
@@ -257,11 +257,15 @@ class DirectionalCheck:
                 return ""
         return "each operation of a composition chooses its value at its own kink"
 
-    def neighbor(self, direction: Direction, t: float, units: dict[int, Array] | None = None) -> "DirectionalCheck | None":
+    def neighbor(
+        self, direction: Direction, t: float, units: dict[int, Array] | None = None
+    ) -> "DirectionalCheck | None":
         """Return the `DirectionalCheck` of a nearby point; None if the function is undefined there."""
         tolerances = self.tolerances
         problem = self.problem.with_arrays(self.arrays_at(direction, t, units))
         try:
-            return DirectionalCheck(problem, Report(), tolerances.rtol, tolerances.atol, self.seed, tolerances.min_derivative)
+            return DirectionalCheck(
+                problem, Report(), tolerances.rtol, tolerances.atol, self.seed, tolerances.min_derivative
+            )
         except REJECTIONS:
             return None

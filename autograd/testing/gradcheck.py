@@ -15,10 +15,10 @@ from typing import Any
 import npx
 from autograd.engine import Tensor
 from autograd.testing.arguments import Arguments
+from autograd.testing.baseline import Baseline
 from autograd.testing.conventions import Direction
 from autograd.testing.diagnosis import MAX_PRINTED, comparison, describe_entries, likely_cause
 from autograd.testing.directions import DirectionalCheck
-from autograd.testing.expected import Expected
 from autograd.testing.numerical import MAX_STEP_SIZES, Verdict
 from autograd.testing.problem import Problem, floating_point_warnings_ignored, require_floats
 from autograd.testing.report import GradientError, Report
@@ -263,8 +263,8 @@ def compare_gradients(
     limit: int = MAX_ENTRIES,
     min_derivative: float = 0.0,
     screen_first: bool = False,
-    already_checked: Expected | None = None,
-) -> Expected:
+    already_checked: Baseline | None = None,
+) -> Baseline:
     """Compare the gradients of a problem with numerical derivatives; return the output and gradients.
 
     Args:
@@ -280,11 +280,11 @@ def compare_gradients(
     """
     check = GradientCheck(problem, report, rtol, atol, seed, min_derivative)
     with floating_point_warnings_ignored():
-        screen_first = screen_first or (already_checked is not None and already_checked.equals(check.expected))
+        screen_first = screen_first or (already_checked is not None and already_checked.equals(check.baseline))
         if screen_first and n_directions is None and check.is_right_in_every_entry():
-            return check.expected
+            return check.baseline
         if n_directions is None:
             check.check_entries(limit)
         if n_directions or sum(a.size for a in check.arrays) > limit:
             check.check_directions(n_directions or DIRECTIONS)
-    return check.expected
+    return check.baseline
