@@ -11,7 +11,7 @@ from typing import Any, NamedTuple
 import npx
 from autograd.testing.call_variants import (
     BROADCAST,
-    Values,
+    KernelArguments,
     arrays_in,
     copied_to_device,
     differ,
@@ -37,15 +37,15 @@ np = npx.host
 def check_kernel(
     kernel: npx.Kernel,
     *args: Any,
-    gradient: dict[str, Any] | None = None,
+    gradient_options: dict[str, Any] | None = None,
     thorough: bool = True,
     seed: int = 0,
     **kwargs: Any,
 ) -> list[str]:
     """Check every fast version of a kernel, and of its gradient, against the reference.
 
-    The versions for the dtype of the first argument are checked on every available engine. The values that a version
-    saves for its gradient are not compared. The rules:
+    The versions for the dtype of the first argument are checked with every available array library. The values that a
+    version saves for its gradient are not compared. The rules:
 
         reference                 the results, and the arguments after the call, have the same values, shapes and
                                   dtypes as those of the reference, which runs in one block on one thread
@@ -53,8 +53,8 @@ def check_kernel(
                                   reference leaves unmodified
         input layout              arguments may have any memory layout, and may be read-only if the reference does not
                                   write to them
-        incoming gradient layout  the gradient of the output and the arrays in `gradient` may also have any memory
-                                  layout, including broadcast views with strides of 0
+        incoming gradient layout  the gradient of the output and the arrays in `gradient_options` may also have any
+                                  memory layout, including broadcast views with strides of 0
         block size, thread count  under `npx.small_blocks` the reference and the version give the same results in blocks
                                   of 1, 2 and 3 rows, and bitwise the same on 1, 2 and 3 threads; in float64, for many
                                   rows as well
@@ -66,7 +66,7 @@ def check_kernel(
     Args:
         kernel: the kernel to check.
         args, kwargs: the arguments of the kernel.
-        gradient: options of the kernel's gradient.
+        gradient_options: options of the kernel's gradient.
         thorough: False limits the check to the reference, the layouts, one block size and two thread counts, so that it
             is fast enough for examples drawn by a strategy. Arguments of more than 150,000 numbers already fill several
             blocks; for them, only the rule `reference` and the results on two threads are checked.
@@ -76,18 +76,19 @@ def check_kernel(
     and whose text ends with a line that reproduces the failure, and ValueError if there is no version to check.
     """
     checked = []
+    values = KernelArguments(*map_arrays(npx.to_host, (args, kwargs, gradient_options or {})))
     before = npx.device()
     try:
-        for device, engine in (("cpu", "numpy"), ("cuda", "cupy")):
-            key = engine, args[0].dtype.name
+        for device, array_library in (("cpu", "numpy"), ("cuda", "cupy")):
+            key = array_library, args[0].dtype.name
             if key in kernel.versions and is_available(device):
                 npx.use_device(device)
-                check = KernelCheck(kernel, key, Values(*map_arrays(npx.to_host, (args, kwargs, gradient or {}))), seed)
+                check = KernelCheck(kernel, key, values, seed)
                 check.check(thorough)
                 checked.append(check.version)
     except KernelMismatch as error:
-        options = kwargs | ({"gradient": gradient} if gradient else {}) | ({"seed": seed} if seed else {})
-        options |= {} if thorough else {"thorough": False}
+        named = {"gradient_options": gradient_options, "seed": seed}
+        options = kwargs | {name: x for name, x in named.items() if x} | ({} if thorough else {"thorough": False})
         setup = "from npx import KERNELS"
         line = reproduction("check_kernel", Placeholder(f"KERNELS[{kernel.name!r}]"), args, options, setup)
         raise mismatch(error.rule, explain(f"check_kernel: {error}", error.rule, line)) from error
@@ -129,7 +130,7 @@ class Outcome(NamedTuple):
 class KernelBaseline(NamedTuple):
     """The outcome of the reference for given values and a gradient g of the output."""
 
-    values: Values
+    values: KernelArguments
     g: Any  # None if there is no gradient
     outcome: Outcome
 
@@ -138,12 +139,11 @@ class KernelCheck:
     """The check of one fast version of a kernel.
 
     Args:
-        kernel, key: the kernel, and the engine and dtype of the version.
-        values: its arguments.
+        kernel, key, values: the kernel, the array library and dtype of the version, and its arguments.
         seed: selects the gradient of the output.
     """
 
-    def __init__(self, kernel: npx.Kernel, key: tuple[str, str], values: Values, seed: int) -> None:
+    def __init__(self, kernel: npx.Kernel, key: tuple[str, str], values: KernelArguments, seed: int) -> None:
         self.kernel, self.key, self.values, self.seed = kernel, key, values, seed
         self.version = getattr(kernel.versions[key], "__name__", "fast version")
         self.name = f"{kernel.name}, {self.version}"
@@ -170,9 +170,9 @@ class KernelCheck:
     # Evaluation
 
     def forward(self, key: tuple[str, str] | None, arguments: Any) -> Forward:
-        """Run a version (the reference if `key` is None); `arguments` is a pair (positional, named)."""
-        args, named = arguments
-        result = self.kernel.run(key, *args, **named)
+        """Run a version (the reference if `key` is None); `arguments` is a pair (positional, keyword)."""
+        args, kwargs = arguments
+        result = self.kernel.run(key, *args, **kwargs)
         if self.kernel.grad is None:
             return Forward(result, None, arguments)
         y, saved = result
@@ -184,7 +184,7 @@ class KernelCheck:
         Kernels may write to the arrays in the options, so these get the same layout only if it permits writing.
         """
         g = copied_to_device(baseline.g, layout)
-        options = copied_to_device(baseline.values.gradient, layout if layout in LAYOUTS else "given")
+        options = copied_to_device(baseline.values.gradient_options, layout if layout in LAYOUTS else "given")
         result = call.saved.backward(g, **options)
         require_identical("no mutation", f"{self.grad_name}, gradient of the output", baseline.g, g)
         return result, options
@@ -198,7 +198,7 @@ class KernelCheck:
         require_identical("no mutation", f"{self.grad_name}, output", y, call.y)
         return Outcome(y, call.arguments, gradients)
 
-    def baseline(self, values: Values, g: Any = None) -> KernelBaseline:
+    def baseline(self, values: KernelArguments, g: Any = None) -> KernelBaseline:
         """Run the reference in one block. If g is None, the gradient of the output is random."""
         with npx.small_blocks(None, threads=1):
             call = self.forward(None, copied_to_device(values[:2]))
@@ -207,7 +207,7 @@ class KernelCheck:
             baseline = KernelBaseline(values, g, Outcome(call.y, call.arguments, None))
             return baseline._replace(outcome=self.outcome(call, baseline))
 
-    def derived(self, values: Values, g: Any = None) -> KernelBaseline | None:
+    def derived(self, values: KernelArguments, g: Any = None) -> KernelBaseline | None:
         """Return `baseline` for derived values; None if the reference rejects them or gives non-finite results."""
         try:
             baseline = self.baseline(values, g)

@@ -6,7 +6,7 @@ A case ensures that the arguments fit together. For each size or option it state
     Edges       all combinations of the `edges`, one after another          the same, and CUDA kernels in the emulator
     Large       the sizes of a training step                                threads, and benchmarks/kernels.py
 
-Kernels are checked together with their gradients, whose options are `Call.gradient`.
+Kernels are checked together with their gradients, whose options are `Call.gradient_options`.
 """
 
 import zlib
@@ -299,15 +299,15 @@ def attention(d):
             "all": lambda: AttentionSpec(True, np.linspace(length, 1, b).astype(int), d.values(h, 1, length), 10.0),
         }[name]()
     arrays = d.values(b, t, h, d_k), d.values(b, length, h, d_k), d.values(b, length, h, d_v)
-    gradient = {}
+    gradient_options = {}
     if d.option(False, True):  # views of one array, as merged projections return them
         merged = d.writable(b, length, h * (d_k + d_v))
         gk = merged[..., : h * d_k].reshape(b, length, h, d_k)
         gv = merged[..., h * d_k :].reshape(b, length, h, d_v)
-        gradient = {"out": (d.writable(b, t, h, d_k), gk, gv)}
+        gradient_options = {"out": (d.writable(b, t, h, d_k), gk, gv)}
     if spec.constant_bias is not None:
-        gradient["return_bias_grad"] = True
-    return Call((*arrays, spec), d.dropout(), gradient=gradient)
+        gradient_options["return_bias_grad"] = True
+    return Call((*arrays, spec), d.dropout(), gradient_options=gradient_options)
 
 
 def loss_options(d, n, classes):

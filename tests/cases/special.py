@@ -164,7 +164,7 @@ def attention(d):
         yield Call(
             (*qkv(3, 4, 5, 2, 4, 3), AttentionSpec()),
             {"drop": npx.DropoutSpec(rate, KEY)},
-            gradient={"return_bias_grad": True},
+            gradient_options={"return_bias_grad": True},
         )
     if is_wide(d):
         yield Call((*qkv(3, 4, 5, 2, 4, 3, scale=overflow_size(d) / 4), AttentionSpec()))

@@ -67,7 +67,7 @@ def evaluate(name, call, mode, change=copied_to_device):
     `change` is applied to each input array first.
     """
     kernel = KERNELS[name]
-    args, options, gradient = map_arrays(change, (call.inputs, call.options, call.gradient))
+    args, options, gradient_options = map_arrays(change, (call.inputs, call.options, call.gradient_options))
     with kernel_mode(mode):
         result = kernel(*args, **options)
         if kernel.grad is None:
@@ -77,7 +77,7 @@ def evaluate(name, call, mode, change=copied_to_device):
             return on_host(y), None
         saved_values = on_host(saved.values)  # copied, because a gradient may overwrite it
         g = np.cos(np.arange(y.size)).reshape(y.shape).astype(call.inputs[0].dtype)  # the same rounded values for both
-        return on_host((y, kernel.grad(change(g).astype(y.dtype), saved, **gradient))), saved_values
+        return on_host((y, kernel.grad(change(g).astype(y.dtype), saved, **gradient_options))), saved_values
 
 
 def on_host(value):

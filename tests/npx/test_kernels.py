@@ -60,10 +60,10 @@ def run(name, call):
     g = np.asarray(np.cos(np.arange(y.size)).reshape(y.shape).astype(y.dtype))
     y = y.copy()
     g_before = g.copy()
-    gradient = copy_arrays(call.gradient)
-    gradients = kernel.grad(g, saved, **gradient)
+    gradient_options = copy_arrays(call.gradient_options)
+    gradients = kernel.grad(g, saved, **gradient_options)
     compare(f"{name}, gradient of the output after the call", g_before, g)
-    return y, gradients, (*gradient.values(), *arrays)
+    return y, gradients, (*gradient_options.values(), *arrays)
 
 
 @pytest.mark.parametrize("dtype", DTYPES)
