@@ -23,7 +23,7 @@ from autograd.testing.numerical import (
     judge,
     noise,
     richardson,
-    total,
+    weighted_sum,
 )
 from autograd.testing.problem import Problem, floating_point_warnings_ignored, nodes
 from autograd.testing.report import REJECTIONS, NonFiniteError, Report
@@ -108,7 +108,7 @@ class DirectionalCheck:
             for i, a in enumerate(self.arrays)
         ]
 
-    def outputs(self, direction: Direction) -> Callable[[float], Array]:
+    def output_along(self, direction: Direction) -> Callable[[float], Array]:
         """Return a function that maps a distance along a direction to the output there; NaN where it is undefined."""
 
         def at(t: float) -> Array:
@@ -131,7 +131,7 @@ class DirectionalCheck:
     @cached_property
     def noise(self) -> Array:
         """The rounding error of each output, measured with 12 calls."""
-        return noise(self.outputs(self.random_direction(10**6)), self.tolerances.y0, self.tolerances.dtype)
+        return noise(self.output_along(self.random_direction(10**6)), self.tolerances.y0, self.tolerances.dtype)
 
     def analytic_along(self, direction: Direction) -> tuple[float, Tolerances]:
         """Return the analytic derivative along a direction, and the tolerances for the comparison."""
@@ -155,8 +155,8 @@ class DirectionalCheck:
         """
         analytic, tolerances = self.analytic_along(direction)
         changed = npx.zeros_like(tolerances.y0, dtype="bool")
-        derivatives = richardson(self.outputs(direction), tolerances, STEP[tolerances.dtype] / REFINEMENT, changed)
-        numerical = total(self.weights, derivatives.central)
+        derivatives = richardson(self.output_along(direction), tolerances, STEP[tolerances.dtype] / REFINEMENT, changed)
+        numerical = weighted_sum(self.weights, derivatives.central)
         bounds = abs(self.weights) * derivatives.bound
         bound = min(float(npx.sum(bounds)), 4 * float(npx.host.linalg.norm(bounds)))
         allowed = tolerances.tolerance(self.weights, analytic, numerical)
@@ -173,7 +173,7 @@ class DirectionalCheck:
         analytic, tolerances = self.analytic_along(direction)
         tolerances.noise = self.noise
         verdict = judge(
-            self.outputs(direction),
+            self.output_along(direction),
             self.weights,
             analytic,
             tolerances,
@@ -184,7 +184,9 @@ class DirectionalCheck:
             verdict = verdict._replace(kind="inconclusive", reason="rounding the inputs changes the gradient itself")
         reach = max(self.units[i] * float(abs(direction[i]).max(initial=0.0)) for i in direction)
         if verdict.kind == "wrong" and reach > 1 and self.tolerances.dtype == "float64":
-            if is_on_staircase(self.outputs(direction), self.weights, analytic, verdict.numerical, self.tolerances.y0):
+            if is_on_staircase(
+                self.output_along(direction), self.weights, analytic, verdict.numerical, self.tolerances.y0
+            ):
                 reason = "the function is a staircase whose stairs are narrower than the step size"
                 verdict = verdict._replace(kind="inconclusive", reason=reason)
         self.report.compared += 1
