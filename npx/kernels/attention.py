@@ -125,7 +125,7 @@ def attention_numpy(
     n_heads, d_k = q.shape[-2:]
     p = np.empty((batch, n_heads, n_queries, n_keys), q.dtype)
     y = np.empty((*q.shape[:-1], v.shape[-1]), q.dtype)
-    keep, keep_scale = (drop.keep_mask(p.shape), drop.scale) if drop else (None, 1.0)
+    keep_mask, keep_scale = (drop.keep_mask(p.shape), drop.scale) if drop else (None, 1.0)
     bias = total_bias(spec, q, k)
     scale = d_k**-0.5
     factors = rotations(spec, q, k)
@@ -156,12 +156,12 @@ def attention_numpy(
         if not softmax_in_place_without_peak(pb):
             compute_scores()
             softmax_in_place(pb)
-        p_dropped = pb if keep is None else pb * keep_scale * block.part_of_scores(keep, *sizes)
+        p_dropped = pb if keep_mask is None else pb * keep_scale * block.part_of_scores(keep_mask, *sizes)
         np.matmul(p_dropped, heads_first(vb), out=heads_first(yb))
         block.queries.store(yb, y)
 
     for_each_block(blocks, body, p)
-    return y, (q, k, v, p, blocks, (drop, keep), spec)
+    return y, (q, k, v, p, blocks, (drop, keep_mask), spec)
 
 
 @attention_grad.fast("numpy", "float32", "float64")
@@ -171,7 +171,7 @@ def attention_grad_numpy(
 ) -> Arrays:  # fmt: skip
     """Compute one block of sentences at a time."""
     gq, gk, gv = out or (np.empty(x.shape, g.dtype) for x in (q, k, v))
-    drop, keep = saved_dropout
+    drop, keep_mask = saved_dropout
     scale = q.shape[-1] ** -0.5
     gz = np.zeros(p.shape, g.dtype) if return_bias_grad else None
     factors = rotations(spec, q, k)
@@ -186,8 +186,8 @@ def attention_grad_numpy(
         gs = gh @ vh.swapaxes(-1, -2)  # (b, H, t, s)
         pb = block.scores_buffer(p, *sizes)
         a = pb
-        if drop and keep is not None:
-            mask = drop.scale * block.part_of_scores(keep, *sizes).astype(g.dtype)
+        if drop and keep_mask is not None:
+            mask = drop.scale * block.part_of_scores(keep_mask, *sizes).astype(g.dtype)
             gs *= mask
             a = pb * mask
         np.matmul(a.swapaxes(-1, -2), gh, out=heads_first(gvb))

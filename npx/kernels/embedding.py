@@ -18,7 +18,7 @@ def embedding(
     """Return y = dropout(scale * table[ids] + encodings).
 
     table (V, D); ids (..., T) integers in [0, V); encodings (T, D) or None; y (..., T, D). Saved: ids, V, scale, drop,
-    keep (bool, y's shape, or None).
+    keep_mask (bool, shape of y, or None).
     """
     y = array_module(table).take(table, ids, axis=0)  # always a new array; indexing returns a view for a single id
     if scale != 1.0:
@@ -36,12 +36,12 @@ def embedding_grad(
     n_rows: int,
     scale: float,
     drop: DropoutSpec | None,
-    keep: Array | None,
+    keep_mask: Array | None,
     accumulate_into: Array | None = None,
 ) -> Array:
     """Return gtable (n_rows, D): gtable[v] = scale * the sum of dropout's gradient over all positions where ids == v.
 
-    g, keep (..., D); ids (...).
+    g, keep_mask (..., D); ids (...).
 
     Args:
         accumulate_into: an array to which gtable is added, or None for a new array.
@@ -50,7 +50,7 @@ def embedding_grad(
     rows than gtable.
     """
     xp = array_module(g)
-    g = dropout_grad.reference(g, drop, keep)
+    g = dropout_grad.reference(g, drop, keep_mask)
     g = g if scale == 1.0 else (g * scale).astype(g.dtype, copy=False)
     gtable = xp.zeros((n_rows, g.shape[-1]), g.dtype)
     xp.add.at(gtable, ids.reshape(-1), g.reshape(-1, g.shape[-1]))
@@ -67,14 +67,14 @@ def embedding_numpy(
     """Compute a few sentences at a time, so that they stay in cache from the lookup to the dropout."""
     ids = np.asarray(ids)
     y = np.empty((*ids.shape, table.shape[1]), table.dtype)
-    keep = drop and drop.keep_mask(y.shape)
-    saved = ids, len(table), scale, drop, keep
+    keep_mask = drop and drop.keep_mask(y.shape)
+    saved = ids, len(table), scale, drop, keep_mask
     if not y.size:
         return y, saved
     length = 1 if encodings is None or ids.ndim == 1 else ids.shape[-1]
     id_rows = ids.reshape(-1, length)  # one row per sentence or, without encodings or with 1-d ids, per id
     y_rows = y.reshape(-1, length, table.shape[1])
-    keep_rows = None if keep is None else keep.reshape(y_rows.shape)
+    keep_rows = None if keep_mask is None else keep_mask.reshape(y_rows.shape)
 
     def body(i: int, j: int) -> None:
         part = y_rows[i:j]
@@ -98,11 +98,11 @@ def embedding_grad_numpy(
     n_rows: int,
     scale: float,
     drop: DropoutSpec | None,
-    keep: Array | None,
+    keep_mask: Array | None,
     accumulate_into: Array | None = None,
 ) -> Array:
     """Sum the rows of g for each id that occurs, and add these sums to gtable."""
-    g = dropout_grad_numpy(g, drop, keep)
+    g = dropout_grad_numpy(g, drop, keep_mask)
     g = g if scale == 1.0 else (g * scale).astype(g.dtype, copy=False)
     gtable = np.zeros((n_rows, g.shape[-1]), g.dtype) if accumulate_into is None else accumulate_into
     unique_ids, sums = sums_by_id(g.reshape(-1, g.shape[-1]), ids.reshape(-1))

@@ -112,13 +112,14 @@ def residual_norm_numpy(
     check_norm_inputs("layer_norm" if residual is None else "dropout_residual_norm", x, residual)
     y = np.empty(x.shape, x.dtype)
     rstd = np.empty((*x.shape[:-1], 1), x.dtype)
-    keep = drop and drop.keep_mask(x.shape)
+    keep_mask = drop and drop.keep_mask(x.shape)
     lossy = lossy_columns(gamma, beta)
     xhat_lossy = np.empty((rstd.size, len(lossy)), x.dtype)
-    saved = gamma, beta, y, (lossy, xhat_lossy), rstd, drop, None if keep is None else np.packbits(keep, axis=-1)
+    keep_bits = None if keep_mask is None else np.packbits(keep_mask, axis=-1)
+    saved = gamma, beta, y, (lossy, xhat_lossy), rstd, drop, keep_bits
     if not x.size:
         return y, saved
-    x_rows, residual_rows, keep_rows = (as_rows(a) for a in (x, residual, keep))
+    x_rows, residual_rows, keep_rows = (as_rows(a) for a in (x, residual, keep_mask))
     y_rows, rstd_rows = as_rows(y), as_rows(rstd)
     scale = drop.scale if drop else 1.0
 
@@ -154,7 +155,7 @@ def residual_norm_grad_numpy(
     saved_xhat: tuple[Array, Array],
     rstd: Array,
     drop: DropoutSpec | None,
-    keep: Array | None,
+    keep_bits: Array | None,
     accumulate_into: Accumulators = NO_ACCUMULATORS,
 ) -> tuple[Array, ...]:
     """Return the gradients (gx, gresidual, ggamma, gbeta) of `residual_norm_numpy`.
@@ -163,11 +164,11 @@ def residual_norm_grad_numpy(
     """
     d = g.shape[-1]
     gresidual = np.empty(g.shape, g.dtype)
-    gx = gresidual if keep is None else np.empty(g.shape, g.dtype)
+    gx = gresidual if keep_bits is None else np.empty(g.shape, g.dtype)
     if not g.size:
         return gx, gresidual, *accumulate((np.zeros(d, g.dtype), np.zeros(d, g.dtype)), accumulate_into)
     g_rows, y_rows, rstd_rows = (as_rows(a) for a in (g, y, rstd))
-    gresidual_rows, gx_rows, keep_rows = (as_rows(a) for a in (gresidual, gx, keep))
+    gresidual_rows, gx_rows, keep_rows = (as_rows(a) for a in (gresidual, gx, keep_bits))
     lossy, xhat_lossy = saved_xhat
     scale = drop.scale if drop else 1.0
     inverse = 1 / np.where(np.isin(np.arange(d), lossy), 1, gamma)

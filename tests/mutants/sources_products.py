@@ -126,16 +126,16 @@ source_mutant(
     "blocks",
     "first block's dropout mask used for all",
     FORWARD,
-    "block.part_of_scores(keep, *sizes)",
-    "keep[: block.j - block.i, :, : sizes[0], : sizes[1]]",
+    "block.part_of_scores(keep_mask, *sizes)",
+    "keep_mask[: block.j - block.i, :, : sizes[0], : sizes[1]]",
 )
 source_mutant(
     "attention",
     "blocks",
     "first block's dropout mask used in the backward pass",
     GRAD,
-    "block.part_of_scores(keep, *sizes)",
-    "keep[: block.j - block.i, :, : sizes[0], : sizes[1]]",
+    "block.part_of_scores(keep_mask, *sizes)",
+    "keep_mask[: block.j - block.i, :, : sizes[0], : sizes[1]]",
 )
 source_mutant(
     "attention",
