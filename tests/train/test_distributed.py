@@ -270,7 +270,7 @@ def test_a_run_does_not_resume_on_more_ranks_than_an_update_has_examples(text, t
     world = npx.distributed.World()
     world.size = 1000
     monkeypatch.setattr(npx.distributed, "world", lambda: world)
-    monkeypatch.setattr(npx.distributed, "join", lambda: world)
+    monkeypatch.setattr(npx.distributed, "initialize", lambda: world)
     with pytest.raises(
         UserError, match=r"at most (\d+) ranks, one for each example in the .*; got 1000; try mpirun -n \1$"
     ):

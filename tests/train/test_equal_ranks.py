@@ -71,7 +71,7 @@ class DifferingWorld(npx.distributed.World):
 
 def differ(monkeypatch, key):
     world = DifferingWorld(key)
-    for name in ("join", "world"):
+    for name in ("initialize", "world"):
         monkeypatch.setattr(npx.distributed, name, lambda: world)
 
 
