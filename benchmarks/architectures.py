@@ -16,7 +16,7 @@ from typing import Any
 
 from train.errors import UserError
 from train.experiments.folder import open_table_folder, write_table
-from train.json_files import read_sealed, write_json
+from train.json_files import read_sealed, write_sealed
 from train.learn.training import train
 from train.metrics.bleu import BLEUS, bleu
 from train.run.average import average_checkpoints
@@ -52,7 +52,7 @@ def main() -> None:
     open_table_folder(a.out, {"minutes": a.minutes})
     for name in a.model or MODELS:
         if name not in results(a.out):
-            write_json(a.out / name / "result.json", run(name, a))
+            write_sealed(a.out / name / "result.json", run(name, a))
     rows = results(a.out)
     lines = [" | ".join(HEADINGS), "|".join(["---"] * len(HEADINGS))]
     for name, r in rows.items():
@@ -73,10 +73,10 @@ def results(out: Path) -> dict[str, Any]:
 def run(name: str, a: argparse.Namespace) -> dict[str, Any]:
     """Train and score a model, or continue its training, and return its result."""
     texts = {"train": "train", "valid": "val"}
-    settings = [f"data.{part}_{side}={json.dumps(str(a.data / f'{file}.{language}'))}"
+    overrides = [f"data.{part}_{side}={json.dumps(str(a.data / f'{file}.{language}'))}"
                 for part, file in texts.items() for side, language in (("src", "en"), ("tgt", "de"))]  # fmt: skip
-    settings += [f"model.{key}={json.dumps(value)}" for key, value in ({"architecture": name} | MODELS[name]).items()]
-    settings += [
+    overrides += [f"model.{key}={json.dumps(value)}" for key, value in ({"architecture": name} | MODELS[name]).items()]
+    overrides += [
         f"data.prepared={json.dumps(str(a.out / 'data'))}",
         "train.max_steps=1000000",
         "train.patience=0",
@@ -84,12 +84,12 @@ def run(name: str, a: argparse.Namespace) -> dict[str, Any]:
     ]
     tokenizer = a.out / "tokenizer.json"
     if not tokenizer.is_file():  # the time to train it is not counted
-        data = RunConfig.load(BASE, settings).data
-        TASKS["translation"].learn_tokenizer(data, TASKS["translation"].texts(data)["train"]).save(tokenizer)
-    settings.append(f"data.tokenizer={json.dumps(str(tokenizer))}")
+        data = RunConfig.load(BASE, overrides).data
+        TASKS["translation"].train_tokenizer(data, TASKS["translation"].text_files(data)["train"]).save(tokenizer)
+    overrides.append(f"data.tokenizer={json.dumps(str(tokenizer))}")
     folder = RunFolder(a.out / name)
     summary = train(
-        RunConfig.load(BASE, settings), folder.path, resume=bool(folder.step_paths()), max_hours=a.minutes / 60
+        RunConfig.load(BASE, overrides), folder.path, resume=bool(folder.step_paths()), max_hours=a.minutes / 60
     )
     average_checkpoints(folder.path, min(5, len(folder.step_paths())))
     model, model_tokenizer, config = load_model(find_checkpoint(folder.path))

@@ -55,7 +55,7 @@ def new_weights(config: TransformerConfig) -> dict[str, Any]:
     random = np.random.default_rng(0)
     return {
         name: jnp.asarray(random.normal(size=p.shape) * 0.02 + name.endswith("gamma"), jnp.float32)
-        for name, p in config.outline().named_parameters()
+        for name, p in config.build_abstract().named_parameters()
     }
 
 

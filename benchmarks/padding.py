@@ -20,20 +20,20 @@ from collections.abc import Callable
 import numpy as np
 
 from train.text.batches import ORDER_VERSION, Batches
-from train.text.corpus import Corpus, IntArray, prepare
+from train.text.corpus import IntArray, PairCorpus, prepare
 from train.text.tokenizer import Tokenizer
 
 Plan = list[IntArray]
 
 
-def fairseq_order(corpus: Corpus, rng: np.random.Generator) -> IntArray:
+def fairseq_order(corpus: PairCorpus, rng: np.random.Generator) -> IntArray:
     """Return the pairs in fairseq's order."""
     order = rng.permutation(len(corpus))
     order = order[np.argsort(corpus.tgt_lengths[order], kind="stable")]
     return order[np.argsort(corpus.src_lengths[order], kind="stable")]
 
 
-def cut(corpus: Corpus, order: IntArray, batch_tokens: int) -> Plan:
+def cut(corpus: PairCorpus, order: IntArray, batch_tokens: int) -> Plan:
     """Cut pairs in this order into the largest batches of at most `batch_tokens` tokens per side."""
     plan, start = [], 0
     lengths = np.maximum(corpus.src_lengths, corpus.tgt_lengths).astype(np.int64)[order]
@@ -45,20 +45,20 @@ def cut(corpus: Corpus, order: IntArray, batch_tokens: int) -> Plan:
     return plan
 
 
-def schemes(corpus: Corpus, batch_tokens: int) -> dict[str, Callable[[int], Plan]]:
+def schemes(corpus: PairCorpus, batch_tokens: int) -> dict[str, Callable[[int], Plan]]:
     """Return, for each scheme, a function that maps an epoch to its batches."""
 
     def in_order(order: Callable[[np.random.Generator], IntArray]) -> Callable[[int], Plan]:
         return lambda epoch: cut(corpus, order(np.random.default_rng(epoch)), batch_tokens)
 
-    ours = {f"version {n}": Batches(corpus, batch_tokens, 1, n).epoch for n in range(ORDER_VERSION, 0, -1)}
+    ours = {f"version {n}": Batches(corpus, batch_tokens, 1, n).epoch_batches for n in range(ORDER_VERSION, 0, -1)}
     return ours | {
         "fairseq": in_order(lambda rng: fairseq_order(corpus, rng)),
         "random": in_order(lambda rng: rng.permutation(len(corpus))),
     }
 
 
-def padding(corpus: Corpus, plan: Plan) -> float:
+def padding(corpus: PairCorpus, plan: Plan) -> float:
     """Return the fraction of padding among the source and target positions."""
     sides = corpus.src_lengths, corpus.tgt_lengths
     counts = [(int(side[i].sum()), len(i) * int(side[i].max())) for i in plan for side in sides]
@@ -80,7 +80,7 @@ def repeats(first: Plan, second: Plan) -> float:
     return couples(batch_of[0] * len(second) + batch_of[1]) / max(1, couples(batch_of[0]))
 
 
-def measure(corpus: Corpus, batch_tokens: int, epochs: int) -> dict[str, dict[str, float]]:
+def measure(corpus: PairCorpus, batch_tokens: int, epochs: int) -> dict[str, dict[str, float]]:
     """Return padding, number of batches and repeats of each scheme."""
     row = {}
     for name, batches_of in schemes(corpus, batch_tokens).items():

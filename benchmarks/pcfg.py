@@ -23,7 +23,7 @@ from train.tasks.parsing.commands import summarize
 from train.tasks.parsing.evalb import score
 from train.tasks.parsing.linearize import TAGS_OF_PUNCTUATION
 from train.tasks.parsing.task import Parse, read_clean_trees
-from train.tasks.parsing.trees import TOP, Leaf, Tree, punctuation
+from train.tasks.parsing.trees import TOP, Leaf, Tree, punctuation_tags
 from train.text.affixes import word_shape
 
 RARE = 2  # maximum count of the words that model unknown words
@@ -41,7 +41,7 @@ class Pcfg:
         unary: Counter[tuple[str, str]] = Counter()
         words: dict[str, Counter[str]] = defaultdict(Counter)
         for tree in trees:
-            for leaf, mark in zip(tree.leaves(), punctuation(tree.words()), strict=True):
+            for leaf, mark in zip(tree.leaves(), punctuation_tags(tree.words()), strict=True):
                 words[leaf.word][mark or leaf.tag] += 1
             for left, *right in self.rules(tree):
                 if len(right) == 2:
@@ -136,7 +136,7 @@ class Pcfg:
     def parse(self, words: Sequence[str]) -> tuple[Tree, bool]:
         """Return the most probable tree and False, or a flat tree and True if the grammar derives none."""
         n = len(words)
-        marks = punctuation(words)
+        marks = punctuation_tags(words)
         chart = np.full((n, n + 1, self.size), IMPOSSIBLE, np.float32)  # [i, j, symbol] for words i to j
         bare = np.full((n, n + 1, self.size), IMPOSSIBLE, np.float32)  # scores before unary rules
         for i, (word, mark) in enumerate(zip(words, marks, strict=True)):

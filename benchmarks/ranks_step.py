@@ -64,42 +64,42 @@ def work(args: argparse.Namespace) -> dict[str, Any]:
 
     import npx
     from train.learn.parallel.plan import WorkShare
-    from train.learn.update import Update
+    from train.learn.update import Updater
     from train.run.config import RunConfig
     from train.run.folder import RunFolder
     from train.run.report import SilentReport
     from train.tasks import TASKS
     from train.text.batches import Batches
-    from train.text.corpus import Corpus
+    from train.text.corpus import PairCorpus
 
     npx.configure_process()
     world = npx.distributed.initialize()
     cores = sorted(os.sched_getaffinity(0))
     if world.size <= len(cores) and args.wire is None:
         os.sched_setaffinity(0, {cores[world.rank]})
-    settings = [
+    overrides = [
         f"data.vocab_size={args.vocab}",
         f"train.shard_optimizer={str(args.shard_optimizer).lower()}",
         "train.batch_tokens=100000",
     ]
-    config = RunConfig.from_dict({"model": {"preset": args.preset}}, settings)
+    config = RunConfig.from_dict({"model": {"preset": args.preset}}, overrides)
     words = np.random.default_rng(world.rank).integers(4, args.vocab, (2, args.batch, args.length - 1)).tolist()
-    batch = Batches(Corpus.from_pairs(zip(*words, strict=True)), 10**6).batch(np.arange(args.batch))
+    batch = Batches(PairCorpus.from_pairs(zip(*words, strict=True)), 10**6).batch(np.arange(args.batch))
     model = config.transformer_config(args.vocab).build(0, "float32")
     model.train()
-    update = Update(TASKS["translation"], model, config.train, SilentReport(RunFolder(""), 1))
-    share = WorkShare([world.rank], world.size, world.size * batch.n_target_tokens)
+    updater = Updater(TASKS["translation"], model, config.train, SilentReport(RunFolder(""), 1))
+    share = WorkShare([world.rank], world.size, world.size * batch.n_targets)
     measured: dict[str, Any] = {"overlapped": [], "after": []}
     waits: dict[str, list[float]] = {kind: [] for kind in measured}
     for step in range(2 * args.steps + 2):
         kind = ("overlapped", "after")[step % 2]
-        update.gradients.sends_during_backward = kind == "overlapped"  # meaningless for a single process
+        updater.reducer.sends_during_backward = kind == "overlapped"  # meaningless for a single process
         world.bytes_sent = 0
         world.all_gather_object(None)  # a barrier
         start_time = time.perf_counter()
         waited = world.wait_seconds
-        update.compute_gradient([batch], step + 1, share)
-        update.apply(1e-6, 0.0)
+        updater.compute_gradient([batch], step + 1, share)
+        updater.apply_gradient(1e-6, 0.0)
         world.all_gather_object(None)  # a barrier
         if step > 1:
             measured[kind].append(time.perf_counter() - start_time)
@@ -159,9 +159,16 @@ def main() -> None:
     print(f"link: {bandwidth:,.1f} MB/s, {latency:.2f} ms; compute {micro:.3f} s per step")
     for kind, when, overlap in (("overlapped", "during", BACKWARD), ("after", "after", 0.0)):
         seconds, network = statistics.median(many[kind]), statistics.median(many["network"][kind])
-        gathered = many["size"] * args.shard_optimizer
+        gathered_bytes = many["size"] * args.shard_optimizer
         estimate = estimate_step(
-            many["size"], many["late_fraction"], micro, 1, args.ranks, measured_link, overlap, gathered=gathered
+            many["size"],
+            many["late_fraction"],
+            micro,
+            1,
+            args.ranks,
+            measured_link,
+            overlap,
+            gathered_bytes=gathered_bytes,
         )
         tokens = many["tokens"] / seconds
         result |= {f"{kind}_seconds": seconds, f"{kind}_speedup": tokens / speed, f"{kind}_network": network}

@@ -43,7 +43,7 @@ class Functions:
 
 def new_weights(config: TransformerConfig, device: str) -> dict[str, Any]:
     """Return random weights for timing, as leaves that require gradients."""
-    shapes = {name: p.shape for name, p in config.outline().named_parameters()}
+    shapes = {name: p.shape for name, p in config.build_abstract().named_parameters()}
     return {
         name: torch.randn(shape, device=device).mul_(0.02).add_(name.endswith("gamma")).requires_grad_()
         for name, shape in shapes.items()

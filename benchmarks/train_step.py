@@ -77,7 +77,7 @@ def our_step(
     import npx
     from models import FlatParameters, Transformer, TransformerConfig
     from train import Adam
-    from train.learn.graphs import GraphedLoss
+    from train.learn.cuda_graphs import GraphedLoss
     from train.run.keys import TrainSection
 
     os.environ["NPX_CUBLASLT"] = str(int("lt" in engine))

@@ -7,7 +7,7 @@ from models.architectures.layers import DecoderLayer, EncoderLayer
 from models.config import TransformerConfig
 from models.layers import GRU, LSTM, Bidirectional, Convolution, RestrictedSelfAttention
 from models.layers import CrossAttention, Dropout, Embedding, FeedForward, LayerNorm, Linear, Residual, SelfAttention
-from models.layers import LearnedPositions, RotaryPositions, Sinusoids, SinusoidsInHalves, sinusoids
+from models.layers import LearnedPositions, RotaryPositions, SinusoidalPositions, SplitSinusoidalPositions, sinusoids
 from models.module import Module, Parameter
 from models.parameters import FlatParameters
 from models.presets import PRESETS

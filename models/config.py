@@ -58,24 +58,26 @@ class TransformerConfig:
     """
 
     vocab_size: int
-    d_model: int = key(512, "Width D of the layers.", within=WIDTH)
-    d_ff: int = key(2048, "Inner width F of the feed-forward networks.", within=LENGTH)
-    n_heads: int = key(8, "Number H of attention heads.", within="[1, 1024]")
-    n_layers: int = key(6, "Number N of layers of the encoder and of the decoder.", within="[1, 1000]")
-    d_k: int | None = key(None, "Width of the queries and keys of a head.", within=WIDTH, unset="d_model / n_heads")
-    d_v: int | None = key(None, "Width of the values of a head.", within=WIDTH, unset="d_model / n_heads")
-    dropout: float = key(
-        0.1, "Dropout rate on sub-layer outputs and on the sum of embedding and positions.", within=FRACTION
+    d_model: int = key(512, "Width D of the layers.", interval=WIDTH)
+    d_ff: int = key(2048, "Inner width F of the feed-forward networks.", interval=LENGTH)
+    n_heads: int = key(8, "Number H of attention heads.", interval="[1, 1024]")
+    n_layers: int = key(6, "Number N of layers of the encoder and of the decoder.", interval="[1, 1000]")
+    d_k: int | None = key(
+        None, "Width of the queries and keys of a head.", interval=WIDTH, none_means="d_model / n_heads"
     )
-    attention_dropout: float = key(0.0, "Dropout rate on attention weights (none in the paper).", within=FRACTION)
+    d_v: int | None = key(None, "Width of the values of a head.", interval=WIDTH, none_means="d_model / n_heads")
+    dropout: float = key(
+        0.1, "Dropout rate on sub-layer outputs and on the sum of embedding and positions.", interval=FRACTION
+    )
+    attention_dropout: float = key(0.0, "Dropout rate on attention weights (none in the paper).", interval=FRACTION)
     activation_dropout: float = key(
-        0.0, "Dropout rate after the activation of the feed-forward networks (none in the paper).", within=FRACTION
+        0.0, "Dropout rate after the activation of the feed-forward networks (none in the paper).", interval=FRACTION
     )
     word_dropout: float = key(
         0.0,
         "Word dropout: probability that an input token of the encoder or the decoder is replaced by <unk> in training"
         " (none in the paper).",
-        within=FRACTION,
+        interval=FRACTION,
     )
     norm_placement: str = key(
         "post",
@@ -97,26 +99,26 @@ class TransformerConfig:
         "Rates of the sinusoids: 10000^(-i/(D/2)) (paper), or 10000^(-i/(D/2 - 1)) (tensor2tensor; also fairseq and"
         " Marian), for i = 0, 1, ...",
         choices=("paper", "tensor2tensor"),
-        unset="tensor2tensor for sinusoidal_halves, otherwise paper",
+        none_means="tensor2tensor for sinusoidal_halves, otherwise paper",
     )
-    max_positions: int = key(1024, "For learned positions: maximum sequence length in tokens.", within=LENGTH)
+    max_positions: int = key(1024, "For learned positions: maximum sequence length in tokens.", interval=LENGTH)
     relative_buckets: int = key(
         32,
         "For t5 positions: number of distance buckets; an encoder uses half of them for each direction.",
-        within="[4, 65536]",
+        interval="[4, 65536]",
     )
     max_relative_distance: int | None = key(
         None,
         "For t5 and shaw positions: distances of at least this many positions are treated alike.",
-        within=LENGTH,
-        unset="128 for t5, 16 for shaw",
+        interval=LENGTH,
+        none_means="128 for t5, 16 for shaw",
     )
     n_kv_heads: int | None = key(
         None,
         "Number of key and value heads, each shared by a group of query heads (grouped-query attention, Ainslie et"
         " al., 2023). 1 is multi-query attention (Shazeer, 2019).",
-        within="[1, 1024]",
-        unset="n_heads",
+        interval="[1, 1024]",
+        none_means="n_heads",
         architectures=ATTENTION_ARCHITECTURES,
     )
     qk_norm: bool = key(
@@ -128,31 +130,31 @@ class TransformerConfig:
         0.0,
         "Probability that a sub-layer of the last layer is skipped in training; the probability grows linearly with"
         " depth (Huang et al., 2016).",
-        within=FRACTION,
+        interval=FRACTION,
         architectures=TRANSFORMER_ARCHITECTURES,
     )
     n_experts: int | None = key(
         None,
         "Number of feed-forward networks in each layer, of which a router selects one or two for each token (mixture of"
         " experts; Fedus et al., 2022).",
-        within="[2, 1024]",
-        unset="one network without a router",
+        interval="[2, 1024]",
+        none_means="one network without a router",
         architectures=TRANSFORMER_ARCHITECTURES,
     )
-    experts_per_token: int = key(1, "Number of experts that each token uses.", within="[1, 2]")
+    experts_per_token: int = key(1, "Number of experts that each token uses.", interval="[1, 2]")
     balance_loss_weight: float = key(
         0.01,
         "Weight of the loss that spreads the tokens evenly over the experts of a layer. This loss is computed for each"
         " micro-batch, and the logged training loss includes it.",
-        within="[0, 100]",
+        interval="[0, 100]",
     )
     attention_bias: bool = key(False, "Add biases to the attention projections (none in the paper).")
     attention_gain: float = key(
         1.0,
         "Gain of the Xavier initialization of W^Q, W^K and W^V. 0.7071 initializes them as one matrix, as in fairseq.",
-        within="(0, 10]",
+        interval="(0, 10]",
     )
-    norm_eps: float = key(1e-6, "Constant added to the variance in the norms.", within=POSITIVE)
+    norm_eps: float = key(1e-6, "Constant added to the variance in the norms.", interval=POSITIVE)
     embedding_init: str = key(
         "normal",
         "Initialization of the embedding: normal with standard deviation D^-0.5, or Xavier uniform.",
@@ -189,15 +191,15 @@ class TransformerConfig:
         None,
         "Restrict self-attention to a window of this many positions, for the architectures encoder_decoder and decoder"
         " (restricted self-attention, paper section 4).",
-        within=LENGTH,
-        unset="no limit",
+        interval=LENGTH,
+        none_means="no limit",
         architectures=("encoder_decoder", "decoder"),
     )
     cell: str = key("lstm", "Recurrent layer of the architecture rnn.", choices=CELLS, architectures=("rnn",))
     kernel_width: int = key(
         3,
         "Width of the convolutions of convs2s and bytenet, in positions.",
-        within="[1, 1024]",
+        interval="[1, 1024]",
         architectures=("convs2s", "bytenet"),
     )
     activation: str = key("relu", "Activation of the feed-forward networks.", choices=ACTIVATIONS)
@@ -212,7 +214,7 @@ class TransformerConfig:
         0,
         "Encoder only: number of token types, such as first and second text (2 in BERT; 0: none). The learned vector of"
         " a type is added to the embeddings of its tokens.",
-        within="[0, 16]",
+        interval="[0, 16]",
         architectures=("encoder",),
     )
     embedding_norm: bool = key(
@@ -267,14 +269,14 @@ class TransformerConfig:
         """Return a new model with random weights from `seed`, in the given dtype."""
         return ARCHITECTURES[self.architecture](self, seed, dtype)
 
-    def outline(self) -> Any:
+    def build_abstract(self) -> Any:
         """Return the model with parameters that have shapes but no values, so that it takes no memory."""
         with use_shapes_only():
             return self.build()
 
     def n_parameters(self) -> int:
         """Return the exact number of trainable parameters."""
-        return self.outline().n_parameters()
+        return self.build_abstract().n_parameters()
 
     def training_flops(self, source_tokens: int, target_tokens: int, length: int = 30) -> float:
         """Return the number of floating-point operations of one update (see models/flops.py).
@@ -283,7 +285,7 @@ class TransformerConfig:
             source_tokens, target_tokens: the numbers of tokens or, for an encoder, of text tokens and labels.
             length: number of tokens in a typical sentence.
         """
-        return training_flops(self.outline(), source_tokens, target_tokens, length)
+        return training_flops(self.build_abstract(), source_tokens, target_tokens, length)
 
     def to_dict(self) -> dict[str, Any]:
         """Return the fields as a dictionary."""

@@ -5,7 +5,7 @@ In all functions, `config` is a TransformerConfig. It has no type, because model
 
 from typing import Any
 
-from models.fields import check, keys_of
+from models.fields import check_ranges, keys_of
 from models.registry import POSITIONS
 from npx.ranges import Range
 
@@ -17,7 +17,7 @@ def check_config(config: Any) -> None:
     if not VOCABULARY.fits(config.vocab_size):
         raise ValueError(f"vocab_size: expected {VOCABULARY.describe()}; got {config.vocab_size!r}")
     check_special_ids(config)
-    check(config)
+    check_ranges(config)
     if config.src_vocab_size is not None:
         check_source_vocabulary(config)
     check_unknown_id(config)

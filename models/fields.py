@@ -20,7 +20,7 @@ FRACTION = "[0, 1)"
 
 
 def key(
-    default: Any, help: str, *, choices: Iterable[str] = (), within: str = "", unset: str = "",
+    default: Any, help: str, *, choices: Iterable[str] = (), interval: str = "", none_means: str = "",
     may_change: bool = False, is_path: bool = False, architectures: tuple[str, ...] = (),
 ) -> Any:  # fmt: skip
     """Declare a configuration key as a dataclass field.
@@ -29,14 +29,14 @@ def key(
         default: the value if the key is left out.
         help: the description, for documentation and `--help`.
         choices: the allowed names; may be a registry, to which later imports add names.
-        within: interval of allowed numbers, such as "[0, 1)".
-        unset: what the value None means, for keys whose default is None.
+        interval: the allowed numbers, such as "[0, 1)".
+        none_means: what the value None means, for keys whose default is None.
         may_change: whether the value may change when a run is resumed.
         is_path: whether the value is the path of a file or folder; a run stores absolute paths.
         architectures: the architectures that use the key; empty for all.
     """
     return field(default=default, metadata={
-        "help": help, "choices": choices, "within": within, "unset": unset, "may_change": may_change,
+        "help": help, "choices": choices, "interval": interval, "none_means": none_means, "may_change": may_change,
         "is_path": is_path, "architectures": architectures,
     })  # fmt: skip
 
@@ -48,7 +48,7 @@ def value_type(f: Field[Any]) -> Any:
 
 def range_of(f: Field[Any]) -> Range:
     """Return the range of a key."""
-    return Range(value_type(f), f.metadata["within"], f.metadata["choices"])
+    return Range(value_type(f), f.metadata["interval"], f.metadata["choices"])
 
 
 def fits(f: Field[Any], value: Any) -> bool:
@@ -66,7 +66,7 @@ def keys_of(cls: type) -> Iterator[Field[Any]]:
     return (f for f in fields(cls) if "help" in f.metadata)
 
 
-def check(config: object) -> None:
+def check_ranges(config: object) -> None:
     """Raise ValueError for the first key of a dataclass with an invalid value. Float keys accept integers."""
     for f in keys_of(type(config)):
         value = getattr(config, f.name)
@@ -76,14 +76,14 @@ def check(config: object) -> None:
             raise ValueError(f"{f.name}: expected {describe_range(f)}; got {value!r}")
 
 
-def optional_keys(cls: type, unset: str) -> list[tuple[str, Any, Any]]:
+def optional_keys(cls: type, none_means: str) -> list[tuple[str, Any, Any]]:
     """Return the keys of a dataclass as fields for `make_dataclass`, with None as an additional value and default.
 
     Args:
-        unset: a description of None, for keys that have no such description.
+        none_means: a description of None, for keys that have no such description.
     """
     optional = []
     for f in keys_of(cls):
-        changes = {"unset": f.metadata["unset"] or unset, "choices": tuple(f.metadata["choices"])}
+        changes = {"none_means": f.metadata["none_means"] or none_means, "choices": tuple(f.metadata["choices"])}
         optional.append((f.name, value_type(f) | None, field(default=None, metadata={**f.metadata, **changes})))
     return optional

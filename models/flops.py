@@ -1,8 +1,8 @@
 """Floating-point operations of a training update, counted from the shapes of a model.
 
-Each token that passes through a weight matrix costs one multiplication and one addition per weight in the forward pass,
-and twice as many in the backward pass. Attention adds the matmuls q k^T and p v, whose cost per query grows with the
-number of keys. Softmax, norms, activations and the optimizer are not counted.
+Each token that passes through a weight matrix costs one multiplication and one addition (a MAC, multiply-accumulate)
+per weight in the forward pass, and twice as many in the backward pass. Attention adds the matmuls q k^T and p v, whose
+cost per query grows with the number of keys. Softmax, norms, activations and the optimizer are not counted.
 """
 
 from collections.abc import Callable, Iterable
@@ -12,14 +12,14 @@ from models.layers.experts import Experts
 from models.layers.score_bias import ScoreBias
 from models.module import Module
 
-FLOPS_PER_MULTIPLICATION = 6.0  # a multiplication and an addition: once in the forward pass, twice in the backward pass
+FLOPS_PER_MAC = 6.0  # a multiplication and an addition: once in the forward pass, twice in the backward pass
 
 
 def training_flops(model: Any, source_tokens: int, target_tokens: int, length: int) -> float:
     """Return the number of floating-point operations of one update.
 
     Args:
-        model: a model; its parameters need no values (`TransformerConfig.outline`).
+        model: a model; its parameters need no values (`TransformerConfig.build_abstract`).
         source_tokens, target_tokens: the numbers of tokens or, for an encoder, of text tokens and labels.
         length: number of tokens in a typical sequence, for attention.
 
@@ -28,60 +28,54 @@ def training_flops(model: Any, source_tokens: int, target_tokens: int, length: i
     architecture = model.config.architecture
     if architecture not in FORMULAS:
         raise ValueError(f"training_flops: expected architecture {', '.join(FORMULAS)}; got {architecture!r}")
-    return FLOPS_PER_MULTIPLICATION * FORMULAS[architecture](model, source_tokens, target_tokens, length)
+    return FLOPS_PER_MAC * FORMULAS[architecture](model, source_tokens, target_tokens, length)
 
 
-def matrix_multiplications(*modules: Module) -> int:
-    """Return the number of multiplications per token in the matrices and score biases of `modules`."""
+def weight_macs(*modules: Module) -> int:
+    """Return the number of MACs per token in the matrices and score biases of `modules`."""
     biases = [part for module in modules for part in module.modules() if isinstance(part, ScoreBias)]
     tables = sum(p.size for bias in biases for p in bias.parameters())  # embeddings are looked up, not multiplied
     matrices = sum(p.size for module in modules for p in module.parameters() if p.ndim == 2)
     for mixture in (part for module in modules for part in module.modules() if isinstance(part, Experts)):
         n = len(mixture.experts)
-        matrices -= matrix_multiplications(*mixture.experts) * (n - mixture.experts_per_token) // n
-    return matrices - tables + sum(bias.multiplications for bias in biases)
+        matrices -= weight_macs(*mixture.experts) * (n - mixture.experts_per_token) // n
+    return matrices - tables + sum(bias.macs for bias in biases)
 
 
-def attention_multiplications(attentions: Iterable[Any], length: int) -> int:
-    """Return the number of multiplications per query in q k^T and p v, summed over these attention layers."""
-    return sum(a.n_heads * (a.d_k + a.d_v) * min(length, getattr(a, "window", length)) for a in attentions)
+def attention_macs(layers: Iterable[Any], length: int) -> int:
+    """Return the number of MACs per query in q k^T and p v, summed over these attention layers."""
+    return sum(a.n_heads * (a.d_k + a.d_v) * min(length, getattr(a, "window", length)) for a in layers)
 
 
-def encoder_decoder_multiplications(model: Any, source_tokens: int, target_tokens: int, length: int) -> int:
-    """Return the number of multiplications in a forward pass of an encoder-decoder."""
-    attentions = model.attentions()
-    memory_projections = matrix_multiplications(*(a.key_value for a in attentions["cross"]))  # applied to source tokens
-    source = (
-        matrix_multiplications(*model.encoder)
-        + memory_projections
-        + attention_multiplications(attentions["encoder"], length)
-    )
-    target = matrix_multiplications(*model.decoder) + model.output_projection.size - memory_projections
-    target += attention_multiplications([*attentions["decoder"], *attentions["cross"]], length)
+def encoder_decoder_macs(model: Any, source_tokens: int, target_tokens: int, length: int) -> int:
+    """Return the number of MACs in a forward pass of an encoder-decoder."""
+    layers = model.attention_layers()
+    memory_projections = weight_macs(*(a.key_value for a in layers["cross"]))  # applied to source tokens
+    source = weight_macs(*model.encoder) + memory_projections + attention_macs(layers["encoder"], length)
+    target = weight_macs(*model.decoder) + model.output_projection.size - memory_projections
+    target += attention_macs([*layers["decoder"], *layers["cross"]], length)
     return round(source_tokens * model.expansion) * source + target_tokens * target
 
 
-def decoder_multiplications(model: Any, source_tokens: int, target_tokens: int, length: int) -> int:
-    """Return the number of multiplications in a forward pass of a language model."""
-    weights = matrix_multiplications(*model.layers, model.embedding)
-    attention = attention_multiplications([layer.attention for layer in model.layers], length)
+def decoder_macs(model: Any, source_tokens: int, target_tokens: int, length: int) -> int:
+    """Return the number of MACs in a forward pass of a language model."""
+    weights = weight_macs(*model.layers, model.embedding)
+    attention = attention_macs([layer.attention for layer in model.layers], length)
     return (source_tokens + target_tokens) * (weights + attention)
 
 
-def encoder_multiplications(model: Any, source_tokens: int, target_tokens: int, length: int) -> int:
-    """Return the number of multiplications in a forward pass of an encoder.
+def encoder_macs(model: Any, source_tokens: int, target_tokens: int, length: int) -> int:
+    """Return the number of MACs in a forward pass of an encoder.
 
     Only predicted positions reach the output projection. The pooler, which reads one token of a text, is not counted.
     """
-    attention = attention_multiplications([layer.attention for layer in model.layers], length)
-    output = model.output_projection.size + (
-        matrix_multiplications(model.output_transform) if model.output_transform else 0
-    )
-    return source_tokens * (matrix_multiplications(*model.layers) + attention) + target_tokens * output
+    attention = attention_macs([layer.attention for layer in model.layers], length)
+    output = model.output_projection.size + (weight_macs(model.output_transform) if model.output_transform else 0)
+    return source_tokens * (weight_macs(*model.layers) + attention) + target_tokens * output
 
 
 FORMULAS: dict[str, Callable[[Any, int, int, int], int]] = {
-    **dict.fromkeys(("encoder_decoder", "rnn", "convs2s", "bytenet"), encoder_decoder_multiplications),
-    "decoder": decoder_multiplications,
-    "encoder": encoder_multiplications,
+    **dict.fromkeys(("encoder_decoder", "rnn", "convs2s", "bytenet"), encoder_decoder_macs),
+    "decoder": decoder_macs,
+    "encoder": encoder_macs,
 }

@@ -37,11 +37,11 @@ def constant(shape: tuple[int, ...], value: float) -> npx.Array:
     return npx.full(shape, value)
 
 
-def normal(rows: int, width: int, deviation: float, zero_row: int | None = None) -> npx.Array:
-    """Sample (rows, width) from a normal distribution with standard deviation `deviation`; `zero_row` becomes zeros."""
+def normal(n_rows: int, width: int, deviation: float, zero_row: int | None = None) -> npx.Array:
+    """Sample (n_rows, width) from a normal distribution with this standard deviation; `zero_row` becomes zeros."""
     if _shapes_only.get():
-        return constant((rows, width), 0)
-    table = npx.random.normal(npx.next_key(), (rows, width)) * deviation
+        return constant((n_rows, width), 0)
+    table = npx.random.normal(npx.next_key(), (n_rows, width)) * deviation
     if zero_row is not None:
         table[zero_row] = 0
     return table

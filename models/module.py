@@ -21,18 +21,18 @@ class Parameter(Tensor):
     optimizer updates, and `data` its rounded copy; otherwise `master` is None.
     """
 
-    __slots__ = ("buffer", "master", "changed_at")
+    __slots__ = ("flat_ref", "master", "changed_at")
 
     def __init__(self, data: Any) -> None:
         super().__init__(data, requires_grad=True)
         self.changed_at = 0
         self.master: npx.Array | None = None
-        self.buffer: Any = None  # weak reference to the FlatParameters that holds this parameter
+        self.flat_ref: Any = None  # weak reference to the FlatParameters that holds this parameter
 
     def __getstate__(self) -> Any:
         """Return the state for a copy or pickle: without the original's buffer, and with changed_at 0."""
         state: Any = super().__getstate__()  # Python 3.11 returns (None, values) for slots
-        return None, state[1] | {"buffer": None, "changed_at": 0}
+        return None, state[1] | {"flat_ref": None, "changed_at": 0}
 
     @property
     def weights(self) -> npx.Array:

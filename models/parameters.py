@@ -28,8 +28,8 @@ class FlatParameters:
     Attributes:
         data: the weights, in the parameters' dtype; in mixed precision, each parameter's `master` is a view of it.
         grad: all gradients in one array, or None before the first `flatten_grad`.
-        low_precision: in mixed precision, the weights rounded to `compute_dtype`; each parameter's `data` is a view of
-            it. Otherwise None. `data` and `grad` stay in full precision, so rounding does not lose small updates.
+        low_precision_data: in mixed precision, the weights rounded to `compute_dtype`; each parameter's `data` is a
+            view of it. Otherwise None. `data` and `grad` stay in full precision, so that no small update is lost.
         spans: the slice of the flat arrays for each parameter, by name.
         size, n_local: the number of weights, and how many of them this process updates (`shard_to`).
 
@@ -46,7 +46,7 @@ class FlatParameters:
             raise ValueError(
                 f"FlatParameters: expected parameters of one dtype; got {sorted(map(str, dtypes)) or 'no parameters'}"
             )
-        in_use = [name for name, p in trainable.items() if p.buffer is not None and p.buffer() is not None]
+        in_use = [name for name, p in trainable.items() if p.flat_ref is not None and p.flat_ref() is not None]
         if in_use:
             raise ValueError(
                 f"FlatParameters: expected parameters that no other FlatParameters contains; got {in_use[0]}; "
@@ -59,32 +59,32 @@ class FlatParameters:
         self.compute_dtype = dtype if compute_dtype is None else compute_dtype
         self.data = npx.empty(size, dtype)
         self.grad: npx.Array | None = None
-        self.low_precision = None if self.compute_dtype == dtype else npx.empty(size, self.compute_dtype)
+        self.low_precision_data = None if self.compute_dtype == dtype else npx.empty(size, self.compute_dtype)
         self.spans: dict[str, slice] = {}
-        reference = weakref.ref(self)
+        flat_ref = weakref.ref(self)
         start = 0
         for name, p in trainable.items():
             span = slice(start, start + p.size)
             self.data[span] = p.weights.reshape(-1)
             data = self.data[span].reshape(p.shape)
-            if self.low_precision is None:
+            if self.low_precision_data is None:
                 p.data = data
                 p.master = None
             else:
-                p.data = self.low_precision[span].reshape(p.shape)
+                p.data = self.low_precision_data[span].reshape(p.shape)
                 p.master = data
                 p.assign(data)
-            p.buffer = reference
+            p.flat_ref = flat_ref
             self.spans[name] = span
             start = span.stop
-        if self.low_precision is not None:  # parameters that are not trained need the compute dtype too
+        if self.low_precision_data is not None:  # parameters that are not trained need the compute dtype too
             for p in module.parameters():
                 if not p.requires_grad:
                     p.master = p.weights
                     p.data = p.master.astype(self.compute_dtype)
         self._data_views = [p.data for p in self.parameters]
         self._grad_views: list[npx.Array] = []
-        if self.low_precision is not None:
+        if self.low_precision_data is not None:
             self.flatten_grad()
         # For each span that this rank updates: (slice of the full buffer, slice of `data`). Empty if it updates all.
         self._local_spans: list[tuple[slice, slice]] = []
@@ -103,7 +103,9 @@ class FlatParameters:
         sizes = [span.stop - span.start for span in spans]
         self._local_spans = [(span, span) for span in spans]
         self.n_local = sum(sizes)
-        if self.low_precision is not None:  # the forward pass needs only the low-precision weights, which are complete
+        if (
+            self.low_precision_data is not None
+        ):  # the forward pass needs only the low-precision weights, which are complete
             self.data = join_arrays([self.data[span] for span in spans])
             ends = list(running_totals(sizes))
             self._local_spans = [(span, slice(end - n, end)) for span, n, end in zip(spans, sizes, ends, strict=True)]
@@ -147,15 +149,15 @@ class FlatParameters:
         else:
             chunks = ((span, span, g) for span, g in self.gradient_chunks())
         for span, data_span, g in chunks:
-            yield self.data[data_span], g, None if self.low_precision is None else self.low_precision[span]
+            yield self.data[data_span], g, None if self.low_precision_data is None else self.low_precision_data[span]
 
     def round_weights(self) -> None:
-        """Round the weights that this process updates, and store them in `low_precision`."""
-        if self.low_precision is not None:
+        """Round the weights that this process updates, and store them in `low_precision_data`."""
+        if self.low_precision_data is not None:
             for span, data_span in self._local_spans or [(slice(None), slice(None))]:
-                self.low_precision[span] = self.data[data_span]
+                self.low_precision_data[span] = self.data[data_span]
 
-    def check(self) -> None:
+    def check_views(self) -> None:
         """Raise ValueError if the module's parameters are no longer the ones in the buffer."""
         current = [p for p in self.module.parameters() if p.requires_grad]
         same_number = len(current) == len(self.parameters)
@@ -179,7 +181,7 @@ class FlatParameters:
 
     def zero_grad(self) -> None:
         """Set every gradient to zero after `flatten_grad`, and otherwise to None."""
-        self.check()
+        self.check_views()
         if self.grad is not None:
             self.flatten_grad()[...] = 0
             return

@@ -135,8 +135,8 @@ def default(section: str, field: Field[Any]) -> str:
     """Return the default of a key; for a key of the model, that of `base`."""
     value = default_of(section, field)
     if value is None:
-        unset: str = field.metadata["unset"]  # a key, a quotient of keys, or prose
-        return f"`{unset}`" if re.fullmatch(r"\w+( / \w+)?", unset) else unset
+        none_means: str = field.metadata["none_means"]  # a key, a quotient of keys, or prose
+        return f"`{none_means}`" if re.fullmatch(r"\w+( / \w+)?", none_means) else none_means
     return "empty" if value == "" else f"`{to_toml(value)}`"
 
 

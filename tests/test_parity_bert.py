@@ -68,7 +68,7 @@ def test_outputs_equal_those_of_bert():
     with torch.no_grad():
         theirs = bert(torch.tensor(ids), attention_mask=torch.tensor(mask), token_type_ids=torch.tensor(types))
     with no_grad():
-        hidden, pooled = model.encode(ids, types)[0].data, model.pooled(ids, "first", types).data
+        hidden, pooled = model.encode(ids, types)[0].data, model.text_vectors(ids, "first", types).data
     assert hidden.dtype == np.float32
     assert np.abs(hidden - theirs.last_hidden_state.numpy())[mask].max() < 1e-5
     assert np.abs(pooled - theirs.pooler_output.numpy()).max() < 1e-5

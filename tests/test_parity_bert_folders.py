@@ -94,7 +94,7 @@ def test_an_imported_model_equals_that_of_transformers(tmp_path, options, lower,
         hidden, logits = model.encode(ids)[0].data, model(ids).data
     assert np.abs(hidden - expected.hidden_states[-1].numpy())[mask].max() < 1e-5
     if architecture == "BertModel":
-        pooled = model.pooled(ids, "first").data
+        pooled = model.text_vectors(ids, "first").data
         assert np.abs(pooled - expected.pooler_output.numpy()).max() < 1e-5
         return
     their_logits = (expected.logits if architecture == "BertForMaskedLM" else expected.prediction_logits).numpy()

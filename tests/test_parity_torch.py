@@ -10,7 +10,7 @@ import npx
 from autograd import Tensor, neural
 from models import Transformer, TransformerConfig
 from models.layers.alibi import slopes
-from models.layers.t5_positions import bucket
+from models.layers.t5_positions import relative_bucket
 from train.learn.optimizer import Adam, NoamSchedule
 from train.run.keys import VARIANTS
 
@@ -183,11 +183,11 @@ def test_grouped_query_attention_equals_pytorch(n_kv_heads):
 @pytest.mark.parametrize("relative_buckets, max_relative_distance", [(32, 128), (16, 64), (6, 9)])
 def test_buckets_of_relative_positions_equal_those_of_transformers(relative_buckets, max_relative_distance, causal):
     t5 = pytest.importorskip("transformers.models.t5.modeling_t5", reason="transformers is not installed")
-    distances = np.arange(-1000, 1001)
+    offsets = np.arange(-1000, 1001)
     options = {"bidirectional": not causal, "num_buckets": relative_buckets, "max_distance": max_relative_distance}
-    theirs = t5.T5Attention._relative_position_bucket(torch.tensor(distances), **options).numpy()
+    theirs = t5.T5Attention._relative_position_bucket(torch.tensor(offsets), **options).numpy()
     assert np.array_equal(
-        npx.to_host(bucket(npx.asarray(distances), relative_buckets, max_relative_distance, causal)), theirs
+        npx.to_host(relative_bucket(npx.asarray(offsets), relative_buckets, max_relative_distance, causal)), theirs
     )
 
 

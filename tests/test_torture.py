@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from tests.torture import commands, crashes, damage, disk, faults, fuzz, runs, syscalls
 from tests.torture.__main__ import HEAD, update_report
 from train import UserError, files
-from train.run import replace, report, storage
+from train.run import folder_swap, report, storage
 
 # Without memory from the kernel, Python itself may crash or go wrong; only `make torture` tries that.
 SURVIVED = [kind for kind in syscalls.KINDS if kind != "allocate"]
@@ -134,7 +134,7 @@ def test_a_missing_fsync_is_detected(workspace, failures, monkeypatch, target):
             original(path)
 
     original = files.fsync
-    for module in (files, storage, replace, report):
+    for module in (files, storage, folder_swap, report):
         monkeypatch.setattr(module, "fsync", fsync)
     result = crashes.averages(workspace, 0.05)
     assert result.right < result.tried

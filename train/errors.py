@@ -34,12 +34,14 @@ def quote(path: object) -> str:
     return shlex.quote(str(path))
 
 
-def check_choice(name: str, value: str, choices: Collection[str], otherwise: str = "") -> None:
+def check_choice(name: str, value: str, choices: Collection[str], fallback: str = "") -> None:
     """Raise UserError unless `value` is one of the choices of `name`.
 
-    The message suggests a similar choice. If no choice is similar, it suggests `otherwise`.
+    The message suggests a similar choice. If no choice is similar, it suggests `fallback`.
     """
     if value not in choices:
         similar = difflib.get_close_matches(value, choices, n=1)
-        attempt = OTHER_CHOICES.get(name, {}).get(value.lower()) or "".join(similar) or otherwise
-        raise UserError(f"{name}: expected one of {', '.join(choices)}; got '{value}'{attempt and f'; try {attempt}'}")
+        suggestion = OTHER_CHOICES.get(name, {}).get(value.lower()) or "".join(similar) or fallback
+        raise UserError(
+            f"{name}: expected one of {', '.join(choices)}; got '{value}'{suggestion and f'; try {suggestion}'}"
+        )

@@ -45,7 +45,7 @@ FILE_TYPES = {
 REMEDIES = {stat.S_IFDIR: "the path of a file inside it", stat.S_IFIFO: "writing its content to a file first"}
 PathLike = str | os.PathLike[str]
 SETTLING_NANOSECONDS = 2 * 10**9  # see `text_digest`
-files_read: set[tuple[int, ...]] = set()  # the `identity` of each file read, at most MAX_FILES_READ of them
+files_read: set[tuple[int, ...]] = set()  # the `file_version` of each file read, at most MAX_FILES_READ of them
 MAX_FILES_READ = 4096  # only training runs read more files, and they write no file that the user names
 MISSING = "a path that does not exist"
 WOULD_REPLACE_A_FILE = "this output would replace an input or another output; try another path"
@@ -57,13 +57,13 @@ class WriteError(UserError):
 
     Args:
         problem: what was expected and what happened.
-        remedy: how to make the write possible.
+        suggestion: how to make the write possible.
         next_step: what to do after that.
     """
 
-    def __init__(self, problem: str, remedy: str = "freeing space", next_step: str = THEN_RETRY) -> None:
-        super().__init__(f"{problem}; try {remedy}, {next_step}")
-        self.problem, self.remedy = problem, remedy
+    def __init__(self, problem: str, suggestion: str = "freeing space", next_step: str = THEN_RETRY) -> None:
+        super().__init__(f"{problem}; try {suggestion}, {next_step}")
+        self.problem, self.suggestion = problem, suggestion
 
 
 # ---- reading
@@ -93,25 +93,25 @@ def describe_base(path: str) -> str:
 
 @contextmanager
 def open_for_reading(
-    path: PathLike, expected: str = "a file", pipes: bool = False, attempt: str = ""
+    path: PathLike, expected: str = "a file", pipes: bool = False, suggestion: str = ""
 ) -> Iterator[BinaryIO]:
     """Open a file for reading. Raises UserError if it is missing or cannot be read.
 
-    In the message, `expected` says what the file should be, and `attempt` what to try. With `pipes`, input that can be
-    read only once is accepted too, and "-" is standard input; otherwise a pipe is rejected without blocking.
+    In the message, `expected` says what the file should be, and `suggestion` what to try. With `pipes`, input that can
+    be read only once is accepted too, and "-" is standard input; otherwise a pipe is rejected without blocking.
     """
 
     path = "/dev/stdin" if pipes and str(path) == "-" else str(path) or "''"
 
     def user_error(error: OSError) -> UserError:
         if isinstance(error, FileNotFoundError):
-            remedy = attempt or f"another path{describe_base(path)}"
-            return UserError(f"{path}: expected {expected}; got {MISSING}; try {remedy}")
-        remedy = attempt or "another path"
+            other = suggestion or f"another path{describe_base(path)}"
+            return UserError(f"{path}: expected {expected}; got {MISSING}; try {other}")
+        change = ""
         if error.errno in (errno.EACCES, errno.EPERM, errno.EMFILE, errno.ENFILE):  # the file itself may be intact
-            remedy = CANNOT_WRITE[error.errno][1]
+            change = CANNOT_WRITE[error.errno][1]
         kind = ReadError if error.errno in UNREADABLE else UserError
-        return kind(f"{path}: cannot be read ({error.strerror}); try {remedy}")
+        return kind(f"{path}: cannot be read ({error.strerror}); try {change or suggestion or 'another path'}")
 
     descriptor = -1
     try:
@@ -120,20 +120,20 @@ def open_for_reading(
         descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC | (0 if pipes else os.O_NONBLOCK))
         file_type = stat.S_IFMT((status := os.fstat(descriptor)).st_mode)
         if not (file_type == stat.S_IFREG or pipes and file_type != stat.S_IFDIR):
-            remedy = attempt or REMEDIES.get(file_type, "another path")
+            other = REMEDIES.get(file_type, "another path")
             got = FILE_TYPES.get(file_type, "an unknown file type")
-            raise UserError(f"{path}: expected {expected}; got {got}; try {remedy}")
+            raise UserError(f"{path}: expected {expected}; got {got}; try {suggestion or other}")
     except (OSError, UserError) as error:
         if descriptor >= 0:
             os.close(descriptor)
         raise user_error(error) if isinstance(error, OSError) else error from None
     if len(files_read) < MAX_FILES_READ:
-        files_read.add(identity(status))
+        files_read.add(file_version(status))
     with io.BufferedReader(CheckedFile(descriptor, user_error)) as file:
         yield cast(BinaryIO, file)
 
 
-def identity(status: os.stat_result) -> tuple[int, ...]:
+def file_version(status: os.stat_result) -> tuple[int, ...]:
     """Return numbers that identify a file and its version, regardless of the path that led to it."""
     return status.st_dev, status.st_ino, status.st_size, status.st_mtime_ns, status.st_ctime_ns
 
@@ -174,12 +174,12 @@ def text_digest(path: PathLike) -> str:
     that has just changed is therefore not cached.
     """
     with open_for_reading(path) as file:
-        version = identity(os.fstat(file.fileno()))
+        version = file_version(os.fstat(file.fileno()))
         if version not in _digests:
             sha256 = hashlib.file_digest(cast(Any, file), "sha256").hexdigest()
             if (
                 time.time_ns() - max(version[-2:]) < SETTLING_NANOSECONDS
-                or identity(os.fstat(file.fileno())) != version
+                or file_version(os.fstat(file.fileno())) != version
             ):
                 return sha256
             _digests[version] = sha256
@@ -190,17 +190,17 @@ def text_digest(path: PathLike) -> str:
 
 
 @contextmanager
-def atomic_write(path: PathLike, mode: str = "b", write_through: bool = False) -> Iterator[IO[Any]]:
+def atomic_write(path: PathLike, mode: str = "b", follow_links: bool = False) -> Iterator[IO[Any]]:
     """Open a binary ("b") or text ("t") file that replaces `path` once it is complete and on disk.
 
     The new file has the permissions of the old one. A link, device or pipe is replaced too, because another user may
-    have put it into the folder. `write_through` is for outputs that the user named: a link is followed, a device or
+    have put it into the folder. `follow_links` is for outputs that the user named: a link is followed, a device or
     pipe is written to, and no other file in the folder is touched. Raises WriteError, which names `path`, if the file
     cannot be written. Raises UserError if another program is writing the same file in a folder of this program, or if
     the output would replace a file that this command has read.
     """
     options: dict[str, Any] = {"encoding": "utf-8", "newline": "\n"} if mode == "t" else {}
-    target, replaceable = _resolve_links(Path(path)) if write_through else (Path(path), True)
+    target, replaceable = _resolve_links(Path(path)) if follow_links else (Path(path), True)
     if target.is_dir():
         raise UserError(f"{path}: expected a file to write; got a folder; try another path, or removing the folder")
     with disk_errors(str(path)):
@@ -213,12 +213,12 @@ def atomic_write(path: PathLike, mode: str = "b", write_through: bool = False) -
             raise UserError(f"{partial}: another program is writing this file; try again later")
 
         def check() -> None:
-            if write_through and target.exists() and identity(target.stat()) in files_read:
+            if follow_links and target.exists() and file_version(target.stat()) in files_read:
                 raise UserError(f"{path}: {WOULD_REPLACE_A_FILE}")
 
         check()
-        partial = Path(unique_name(target.parent)) if write_through else target.with_name(f".{target.name}.partial")
-        descriptor = open_unnamed(partial) if write_through else open_locked(partial, reject)
+        partial = Path(unique_name(target.parent)) if follow_links else target.with_name(f".{target.name}.partial")
+        descriptor = open_unnamed(partial) if follow_links else open_locked(partial, reject)
         try:
             with open(descriptor, f"w{mode}", **options) as file:
                 file.truncate(0)
@@ -229,7 +229,7 @@ def atomic_write(path: PathLike, mode: str = "b", write_through: bool = False) -
                 os.fsync(descriptor)
                 check()
                 name = partial
-                if write_through and not partial.exists():
+                if follow_links and not partial.exists():
                     name = partial if target.exists() else target  # a new output gets its final name at once
                     os.link(f"/proc/self/fd/{descriptor}", name, src_dir_fd=0)  # src_dir_fd lets link() follow links
                 if name == partial:
@@ -349,16 +349,16 @@ def disk_errors(target: str, next_step: str = "") -> Iterator[None]:
     except WriteError as error:
         if not next_step:
             raise
-        raise WriteError(error.problem, error.remedy, next_step) from None
+        raise WriteError(error.problem, error.suggestion, next_step) from None
     except UserError:
         raise
     except Exception as error:
         number = error_number(error)
         if number in (0, errno.EPIPE):
             raise
-        expected, remedy = CANNOT_WRITE.get(number, ("a readable and writable path", "another path"))
+        expected, suggestion = CANNOT_WRITE.get(number, ("a readable and writable path", "another path"))
         problem = f"{target}: expected {expected}; got '{os.strerror(number)}'; earlier files are intact"
-        raise WriteError(problem, remedy, next_step or THEN_RETRY) from None
+        raise WriteError(problem, suggestion, next_step or THEN_RETRY) from None
 
 
 def open_inside(path: PathLike, flags: int) -> int:

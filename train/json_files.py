@@ -26,14 +26,14 @@ Schema = Mapping[str, Any]
 def read_json(
     path: PathLike,
     expected: str,
-    attempt: str = "downloading or copying it again",
+    suggestion: str = "downloading or copying it again",
     on_bytes: Callable[[bytes], object] | None = None,
 ) -> Any:
     """Return the content of a JSON file. Raises UserError for invalid JSON, NaN and infinity.
 
     `on_bytes`, for example a hash's `update`, receives the bytes of the file.
     """
-    with open_for_reading(path, expected, attempt=attempt) as file:
+    with open_for_reading(path, expected, suggestion=suggestion) as file:
         raw = file.read()
     if on_bytes is not None:
         on_bytes(raw)
@@ -42,7 +42,7 @@ def read_json(
     except (ValueError, RecursionError) as error:
         reasons = {RecursionError: "brackets nested too deeply", UnicodeDecodeError: "bytes that are not UTF-8"}
         reason = reasons.get(type(error)) or one_line(error)
-        raise UserError(f"{path}: expected {expected} in JSON; got '{reason}'; try {attempt}") from None
+        raise UserError(f"{path}: expected {expected} in JSON; got '{reason}'; try {suggestion}") from None
 
 
 def parse_json(text: str) -> Any:
@@ -57,7 +57,7 @@ def parse_json(text: str) -> Any:
 
 
 def read_sealed(path: PathLike) -> Any:
-    """Return the content, without the seal, of a file written by `write_json`; None if it is missing or damaged."""
+    """Return the content, without the seal, of a file written by `write_sealed`; None if it is missing or damaged."""
     try:
         content = read_json(path, "sealed content")
     except ReadError:
@@ -70,20 +70,20 @@ def read_sealed(path: PathLike) -> Any:
     return content
 
 
-def open_own_folder(out: Path, *marks: str, ignored: Collection[str] = ()) -> Any:
-    """Return the content of the first valid mark in the output folder `out`, or None if the folder is new.
+def read_output_marker(out: Path, *markers: str, ignored: Collection[str] = ()) -> Any:
+    """Return the content of the first valid marker in the output folder `out`, or None if the folder is new.
 
-    The `marks` are the sealed files that the command writes. A new folder contains nothing except the names in
-    `ignored` and perhaps an unfinished first mark, which is the first file that the command writes. Any other folder
+    The `markers` are the sealed files that the command writes. A new folder contains nothing except the names in
+    `ignored` and perhaps an unfinished first marker, which is the first file that the command writes. Any other folder
     belongs to the user. Raises UserError for a folder of the user, for one with a link to a folder, and for
     a new folder in a run.
     """
     reject_links(*(path for path in (out.iterdir() if out.is_dir() else ()) if path.is_dir()))
-    for mark in marks:
-        if (content := read_sealed(out / mark)) is not None:
+    for marker in markers:
+        if (content := read_sealed(out / marker)) is not None:
             return content
     names = os.listdir(out) if out.is_dir() else ["a file"] if os.path.lexists(out) else []
-    if not {*names} <= {*ignored, f".{marks[0]}.partial"}:
+    if not {*names} <= {*ignored, f".{markers[0]}.partial"}:
         got = "a folder with other files" if out.is_dir() else describe_path(out)
         raise UserError(
             f"{out}: expected a new folder, or an earlier output folder of this command; got {got}; try another folder"
@@ -93,14 +93,14 @@ def open_own_folder(out: Path, *marks: str, ignored: Collection[str] = ()) -> An
 
 
 def check_outside_run(
-    out: Path, kind: str = "folder", attempt: str = "another --out", models: Iterable[Path] = ()
+    out: Path, kind: str = "folder", suggestion: str = "another --out", models: Iterable[Path] = ()
 ) -> None:
     """Raise UserError if an output is inside a run, because training replaces and removes folders there.
 
     Args:
         out: the output; links are resolved.
         kind: "file" or "folder".
-        attempt: what the message suggests.
+        suggestion: what the message suggests.
         models: runs or checkpoints that the command reads. If a checkpoint is a link, its target is part of the run
             too.
     """
@@ -117,7 +117,7 @@ def check_outside_run(
         if any(Path(os.path.realpath(out)).is_relative_to(os.path.realpath(folder)) for folder in folders):
             found = model
     if found:
-        raise UserError(f"{out}: expected a {kind} outside the run; got a {kind} in {found}; try {attempt}")
+        raise UserError(f"{out}: expected a {kind} outside the run; got a {kind} in {found}; try {suggestion}")
 
 
 def is_run(folder: Path) -> bool:
@@ -130,9 +130,9 @@ def reject_links(*folders: Path) -> None:
     """Raise UserError if one of these folders in an output folder is a link: its target may belong to another user."""
     for path in folders:
         if path.is_symlink():
-            attempt = f"moving the folder back, or a link to the complete folder {path.parent} instead"
+            suggestion = f"moving the folder back, or a link to the complete folder {path.parent} instead"
             raise UserError(
-                f"{path}: expected a folder that npx-transformer created; got a symbolic link; try {attempt}"
+                f"{path}: expected a folder that npx-transformer created; got a symbolic link; try {suggestion}"
             )
 
 
@@ -179,7 +179,7 @@ def _checksum(content: Mapping[str, Any]) -> str:
 # ---- writing
 
 
-def write_json(path: PathLike, content: Mapping[str, Any]) -> None:
+def write_sealed(path: PathLike, content: Mapping[str, Any]) -> None:
     """Replace a JSON file atomically and seal it. Raises WriteError if it cannot be written."""
     write_text(path, sealed_json(content))
 

@@ -46,8 +46,8 @@ class FolderLock:
             )
         if not is_same_file(self.lock_descriptor, lock := self.folder / "lock"):
             event = "replaced by that of another program" if lock.exists() else "removed"
-            remedy = "try --resume when no other program is using the folder"
-            raise UserError(f"{lock}: this program's lock was {event}; {remedy}")
+            suggestion = "try --resume when no other program is using the folder"
+            raise UserError(f"{lock}: this program's lock was {event}; {suggestion}")
         reject_links(*(self.folder / name for name in FOLDERS))
 
 

@@ -183,17 +183,17 @@ class Display:
         return lines
 
 
-def wrap(text: str, width: int, optional: int = 0) -> str:
+def wrap(text: str, width: int, n_optional: int = 0) -> str:
     """Wrap a line to `width` characters. Lines break between fields and, in a field that is too long, between words.
 
-    Fields are separated by two spaces. A line that is too long loses its last `optional` fields. A word longer than
+    Fields are separated by two spaces. A line that is too long loses its last `n_optional` fields. A word longer than
     `width`, such as a path, is not broken.
     """
     fields = text.split("  ")
     if len(text) <= width:
         return text
     lines: list[str] = []
-    for field in fields[: len(fields) - optional]:
+    for field in fields[: len(fields) - n_optional]:
         if lines and len(f"{lines[-1]}  {field}") <= width:
             lines[-1] += f"  {field}"
         else:
@@ -210,7 +210,7 @@ def format_duration(seconds: float) -> str:
     return f"{minutes // 60}:{minutes % 60:02d}:{rest:02d}"
 
 
-def format_figure(score: float) -> str:
+def format_metric(score: float) -> str:
     """Return a score or perplexity with two decimals, or with three significant digits if it is a million or more."""
     return ">1e+300" if score > 1e300 else f"{score:{'.2f' if score < 1e6 else '.3g'}}"
 

@@ -13,23 +13,24 @@ from models.config import TransformerConfig
 from models.init import constant, use_scheme
 from models.layers.basic import Dropout, Embedding
 from models.layers.experts import collect_balance_losses
-from models.layers.positions import Positions, Sinusoids, Start
+from models.layers.positions import Positions, SinusoidalPositions, StartOrPacking
 from models.module import Module, Parameter
 from models.registry import POSITIONS
 
 DIVERGENCE_CHUNK = 1 << 22  # maximum number of logits in each array that R-Drop's divergence uses
 
 
-def checked_normalizer(given: float | None, targets: npx.Array, pad_id: int) -> float:
-    """Return the normalizer of a loss: `given`, or by default the number of targets that are not padding, at least 1.
+def checked_normalizer(loss_normalizer: float | None, targets: npx.Array, pad_id: int) -> float:
+    """Return `loss_normalizer` or, if it is None, the number of targets that are not padding, at least 1.
 
     Raises ValueError unless the normalizer is positive and finite.
     """
-    normalizer = max(1, int((targets != pad_id).sum())) if given is None else given
-    if not 0 < normalizer < float("inf"):
-        got = f"got {normalizer}; try the number of target tokens"
+    if loss_normalizer is None:
+        loss_normalizer = max(1, int((targets != pad_id).sum()))
+    if not 0 < loss_normalizer < float("inf"):
+        got = f"got {loss_normalizer}; try the number of target tokens"
         raise ValueError(f"loss: expected a finite normalizer above 0; {got}")
-    return normalizer
+    return loss_normalizer
 
 
 class SequenceModel(Module):
@@ -75,8 +76,8 @@ class SequenceModel(Module):
     def make_positions(self) -> Positions:
         """Build the positional encoding of the configuration."""
         positions: Positions = POSITIONS[self.config.positions](self.config.d_model, self.config.max_positions)
-        if isinstance(positions, Sinusoids):
-            positions.rates = self.config.position_rates
+        if isinstance(positions, SinusoidalPositions):
+            positions.rate_scheme = self.config.position_rates
         return positions
 
     @property
@@ -121,7 +122,7 @@ class SequenceModel(Module):
         positions: Positions,
         embedding: Embedding,
         ids: npx.Array,
-        start: Start,
+        start: StartOrPacking,
         transform: Callable[[Tensor], Tensor] | None = None,
     ) -> Tensor:
         """Return the input of the first layer for ids on the device, (B, T) or packed (R,).

@@ -13,7 +13,7 @@ from models.layers.attention import CrossAttention
 from models.layers.basic import Dropout, Linear
 from models.layers.convolution import Convolution, glu
 from models.layers.norm import Norm
-from models.layers.positions import Positions, UnchangedEmbeddings
+from models.layers.positions import IdentityPositions, Positions
 from models.registry import NORMS, architecture
 from npx import host  # NumPy, for arrays that stay on the CPU
 
@@ -23,7 +23,7 @@ SQRT_HALF = 0.5**0.5  # a sum of two terms, multiplied by this, has the variance
 # ConvS2S
 
 
-class GatedConvolution(Layer):
+class ConvS2SEncoderLayer(Layer):
     """An encoder layer of ConvS2S: a gated convolution with a residual connection.
 
     The weights are initialized with variance 4 / (width D) to compensate for the gates, which are 1/2 on average.
@@ -58,7 +58,7 @@ class GatedConvolution(Layer):
         return (x + self.convolve(x, spec.q_packing, spec.kv_lengths)) * SQRT_HALF
 
 
-class AttendingConvolution(GatedConvolution):
+class ConvS2SDecoderLayer(ConvS2SEncoderLayer):
     """A decoder layer of ConvS2S: a causal gated convolution, followed by attention to the memory."""
 
     causal = True
@@ -72,26 +72,28 @@ class AttendingConvolution(GatedConvolution):
         x: Tensor,
         memory: Tensor | None,
         cross_spec: npx.AttentionSpec,
-        embedded: Tensor,
+        target_embeddings: Tensor,
         cache: RowArray | None = None,
         source_cache: KeyValueCache | None = None,
     ) -> Tensor:
         """Apply the layer to x (B, T, D), or packed x (R, D). The result has the shape of x.
 
         Args:
-            embedded: the input of the first decoder layer, which is added to the queries of the attention.
+            target_embeddings: the input of the first decoder layer, which is added to the queries of the attention.
             cache: the earlier positions, for the convolution.
             source_cache: the keys and values of the memory.
 
         Other arguments: see `DecoderLayer.forward`.
         """
         y = self.convolve(x, cross_spec.q_packing, cache=cache)
-        y = (y + self.cross_attention((y + embedded) * SQRT_HALF, memory, cross_spec, source_cache)) * SQRT_HALF
+        y = (
+            y + self.cross_attention((y + target_embeddings) * SQRT_HALF, memory, cross_spec, source_cache)
+        ) * SQRT_HALF
         return (x + y) * SQRT_HALF
 
-    def new_cache(self, rows: int, dtype: Any) -> RowArray:
-        """Return the initial cache of `rows` sequences: zeros for the positions before the first target."""
-        return self.convolution.new_cache(rows, dtype)
+    def new_cache(self, n_rows: int, dtype: Any) -> RowArray:
+        """Return the initial cache of `n_rows` sequences: zeros for the positions before the first target."""
+        return self.convolution.new_cache(n_rows, dtype)
 
     def new_source_cache(self, memory: Tensor) -> KeyValueCache:
         """Return a cache with the keys and values of the memory (B, S, D)."""
@@ -107,11 +109,11 @@ class ConvS2S(EncoderDecoder):
     normalization.
     """
 
-    def make_encoder(self, config: TransformerConfig) -> list[GatedConvolution]:
-        return [GatedConvolution(config) for _ in range(config.n_layers)]
+    def make_encoder(self, config: TransformerConfig) -> list[ConvS2SEncoderLayer]:
+        return [ConvS2SEncoderLayer(config) for _ in range(config.n_layers)]
 
-    def make_decoder(self, config: TransformerConfig) -> list[AttendingConvolution]:
-        return [AttendingConvolution(config) for _ in range(config.n_layers)]
+    def make_decoder(self, config: TransformerConfig) -> list[ConvS2SDecoderLayer]:
+        return [ConvS2SDecoderLayer(config) for _ in range(config.n_layers)]
 
     def apply_encoder_layers(self, x: Tensor, spec: npx.AttentionSpec) -> Tensor:
         return (x + super().apply_encoder_layers(x, spec)) * SQRT_HALF
@@ -119,9 +121,9 @@ class ConvS2S(EncoderDecoder):
     def apply_decoder_layers(
         self, x: Tensor, memory: Tensor | None, cross_spec: npx.AttentionSpec, state: EncoderDecoderState | None
     ) -> Tensor:
-        embedded = x
+        target_embeddings = x
         for i, layer in enumerate(self.decoder):
-            x = layer(x, memory, cross_spec, embedded, *(state.layer_caches(i) if state else ()))
+            x = layer(x, memory, cross_spec, target_embeddings, *(state.layer_caches(i) if state else ()))
         return x
 
 
@@ -130,7 +132,7 @@ class ConvS2S(EncoderDecoder):
 N_DILATIONS = 5  # dilations 1, 2, 4, 8, 16, then 1 again
 
 
-class ResidualConvolution(Layer):
+class ByteNetLayer(Layer):
     """Layer i of ByteNet: a dilated convolution of D / 2 features between two projections, in a residual connection."""
 
     def __init__(self, config: TransformerConfig, i: int, causal: bool) -> None:
@@ -154,9 +156,9 @@ class ResidualConvolution(Layer):
         y = self.convolution(ops.relu(self.norms[1](y)), spec.q_packing, lengths, cache)
         return x + self.dropout(self.upper(ops.relu(self.norms[2](y))))
 
-    def new_cache(self, rows: int, dtype: Any) -> RowArray:
-        """Return the initial cache of `rows` sequences: zeros for the positions before the first target."""
-        return self.convolution.new_cache(rows, dtype)
+    def new_cache(self, n_rows: int, dtype: Any) -> RowArray:
+        """Return the initial cache of `n_rows` sequences: zeros for the positions before the first target."""
+        return self.convolution.new_cache(n_rows, dtype)
 
 
 @differentiable
@@ -186,11 +188,11 @@ class ByteNet(EncoderDecoder):
 
     expansion = 1.2  # the paper's value for English to German
 
-    def make_encoder(self, config: TransformerConfig) -> list[ResidualConvolution]:
-        return [ResidualConvolution(config, i, causal=False) for i in range(config.n_layers)]
+    def make_encoder(self, config: TransformerConfig) -> list[ByteNetLayer]:
+        return [ByteNetLayer(config, i, causal=False) for i in range(config.n_layers)]
 
-    def make_decoder(self, config: TransformerConfig) -> list[ResidualConvolution]:
-        return [ResidualConvolution(config, i, causal=True) for i in range(config.n_layers)]
+    def make_decoder(self, config: TransformerConfig) -> list[ByteNetLayer]:
+        return [ByteNetLayer(config, i, causal=True) for i in range(config.n_layers)]
 
     def make_final_norm(self, config: TransformerConfig) -> Norm:
         norm: Norm = NORMS[config.norm_type](config.d_model, config.norm_eps)
@@ -198,7 +200,7 @@ class ByteNet(EncoderDecoder):
 
     def make_positions(self) -> Positions:
         """Return an encoding that adds nothing: the convolutions already depend on the order of the tokens."""
-        return UnchangedEmbeddings(self.config.d_model)
+        return IdentityPositions(self.config.d_model)
 
     def _checked_source(self, src_ids: Any) -> tuple[npx.Array, npx.Array]:
         """Return source ids (B, S), extended by padding that the encoder reads, and their extended lengths (B,)."""

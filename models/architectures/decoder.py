@@ -5,7 +5,7 @@ from typing import Any
 import npx
 from autograd import Tensor, no_grad
 from models.architectures.base import SequenceModel, checked_normalizer
-from models.architectures.layers import EncoderLayer, causal_spec, make_final_norm, make_layers, record_weights
+from models.architectures.layers import EncoderLayer, causal_spec, make_final_norm, make_layers, record_attention
 from models.cache import DecodingState, KeyValueCache
 from models.config import TransformerConfig
 from models.layers.attention import Attention
@@ -62,7 +62,7 @@ class LanguageModel(SequenceModel):
     def loss_on_device(self, ids: npx.Array, **options: Any) -> Tensor:
         """Compute `loss` from checked ids on the device; options as for `regularized_loss`.
 
-        The ids are not copied to the host, so a CUDA graph can contain this method (train/learn/graphs.py).
+        The ids are not copied to the host, so a CUDA graph can contain this method (train/learn/cuda_graphs.py).
         """
         return self.regularized_loss(lambda: self.hidden_states(ids[:, :-1]), ids[:, 1:], **options)
 
@@ -79,19 +79,19 @@ class LanguageModel(SequenceModel):
             x = layer(x, causal_spec(x), state.caches[i] if state else None)
         return self.norm(x) if self.norm else x
 
-    def attentions(self) -> dict[str, list[Attention]]:
+    def attention_layers(self) -> dict[str, list[Attention]]:
         """Return the attention layers, under the key "text"."""
         return {"text": [layer.attention for layer in self.layers]}
 
     def attention_maps(self, ids: Any) -> list[npx.Array]:
         """Return the attention weights (B, H, T, T) of each layer, on the host, for ids (B, T)."""
-        with evaluation_mode(self), record_weights(self.attentions()) as maps:
+        with evaluation_mode(self), record_attention(self.attention_layers()) as maps:
             self.hidden_states(npx.from_host(self.checked_ids("text ids", ids)))
         return maps["text"]
 
     # Decoding (models/search/protocol.py)
 
-    def start(self, prompts: Any) -> tuple[npx.Array, "TextState"]:
+    def start_decoding(self, prompts: Any) -> tuple[npx.Array, "TextState"]:
         """Read the prompts (B, T), T >= 1, except their last tokens; return these tokens (B,) and the state."""
         ids = self.checked_ids("text ids", prompts)
         if not ids.shape[1]:
@@ -105,7 +105,7 @@ class LanguageModel(SequenceModel):
                 self.hidden_states(npx.from_host(ids[:, :-1]), state)
         return ids[:, -1], state
 
-    def limits(self, prompts: npx.Array, max_extra_tokens: int) -> npx.Array:
+    def length_limits(self, prompts: npx.Array, max_extra_tokens: int) -> npx.Array:
         """Return the maximum number of tokens (B,) that may follow prompts (B, T).
 
         This is `max_extra_tokens` or the number of positions left, if that is smaller. Raises ValueError if there are

@@ -8,12 +8,12 @@ from autograd import operations as ops
 from autograd.operation_checks import check_ids
 from models.architectures.base import SequenceModel, checked_normalizer
 from models.architectures.encoder_decoder import checked_lengths
-from models.architectures.layers import EncoderLayer, make_final_norm, make_layers, record_weights
+from models.architectures.layers import EncoderLayer, make_final_norm, make_layers, record_attention
 from models.config import TransformerConfig
 from models.layers.attention import Attention
 from models.layers.basic import Linear
 from models.layers.positions import Positions
-from models.layers.token_types import TokenTypes
+from models.layers.token_types import TokenTypeEmbedding
 from models.module import Module, evaluation_mode
 from models.registry import ACTIVATIONS, NORMS, architecture
 from npx import host  # NumPy, for arrays that stay on the CPU
@@ -85,7 +85,7 @@ class Encoder(SequenceModel):
             self.projection = self.embedding.weight
             self.embedding = self.make_embedding(config.src_vocab_size)
         self.text_positions: Positions = self.make_positions()
-        self.token_types = TokenTypes(config.token_types, config.d_model) if config.token_types else None
+        self.token_types = TokenTypeEmbedding(config.token_types, config.d_model) if config.token_types else None
         norm = NORMS[config.norm_type]
         self.embedding_norm = norm(config.d_model, config.norm_eps) if config.embedding_norm else None
         self.layers = make_layers(lambda: EncoderLayer(config), config)
@@ -115,7 +115,7 @@ class Encoder(SequenceModel):
         hidden = self._embed_and_encode(ids, types, npx.AttentionSpec(kv_lengths=lengths))
         return hidden, lengths
 
-    def pooled(self, ids: Any, pooling: str = "mean", token_types: Any = None) -> Tensor:
+    def text_vectors(self, ids: Any, pooling: str = "mean", token_types: Any = None) -> Tensor:
         """Return one vector (B, D) for each row of ids (B, S).
 
         Args:
@@ -195,7 +195,8 @@ class Encoder(SequenceModel):
     ) -> Tensor:
         """Compute `loss` from checked, padded arrays on the device.
 
-        No value of these arrays is copied to the host, so a CUDA graph can contain this method (train/learn/graphs.py).
+        No value of these arrays is copied to the host, so a CUDA graph can contain this method
+        (train/learn/cuda_graphs.py).
 
         Args:
             options: as for `regularized_loss`.
@@ -281,12 +282,12 @@ class Encoder(SequenceModel):
     def _transform(self, x: Tensor) -> Tensor:
         return self.output_transform(x) if self.output_transform else x
 
-    def attentions(self) -> dict[str, list[Attention]]:
+    def attention_layers(self) -> dict[str, list[Attention]]:
         """Return the attention layers, under the key "text"."""
         return {"text": [layer.attention for layer in self.layers]}
 
     def attention_maps(self, ids: Any) -> list[npx.Array]:
         """Return the attention weights (B, H, S, S) of each layer, on the host, for ids (B, S)."""
-        with evaluation_mode(self), record_weights(self.attentions()) as maps:
+        with evaluation_mode(self), record_attention(self.attention_layers()) as maps:
             self.encode(ids)
         return maps["text"]

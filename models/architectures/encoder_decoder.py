@@ -6,8 +6,8 @@ from typing import Any, NamedTuple
 import npx
 from autograd import Tensor, no_grad
 from models.architectures.base import SequenceModel, checked_normalizer
-from models.architectures.fast_decoder import PrefixCaches, decode_step, is_supported
-from models.architectures.layers import DecoderLayer, EncoderLayer, make_final_norm, make_layers, record_weights
+from models.architectures.fast_decoder import GroupedCache, decode_step, supports_decode_step
+from models.architectures.layers import DecoderLayer, EncoderLayer, make_final_norm, make_layers, record_attention
 from models.cache import DecodingState, RowArray, SharedState
 from models.config import TransformerConfig
 from models.init import uniform
@@ -57,7 +57,7 @@ class EncoderDecoder(SequenceModel):
     """
 
     data_kind = "pairs"
-    causal_kinds: tuple[str, ...] = ("decoder",)  # the kinds (keys of `attentions`) that are causal
+    causal_kinds: tuple[str, ...] = ("decoder",)  # the kinds (keys of `attention_layers`) that are causal
     expansion = 1.0  # encoder positions per source token; above 1 only for ByteNet
     make_encoder: Callable[[TransformerConfig], list[Any]]
     make_decoder: Callable[[TransformerConfig], list[Any]]
@@ -135,7 +135,8 @@ class EncoderDecoder(SequenceModel):
     ) -> Tensor:
         """Compute `loss` from checked arrays on the device.
 
-        No value of these arrays is copied to the host, so a CUDA graph can contain this method (train/learn/graphs.py).
+        No value of these arrays is copied to the host, so a CUDA graph can contain this method
+        (train/learn/cuda_graphs.py).
 
         Args:
             packing: the packing of source and target; None if the arrays are padded, as CUDA graphs require.
@@ -195,18 +196,18 @@ class EncoderDecoder(SequenceModel):
         q_packing = cross_spec.q_packing
         kv_packing = cross_spec.kv_packing
         if memory is not None:
-            n_targets = q_packing.padded_shape[0] if q_packing else len(tgt_ids)
+            n_rows = q_packing.padded_shape[0] if q_packing else len(tgt_ids)
             n_sources = kv_packing.padded_shape[0] if kv_packing else len(memory)
-            if n_targets != n_sources:
-                raise ValueError(f"target ids: expected {n_sources} rows, one per source; got {n_targets}")
+            if n_rows != n_sources:
+                raise ValueError(f"target ids: expected {n_sources} rows, one per source; got {n_rows}")
         start = state.length if state else q_packing or 0
-        mask_start = None
+        zero_bos = None
         if self.config.decoder_start == "pad":
             tgt_ids = npx.where(tgt_ids == self.config.bos_id, self.config.pad_id, tgt_ids)
         elif self.config.decoder_start == "zeros":
             is_token = (tgt_ids != self.config.bos_id)[..., None]
-            mask_start = lambda x: x * is_token.astype(x.dtype)  # noqa: E731
-        x = self.embed(self.target_positions, self.embedding, tgt_ids, start, mask_start)
+            zero_bos = lambda x: x * is_token.astype(x.dtype)  # noqa: E731
+        x = self.embed(self.target_positions, self.embedding, tgt_ids, start, zero_bos)
         x = self.apply_decoder_layers(x, memory, cross_spec, state)
         if state:
             state.length += tgt_ids.shape[1]
@@ -226,7 +227,7 @@ class EncoderDecoder(SequenceModel):
 
     # Decoding (models/search/protocol.py)
 
-    def start(self, src_ids: Any) -> tuple[npx.Array, "EncoderDecoderState"]:
+    def start_decoding(self, src_ids: Any) -> tuple[npx.Array, "EncoderDecoderState"]:
         """Return the first tokens (B,), all BOS, and the decoding state of source ids (B, S)."""
         with no_grad():
             memory, spec = self.encode(src_ids)
@@ -248,7 +249,7 @@ class EncoderDecoder(SequenceModel):
         """Return the decoder's output (R, T, D) for the next ids (R, T) of a state."""
         return self._embed_and_decode(ids, None, npx.AttentionSpec(kv_lengths=state.source.lengths.array), state)
 
-    def limits(self, src_ids: npx.Array, max_extra_tokens: int) -> npx.Array:
+    def length_limits(self, src_ids: npx.Array, max_extra_tokens: int) -> npx.Array:
         """Return the maximum target lengths (B,), EOS included: the number of source tokens plus `max_extra_tokens`."""
         is_token = (src_ids != self.config.pad_id) & (src_ids != self.config.eos_id)
         limits = is_token.sum(axis=1) + max_extra_tokens
@@ -264,12 +265,12 @@ class EncoderDecoder(SequenceModel):
 
         Raises ValueError for any other kind.
         """
-        attentions = self.attentions()
-        if kind not in attentions:
-            raise ValueError(f"attention_maps: expected one of {', '.join(attentions)}; got {kind!r}")
+        layers = self.attention_layers()
+        if kind not in layers:
+            raise ValueError(f"attention_maps: expected one of {', '.join(layers)}; got {kind!r}")
         return self.inspect(src_ids, tgt_ids, (kind,)).maps[kind]
 
-    def attentions(self) -> dict[str, list[Attention]]:
+    def attention_layers(self) -> dict[str, list[Attention]]:
         """Return the attention layers by kind ("encoder", "decoder", "cross"), skipping layers without attention."""
         locations = {
             "cross": ("cross_attention", self.decoder),
@@ -296,7 +297,8 @@ class EncoderDecoder(SequenceModel):
         for layer in self.decoder:
             layer.hook = lambda x, *args: layer_inputs.append(x)
         try:
-            with evaluation_mode(self), record_weights({kind: self.attentions()[kind] for kind in kinds}) as maps:
+            layers = self.attention_layers()
+            with evaluation_mode(self), record_attention({kind: layers[kind] for kind in kinds}) as maps:
                 last = self.decode(tgt_ids, *self.encode(src_ids))
         finally:
             for layer, hook in zip(self.decoder, previous_hooks, strict=True):
@@ -349,14 +351,14 @@ class Transformer(EncoderDecoder):
 
     def new_caches(self, memory: Tensor) -> list[Any]:
         """Return one cache for all layers if `decode_step` (fast_decoder.py) supports them, otherwise one per layer."""
-        if is_supported(self.decoder, memory.data):
-            return [PrefixCaches(self.decoder, len(memory), memory.dtype)]
+        if supports_decode_step(self.decoder, memory.data):
+            return [GroupedCache(self.decoder, len(memory), memory.dtype)]
         return super().new_caches(memory)
 
     def apply_decoder_layers(
         self, x: Tensor, memory: Tensor | None, cross_spec: npx.AttentionSpec, state: "EncoderDecoderState | None"
     ) -> Tensor:
-        if state and isinstance(state.caches[0], PrefixCaches):
+        if state and isinstance(state.caches[0], GroupedCache):
             positions = x.data.swapaxes(0, 1)  # (T, R, D)
             steps = [decode_step(self.decoder, y, state.caches[0], state.source) for y in positions]
             y = Tensor(host.stack(steps, axis=1))

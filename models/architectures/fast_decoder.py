@@ -23,7 +23,7 @@ from npx import host  # NumPy, for arrays that stay on the CPU
 MAX_SHARED_ROWS = 16  # maximum rows per group, because each row reads the columns of all rows in its group
 
 
-def is_supported(layers: list[Any], memory: npx.Array) -> bool:
+def supports_decode_step(layers: list[Any], memory: npx.Array) -> bool:
     """Return whether `decode_step` supports these decoder layers with a memory (B, S, D).
 
     Layers with relative positions, normalized queries and keys, grouped heads, windows or hooks must be run as ordinary
@@ -41,7 +41,7 @@ def is_supported(layers: list[Any], memory: npx.Array) -> bool:
     )
 
 
-class PrefixCaches(DecodingState):
+class GroupedCache(DecodingState):
     """Keys and values of the target positions for all layers. The rows of a group are adjacent and share columns.
 
     Attributes:
@@ -117,7 +117,7 @@ class PrefixCaches(DecodingState):
             self.drop_hidden_columns()
 
 
-def decode_step(layers: list[DecoderLayer], x: npx.Array, caches: PrefixCaches, source: Any) -> npx.Array:
+def decode_step(layers: list[DecoderLayer], x: npx.Array, caches: GroupedCache, source: Any) -> npx.Array:
     """Run the layers on x (R, D), one new position for each row, and return their output (R, D).
 
     The keys and values of the new position are appended to the caches.

@@ -67,24 +67,24 @@ class DecoderLayer(Layer):
         x: Tensor,
         memory: Tensor | None,
         cross_spec: npx.AttentionSpec,
-        self_cache: KeyValueCache | None = None,
-        cross_cache: KeyValueCache | None = None,
+        cache: KeyValueCache | None = None,
+        source_cache: KeyValueCache | None = None,
     ) -> Tensor:
         """Apply the layer to x (B, T, D), or packed x (R, D). The result has the shape of x.
 
         Args:
-            memory: the encoder's output (B, S, D), or packed; may be None with `cross_cache`.
+            memory: the encoder's output (B, S, D), or packed; may be None with `source_cache`.
             cross_spec: the spec of cross-attention, with the packing of x as `q_packing`.
-            self_cache: the keys and values of earlier positions, for self-attention.
-            cross_cache: the keys and values of the memory, for cross-attention.
+            cache: the keys and values of earlier positions, for self-attention.
+            source_cache: the keys and values of the memory, for cross-attention.
         """
-        x = self.attention_residual(x, lambda y: self.attention(y, causal_spec(y, cross_spec.q_packing), self_cache))
-        x = self.cross_attention_residual(x, lambda y: self.cross_attention(y, memory, cross_spec, cross_cache))
+        x = self.attention_residual(x, lambda y: self.attention(y, causal_spec(y, cross_spec.q_packing), cache))
+        x = self.cross_attention_residual(x, lambda y: self.cross_attention(y, memory, cross_spec, source_cache))
         return self.feed_forward_residual(x, self.feed_forward)
 
-    def new_cache(self, rows: int, dtype: Any) -> KeyValueCache:
-        """Return an empty cache of target positions for `rows` sequences."""
-        return self.attention.new_cache(rows, dtype)
+    def new_cache(self, n_rows: int, dtype: Any) -> KeyValueCache:
+        """Return an empty cache of target positions for `n_rows` sequences."""
+        return self.attention.new_cache(n_rows, dtype)
 
     def new_source_cache(self, memory: Tensor) -> KeyValueCache:
         """Return a cache with the keys and values of the memory (B, S, D)."""
@@ -122,7 +122,7 @@ def make_attention(cls: type[A], config: TransformerConfig, stack: str, **option
         n_kv_heads=config.n_kv_heads,
         qk_norm_type=config.norm_type if config.qk_norm else None,
         eps=config.norm_eps,
-        value_gain=norm_factors(config, stack)[1],
+        deepnorm_beta=norm_factors(config, stack)[1],
         **options,
     )
 
@@ -172,20 +172,20 @@ def make_layers(make_layer: Callable[[], L], config: TransformerConfig) -> list[
 
 
 @contextmanager
-def record_weights(attentions: Mapping[str, Sequence[Attention]]) -> Iterator[dict[str, list[npx.Array]]]:
+def record_attention(attention_layers: Mapping[str, Sequence[Attention]]) -> Iterator[dict[str, list[npx.Array]]]:
     """Yield a dict that records, by kind of attention, the weights (B, H, T, S) of every call within the block.
 
     The weights are on the host. Hooks that the layers already have are not called within the block, and are restored at
     its end.
     """
-    maps: dict[str, list[npx.Array]] = {kind: [] for kind in attentions}
-    previous_hooks = [(layer, layer.hook) for layers in attentions.values() for layer in layers]
-    for kind, layers in attentions.items():
+    maps: dict[str, list[npx.Array]] = {kind: [] for kind in attention_layers}
+    previous_hooks = [(layer, layer.hook) for layers in attention_layers.values() for layer in layers]
+    for kind, layers in attention_layers.items():
         for layer in layers:
 
             def record(*args: Any, kind: str = kind, layer: Any = layer) -> None:
                 inputs = [x for x in args if x is not None and not isinstance(x, KeyValueCache)]
-                maps[kind].append(npx.to_host(layer.weights(*inputs)))
+                maps[kind].append(npx.to_host(layer.attention_weights(*inputs)))
 
             layer.hook = record
     try:

@@ -21,7 +21,7 @@ from models.cache import DecodingState, RowArray
 from models.config import TransformerConfig
 from models.layers.attention import CrossAttention
 from models.layers.basic import Dropout
-from models.layers.positions import Positions, UnchangedEmbeddings
+from models.layers.positions import IdentityPositions, Positions
 from models.layers.recurrent import Bidirectional, Recurrent
 from models.registry import CELLS, architecture
 
@@ -69,9 +69,9 @@ class RecurrentDecoderLayer(Layer):
             return self.recurrent(self.dropout(x), packing, cache=cache)
         return x + self.recurrent(self.dropout(ops.concatenate(x, context, axis=-1)), packing, cache=cache)
 
-    def new_cache(self, rows: int, dtype: Any) -> RowArray:
-        """Return the initial recurrent state of `rows` sequences."""
-        return self.recurrent.new_cache(rows, dtype)
+    def new_cache(self, n_rows: int, dtype: Any) -> RowArray:
+        """Return the initial recurrent state of `n_rows` sequences."""
+        return self.recurrent.new_cache(n_rows, dtype)
 
 
 @architecture("rnn")
@@ -86,7 +86,7 @@ class RecurrentModel(EncoderDecoder):
 
     def make_positions(self) -> Positions:
         """Return an encoding that adds nothing: the recurrence already depends on the order of the tokens."""
-        return UnchangedEmbeddings(self.config.d_model)
+        return IdentityPositions(self.config.d_model)
 
     def new_source_caches(self, memory: Tensor) -> list[DecodingState]:
         return [self.decoder[0].cross_attention.new_cache(memory)]

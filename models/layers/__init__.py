@@ -9,11 +9,12 @@ from models.layers.feed_forward import FeedForward
 from models.layers.gelu import GELU
 from models.layers.gelu_erf import GELUErf
 from models.layers.norm import LayerNorm, Residual
-from models.layers.positions import LearnedPositions, RotaryPositions, Sinusoids, SinusoidsInHalves, sinusoids
+from models.layers.positions import LearnedPositions, RotaryPositions
+from models.layers.positions import SinusoidalPositions, SplitSinusoidalPositions, sinusoids
 from models.layers.recurrent import GRU, LSTM, Bidirectional
 from models.layers.restricted_attention import RestrictedSelfAttention
 from models.layers.rms_norm import RMSNorm
-from models.layers.shaw_positions import RelativeKeys, ShawPositions
+from models.layers.shaw_positions import ShawBias, ShawPositions
 from models.layers.silu import SiLU
 from models.layers.swiglu import SwiGLU
-from models.layers.t5_positions import BucketBias, BucketPositions
+from models.layers.t5_positions import T5Bias, T5Positions

@@ -5,8 +5,8 @@ from typing import TYPE_CHECKING
 
 import npx
 from autograd import Tensor
-from models.layers.positions import UnchangedEmbeddings
-from models.layers.score_bias import ScoreBias, distances
+from models.layers.positions import IdentityPositions
+from models.layers.score_bias import ScoreBias, relative_offsets
 from models.registry import POSITIONS
 
 if TYPE_CHECKING:
@@ -38,11 +38,11 @@ class AlibiBias(ScoreBias):
         """Return the penalties (H, T, S) for queries q and S = n_keys keys; see `ScoreBias`."""
         dtype = npx.accumulation_dtype(q.dtype)  # 16-bit floats cannot represent large distances
         slope = npx.asarray(self.slopes, dtype)[:, None, None]
-        return Tensor(-slope * npx.absolute(distances(q, n_keys, packing)).astype(dtype))  # (H, T, S)
+        return Tensor(-slope * npx.absolute(relative_offsets(q, n_keys, packing)).astype(dtype))  # (H, T, S)
 
 
 @POSITIONS.register("alibi")
-class AlibiPositions(UnchangedEmbeddings):
+class AlibiPositions(IdentityPositions):
     """Positions that add `AlibiBias` to the scores of every self-attention."""
 
     @classmethod

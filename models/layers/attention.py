@@ -29,7 +29,7 @@ class Attention(Module):
             in NORMS. Default None: no norm.
         eps: epsilon of the norm `qk_norm_type`. Default 1e-6.
         score_bias: module that computes a bias on the scores of self-attention. Default None.
-        value_gain: factor on the initialization of W^V and W^O (`deep_norm_factors`). Default 1.
+        deepnorm_beta: factor on the initialization of W^V and W^O (`deep_norm_factors`). Default 1.
     """
 
     def __init__(
@@ -47,15 +47,15 @@ class Attention(Module):
         qk_norm_type: str | None = None,
         eps: float = 1e-6,
         score_bias: ScoreBias | None = None,
-        value_gain: float = 1.0,
+        deepnorm_beta: float = 1.0,
     ) -> None:
         self.n_heads = n_heads
         self.d_k = d_k or d_model // n_heads
         self.d_v = d_v or d_model // n_heads
         self.n_kv_heads = n_kv_heads or n_heads
         self.rotary_base = rotary_base
-        self.make_projections(d_model, gain, gain * value_gain, projection_bias=projection_bias)
-        self.output = Linear(n_heads * self.d_v, d_model, bias=projection_bias, gain=value_gain)
+        self.make_projections(d_model, gain, gain * deepnorm_beta, projection_bias=projection_bias)
+        self.output = Linear(n_heads * self.d_v, d_model, bias=projection_bias, gain=deepnorm_beta)
         self.dropout = Dropout(dropout)
         self.query_norm = NORMS[qk_norm_type](self.d_k, eps) if qk_norm_type else None
         self.key_norm = NORMS[qk_norm_type](self.d_k, eps) if qk_norm_type else None
@@ -114,7 +114,7 @@ class Attention(Module):
         y = neural.attention(q, k, v, spec, drop, score_bias)
         return y.reshape(*y.shape[:-2], self.n_heads * self.d_v)
 
-    def attention_weights(self, q: Tensor, k: Tensor, spec: npx.AttentionSpec) -> npx.Array:
+    def _attention_weights(self, q: Tensor, k: Tensor, spec: npx.AttentionSpec) -> npx.Array:
         """Return the attention weights (B, H, T, S) of separate heads, before dropout."""
         with no_grad():
             spec, _ = self.add_score_bias(q, k, spec._replace(rotary_base=self.rotary_base))
@@ -160,15 +160,15 @@ class SelfAttention(Attention):
         columns = self.n_heads * self.d_k
         return self.split_queries(qkv[..., :columns]), *self.split_keys_values(qkv[..., columns:])
 
-    def new_cache(self, rows: int, dtype: Any, capacity: int = INITIAL_CAPACITY) -> KeyValueCache:
-        """Return an empty cache for `rows` sequences."""
-        k, v = (npx.empty((rows, capacity, *shape), dtype) for shape in self.key_value_shapes)
+    def new_cache(self, n_rows: int, dtype: Any, capacity: int = INITIAL_CAPACITY) -> KeyValueCache:
+        """Return an empty cache for `n_rows` sequences."""
+        k, v = (npx.empty((n_rows, capacity, *shape), dtype) for shape in self.key_value_shapes)
         return KeyValueCache(k, v, 0)
 
-    def weights(self, x: Tensor, spec: npx.AttentionSpec = npx.AttentionSpec()) -> npx.Array:
+    def attention_weights(self, x: Tensor, spec: npx.AttentionSpec = npx.AttentionSpec()) -> npx.Array:
         """Return the attention weights (B, H, T, T) of `forward` without a cache, before dropout."""
         q, k, _ = self.split(self.query_key_value(x))
-        return self.attention_weights(q, k, spec)
+        return self._attention_weights(q, k, spec)
 
 
 class CrossAttention(Attention):
@@ -208,10 +208,10 @@ class CrossAttention(Attention):
             sizes = self.n_heads, self.d_k
             y = neural.cross_attention(q, kv, *sizes, **options, recompute_inputs=recompute, n_kv_heads=self.n_kv_heads)
         else:
-            rows = len(cache.keys)
+            n_rows = len(cache.keys)
             # The hypotheses of one source become query positions, so that they share its keys and values.
-            rows_per_source = len(x) * x.shape[1] // max(1, rows)
-            queries = self.split_queries(Tensor(q.data.reshape(rows, rows_per_source, self.n_heads * self.d_k)))
+            rows_per_source = len(x) * x.shape[1] // max(1, n_rows)
+            queries = self.split_queries(Tensor(q.data.reshape(n_rows, rows_per_source, self.n_heads * self.d_k)))
             y = self.attend(queries, Tensor(cache.keys), Tensor(cache.values), **options)
             y = y.reshape(*x.shape[:2], self.n_heads * self.d_v)
         return self.output(y)
@@ -221,7 +221,7 @@ class CrossAttention(Attention):
         keys, values = self.split_keys_values(Tensor(self.key_value(memory).data))
         return KeyValueCache(keys.data, values.data, memory.shape[1])
 
-    def weights(self, x: Tensor, memory: Tensor, spec: npx.AttentionSpec = npx.AttentionSpec()) -> npx.Array:
+    def attention_weights(self, x: Tensor, memory: Tensor, spec: npx.AttentionSpec = npx.AttentionSpec()) -> npx.Array:
         """Return the attention weights (B, H, T, S) of `forward` without a cache, before dropout."""
         k, _ = self.split_keys_values(self.key_value(memory))
-        return self.attention_weights(self.split_queries(self.query(x)), k, spec)
+        return self._attention_weights(self.split_queries(self.query(x)), k, spec)

@@ -136,11 +136,11 @@ class Convolution(Module):
             taps = (taps.reshape(*taps.shape[:-1], self.width, self.d_in) * self.depthwise).sum(axis=-2)
         return self.mix(taps)
 
-    def new_cache(self, rows: int, dtype: Any) -> RowArray:
-        """Return the initial cache of `rows` sequences: zeros for the positions before the first one.
+    def new_cache(self, n_rows: int, dtype: Any) -> RowArray:
+        """Return the initial cache of `n_rows` sequences: zeros for the positions before the first one.
 
         Raises ValueError unless the layer is causal.
         """
         if not self.causal:
             raise ValueError("convolution: expected a causal layer for a cache; got a centered layer; try causal=True")
-        return RowArray(npx.zeros((rows, (self.width - 1) * self.dilation, self.d_in), dtype))
+        return RowArray(npx.zeros((n_rows, (self.width - 1) * self.dilation, self.d_in), dtype))

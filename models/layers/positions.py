@@ -14,10 +14,10 @@ from npx import host  # NumPy, for arrays that stay on the CPU
 if TYPE_CHECKING:
     from models.config import TransformerConfig
 
-Start = int | npx.Packing  # the first position of x (B, T, D), or the packing of x (R, D)
+StartOrPacking = int | npx.Packing  # the first position of x (B, T, D), or the packing of x (R, D)
 
 
-def end_position(start: Start, x: Any) -> int:
+def end_position(start: StartOrPacking, x: Any) -> int:
     """Return 1 + the greatest position in x (B, T, ...), or in packed x (R, ...)."""
     return start.max_length if isinstance(start, npx.Packing) else start + x.shape[1]
 
@@ -40,27 +40,28 @@ class Positions(Module):
         """Return a module that computes a bias on self-attention scores; None if these positions need no bias."""
         return None
 
-    def embed(self, embedding: Embedding, ids: npx.Array, start: Start, dropout: Dropout) -> Tensor:
+    def embed(self, embedding: Embedding, ids: npx.Array, start: StartOrPacking, dropout: Dropout) -> Tensor:
         """Return the input of the first layer for ids (B, T) or (R,): embedding, positions, dropout."""
         return dropout(self(embedding(ids), start))
 
 
-def resolve_rates(halves: bool, rates: str | None) -> str:
-    """Return `rates` or, if it is None, the default rates of the layout (`sinusoids`)."""
-    return rates or ("tensor2tensor" if halves else "paper")
+def resolve_rate_scheme(interleaved: bool, rate_scheme: str | None) -> str:
+    """Return `rate_scheme` or, if it is None, the default scheme of the layout (`sinusoids`)."""
+    return rate_scheme or ("paper" if interleaved else "tensor2tensor")
 
 
 def sinusoids(
-    length: int, d_model: int, halves: bool = False, dtype: Any = npx.float32, rates: str | None = None
+    length: int, d_model: int, interleaved: bool = True, dtype: Any = npx.float32, rate_scheme: str | None = None
 ) -> npx.Array:
     """Return sines and cosines of pos * rate_i (paper section 3.5). (length, D).
 
     Args:
-        halves: whether all sines precede all cosines, as in tensor2tensor, fairseq and Marian. Default False.
-        rates: "paper", rate_i = 10000^(-2i/D), or "tensor2tensor", 10000^(-i/(D/2 - 1)), with a last column of zeros if
-            D is odd, as in the three programs above. Default: "tensor2tensor" with `halves`, otherwise "paper".
+        interleaved: whether sines and cosines alternate, as in the paper. If not, all sines precede all cosines, as in
+            tensor2tensor, fairseq and Marian. Default True.
+        rate_scheme: "paper", rate_i = 10000^(-2i/D), or "tensor2tensor", 10000^(-i/(D/2 - 1)), with a last column of
+            zeros if D is odd, as in the three programs above. Default: "paper" if interleaved, else "tensor2tensor".
     """
-    if resolve_rates(halves, rates) == "paper":
+    if resolve_rate_scheme(interleaved, rate_scheme) == "paper":
         pairs = npx.ceil_div(d_model, 2)
         rate = 10000.0 ** (-2 * host.arange(pairs) / d_model)  # (D/2,)
     else:
@@ -68,7 +69,7 @@ def sinusoids(
         rate = 10000.0 ** (-host.arange(pairs) / max(1, pairs - 1))
     angles = host.arange(length)[:, None] * rate  # (length, D/2)
     waves = host.sin(angles), host.cos(angles)
-    columns = host.concatenate(waves, axis=1) if halves else host.stack(waves, axis=2).reshape(length, 2 * pairs)
+    columns = host.stack(waves, axis=2).reshape(length, 2 * pairs) if interleaved else host.concatenate(waves, axis=1)
     table = host.zeros((length, d_model))
     table[:, : 2 * pairs] = columns[:, :d_model]
     return npx.asarray(table.astype(dtype))
@@ -81,35 +82,35 @@ def add_constant(x, constant):
 
 
 @POSITIONS.register("sinusoidal")
-class Sinusoids(Positions):
+class SinusoidalPositions(Positions):
     """Sinusoidal positions, with sines and cosines interleaved as in the paper (`sinusoids`)."""
 
-    halves = False
-    rates: str | None = None  # see `sinusoids`
+    interleaved = True
+    rate_scheme: str | None = None  # see `sinusoids`
     _table: npx.Array | None = None  # the encodings of the first positions; grows with the longest sequence so far
 
-    def table_rows(self, start: Start, x: Any, dtype: Any) -> npx.Array:
+    def table_rows(self, start: StartOrPacking, x: Any, dtype: Any) -> npx.Array:
         """Return the encodings (T, D) of the positions of x (B, T, ...), or (R, D) of packed x (R, ...)."""
         end = end_position(start, x)
         if self._table is None or len(self._table) < end or self._table.dtype != dtype:
-            self._table = sinusoids(max(64, 2 * end), self.d_model, self.halves, dtype, self.rates)
+            self._table = sinusoids(max(64, 2 * end), self.d_model, self.interleaved, dtype, self.rate_scheme)
         return self._table[start.positions] if isinstance(start, npx.Packing) else self._table[start:end]
 
-    def forward(self, x: Tensor, start: Start = 0) -> Tensor:
+    def forward(self, x: Tensor, start: StartOrPacking = 0) -> Tensor:
         """Return x (B, T, D), or packed x (R, D), plus the encodings of its positions from `start` on."""
         if x.shape[-1] != self.d_model:
             raise ValueError(f"positions: expected {self.d_model} columns; got {x.shape[-1]}; try x (B, T, d_model)")
         return add_constant(x, self.table_rows(start, x, x.dtype))
 
-    def embed(self, embedding: Embedding, ids: npx.Array, start: Start, dropout: Dropout) -> Tensor:
+    def embed(self, embedding: Embedding, ids: npx.Array, start: StartOrPacking, dropout: Dropout) -> Tensor:
         return embedding(ids, self.table_rows(start, ids, embedding.weight.dtype), dropout.next_spec())
 
 
 @POSITIONS.register("sinusoidal_halves")
-class SinusoidsInHalves(Sinusoids):
+class SplitSinusoidalPositions(SinusoidalPositions):
     """Sinusoidal positions, with all sines before all cosines (`sinusoids`)."""
 
-    halves = True
+    interleaved = False
 
 
 @POSITIONS.register("learned")
@@ -120,7 +121,7 @@ class LearnedPositions(Positions):
         self.weight = Parameter(normal(max_positions, d_model, d_model**-0.5))
         self.max_positions = max_positions
 
-    def forward(self, x: Tensor, start: Start = 0) -> Tensor:
+    def forward(self, x: Tensor, start: StartOrPacking = 0) -> Tensor:
         """Return x (B, T, D), or packed x (R, D), plus the vectors of its positions from `start` on.
 
         Raises ValueError for positions beyond `max_positions`.
@@ -136,16 +137,16 @@ class LearnedPositions(Positions):
         return x + self.weight[start:end]
 
 
-class UnchangedEmbeddings(Positions):
+class IdentityPositions(Positions):
     """Positions that leave embeddings unchanged: for recurrent layers, and for encodings that act in self-attention."""
 
-    def forward(self, x: Tensor, start: Start = 0) -> Tensor:
+    def forward(self, x: Tensor, start: StartOrPacking = 0) -> Tensor:
         """Return x unchanged."""
         return x
 
 
 @POSITIONS.register("rotary")
-class RotaryPositions(UnchangedEmbeddings):
+class RotaryPositions(IdentityPositions):
     """Self-attention rotates queries and keys by their positions (Su et al., 2021)."""
 
     rotary_base = 10000.0

@@ -41,7 +41,7 @@ class TimeMajor:
         # For sentences of equal length that are read forward, the conversion is a transposition and needs no indices.
         self.is_transposed = not reverse and (packing is None or packing.is_rectangular)
 
-    def scatter(self, x: npx.Array) -> npx.Array:
+    def to_steps(self, x: npx.Array) -> npx.Array:
         """Convert x (..., G) to steps (T, B, G) in the accumulation dtype of x. The result may share memory with x."""
         dtype = npx.accumulation_dtype(x.dtype)
         if self.is_transposed:
@@ -50,12 +50,12 @@ class TimeMajor:
         steps[self.rows] = x.reshape(-1, x.shape[-1])
         return steps.reshape(self.length, self.batch, x.shape[-1])
 
-    def prepare(self, z: npx.Array, *parameters: npx.Array) -> list[npx.Array]:
+    def to_steps_with_parameters(self, z: npx.Array, *parameters: npx.Array) -> list[npx.Array]:
         """Return z converted to steps, and the parameters in the dtype of these steps."""
-        steps = self.scatter(z)
+        steps = self.to_steps(z)
         return [steps, *(p.astype(steps.dtype, copy=False) for p in parameters)]
 
-    def gather(self, steps: npx.Array) -> npx.Array:
+    def from_steps(self, steps: npx.Array) -> npx.Array:
         """Convert steps (T, B, G) to the layout and dtype of x: (..., G). The result may share memory with `steps`."""
         rows = steps.swapaxes(0, 1) if self.is_transposed else steps.reshape(-1, steps.shape[-1])[self.rows]
         return rows.reshape(*self.leading, steps.shape[-1]).astype(self.dtype, copy=False)
@@ -69,14 +69,14 @@ def recurrence(
     Args:
         arrays: the gate inputs z, padded or packed; the recurrent weights w; other parameters.
     """
-    steps, *parameters = layout.prepare(*arrays)
+    steps, *parameters = layout.to_steps_with_parameters(*arrays)
     y, saved = kernel(steps, *parameters, npx.zeros((n_states, layout.batch, len(parameters[0])), steps.dtype))
 
     def vjp(g: npx.Array) -> tuple[npx.Array, ...]:
-        gz, *others = gradient(layout.scatter(g), saved)
-        return layout.gather(gz), *(part.astype(layout.dtype, copy=False) for part in others)
+        gz, *others = gradient(layout.to_steps(g), saved)
+        return layout.from_steps(gz), *(part.astype(layout.dtype, copy=False) for part in others)
 
-    return layout.gather(y), vjp
+    return layout.from_steps(y), vjp
 
 
 def check_gates(name: str, z: npx.Array, w: npx.Array, n_gates: int) -> None:
@@ -144,7 +144,7 @@ class Recurrent(Module):
         self.d_hidden = d_hidden
         self.reverse = reverse
 
-    def step_arguments(self) -> tuple[Tensor, ...]:
+    def extra_parameters(self) -> tuple[Tensor, ...]:
         """Return the parameters that a step needs in addition to `weight`."""
         return ()
 
@@ -164,19 +164,19 @@ class Recurrent(Module):
         """
         z = self.input(x)
         if cache is None:
-            return type(self).operation(z, self.weight, *self.step_arguments(), packing, lengths, self.reverse)
+            return type(self).operation(z, self.weight, *self.extra_parameters(), packing, lengths, self.reverse)
         layout = TimeMajor(z.data, None, None, reverse=False)
         state = cache.array.swapaxes(0, 1).copy()
-        arrays = layout.prepare(z.data, self.weight.data, *(p.data for p in self.step_arguments()))
+        arrays = layout.to_steps_with_parameters(z.data, self.weight.data, *(p.data for p in self.extra_parameters()))
         y, _ = type(self).kernel(*arrays, state)
         cache.array = state.swapaxes(0, 1)
-        return Tensor(layout.gather(y))
+        return Tensor(layout.from_steps(y))
 
-    def new_cache(self, rows: int, dtype: Any) -> RowArray:
-        """Return the initial states (R, n_states, H) of `rows` sequences. Raises ValueError for a reversed layer."""
+    def new_cache(self, n_rows: int, dtype: Any) -> RowArray:
+        """Return the initial states (R, n_states, H) of `n_rows` sequences. Raises ValueError for a reversed layer."""
         if self.reverse:
             raise ValueError("recurrent: expected a layer that reads forward; got a reversed layer; try reverse=False")
-        return RowArray(npx.zeros((rows, self.n_states, self.d_hidden), npx.accumulation_dtype(dtype)))
+        return RowArray(npx.zeros((n_rows, self.n_states, self.d_hidden), npx.accumulation_dtype(dtype)))
 
 
 @CELLS.register("lstm")
@@ -207,7 +207,7 @@ class GRU(Recurrent):
         super().__init__(d_in, d_hidden, reverse)
         self.bias = Parameter(constant((d_hidden,), 0))
 
-    def step_arguments(self) -> tuple[Tensor, ...]:
+    def extra_parameters(self) -> tuple[Tensor, ...]:
         return (self.bias,)
 
 

@@ -20,9 +20,9 @@ def window_margins(window: int, causal: bool) -> tuple[int, int]:
 
 def window_mask(n_queries: int, n_keys: int, window: int, causal: bool) -> npx.Array:
     """Return a mask (T, S) for queries at the last T of S positions: True where a query attends to a key."""
-    before, after = window_margins(window, causal)
-    distance = npx.arange(n_keys) - npx.arange(n_keys - n_queries, n_keys)[:, None]
-    return (-before <= distance) & (distance <= after)
+    n_before, n_after = window_margins(window, causal)
+    offset = npx.arange(n_keys) - npx.arange(n_keys - n_queries, n_keys)[:, None]
+    return (-n_before <= offset) & (offset <= n_after)
 
 
 class Blocks:
@@ -30,10 +30,10 @@ class Blocks:
 
     def __init__(self, shape: tuple[int, int], window: int, causal: bool) -> None:
         self.batch, self.length = shape
-        self.before, self.after = window_margins(window, causal)
+        self.n_before, self.n_after = window_margins(window, causal)
         self.block_size = window
         self.n_blocks = npx.ceil_div(self.length, self.block_size)
-        self.width = self.block_size + self.before + self.after  # positions of a block with its margins
+        self.width = self.block_size + self.n_before + self.n_after  # positions of a block with its margins
         # Each sequence is padded in front, by the front margin. Block b with its margins then begins where block b of
         # the padded sequence begins, and consists of the first part_sizes[i] positions of each padded block b + i.
         self.part_sizes = [min(self.block_size, self.width - start) for start in range(0, self.width, self.block_size)]
@@ -44,15 +44,15 @@ class Blocks:
         padded = self.pad(x, 0, self.n_blocks)
         return padded.reshape(self.batch * self.n_blocks, self.block_size, *x.shape[2:])
 
-    def pad(self, x: npx.Array, before: int, n_blocks: int) -> npx.Array:
-        """Return x (B, T, ...) as (B, n_blocks, L, ...), with `before` zeros in front."""
+    def pad(self, x: npx.Array, n_before: int, n_blocks: int) -> npx.Array:
+        """Return x (B, T, ...) as (B, n_blocks, L, ...), with `n_before` zeros in front."""
         padded = npx.zeros((self.batch, n_blocks * self.block_size, *x.shape[2:]), x.dtype)
-        padded[:, before : before + self.length] = x
+        padded[:, n_before : n_before + self.length] = x
         return padded.reshape(self.batch, n_blocks, self.block_size, *x.shape[2:])
 
     def cut_with_margins(self, x: npx.Array) -> npx.Array:
         """Return the blocks of x (B, T, ...) with their margins, (B n, L + margins, ...)."""
-        padded = self.pad(x, self.before, self.n_padded_blocks)
+        padded = self.pad(x, self.n_before, self.n_padded_blocks)
         parts = [padded[:, i : i + self.n_blocks, :size] for i, size in enumerate(self.part_sizes)]
         return npx.concatenate(parts, axis=2).reshape(self.batch * self.n_blocks, self.width, *x.shape[2:])
 
@@ -60,7 +60,7 @@ class Blocks:
         """Return the sequences (B, T, ...) of blocks (B n, L, ...): the inverse of `cut`."""
         return blocks.reshape(self.batch, self.n_blocks * self.block_size, *blocks.shape[2:])[:, : self.length]
 
-    def add_with_margins(self, blocks: npx.Array) -> npx.Array:
+    def overlap_add(self, blocks: npx.Array) -> npx.Array:
         """Return the sums (B, T, ...) over the blocks (B n, L + margins, ...): the gradient of `cut_with_margins`."""
         total = npx.zeros((self.batch, self.n_padded_blocks, self.block_size, *blocks.shape[2:]), blocks.dtype)
         blocks = blocks.reshape(self.batch, self.n_blocks, *blocks.shape[1:])
@@ -68,14 +68,14 @@ class Blocks:
             start = i * self.block_size
             total[:, i : i + self.n_blocks, :size] += blocks[:, :, start : start + size]
         flat = total.reshape(self.batch, -1, *blocks.shape[3:])
-        return flat[:, self.before : self.before + self.length]
+        return flat[:, self.n_before : self.n_before + self.length]
 
     def bias(self, lengths: npx.Array | None) -> npx.Array:
         """Return the bias (B n, 1, L, L + margins) that masks keys outside the window or the sentence."""
         query = npx.arange(self.block_size)[:, None]
         key = npx.arange(self.width)  # 0 is the first position of the front margin
-        in_window = (query <= key) & (key <= query + self.before + self.after)  # (L, width)
-        position = npx.arange(self.n_blocks)[:, None] * self.block_size - self.before + key  # (n, width)
+        in_window = (query <= key) & (key <= query + self.n_before + self.n_after)  # (L, width)
+        position = npx.arange(self.n_blocks)[:, None] * self.block_size - self.n_before + key  # (n, width)
         ends = npx.full((self.batch,), self.length, npx.int64) if lengths is None else npx.minimum(lengths, self.length)
         exists = (position >= 0) & (position < ends[:, None, None])  # (B, n, width)
         shape = (self.batch * self.n_blocks, 1, self.block_size, self.width)
@@ -114,7 +114,7 @@ def restricted_self_attention(qkv, n_heads, d_k, window, spec=npx.AttentionSpec(
         g = npx.pad_packed(g, packing)
         g = blocks.cut(g.reshape(*g.shape[:2], *block_shape[2:]))
         gq, gk, gv = npx.attention_grad(g, saved)
-        gq, gk, gv = blocks.join(gq), blocks.add_with_margins(gk), blocks.add_with_margins(gv)
+        gq, gk, gv = blocks.join(gq), blocks.overlap_add(gk), blocks.overlap_add(gv)
         gq, gk = (rotate(part, 0, spec.rotary_base, inverse=True) for part in (gq, gk))
         parts = [part.reshape(*part.shape[:2], -1) for part in (gq, gk, gv)]
         return (npx.pack_padded(npx.concatenate(parts, axis=2), packing),)
@@ -172,6 +172,6 @@ class RestrictedSelfAttention(SelfAttention):
         """Return the spec with a bias that masks the keys outside the window."""
         return spec._replace(constant_bias=npx.mask_bias(window_mask(n_queries, n_keys, self.window, spec.causal)))
 
-    def weights(self, x: Tensor, spec: npx.AttentionSpec = npx.AttentionSpec()) -> npx.Array:
+    def attention_weights(self, x: Tensor, spec: npx.AttentionSpec = npx.AttentionSpec()) -> npx.Array:
         require_no_bias(spec)
-        return super().weights(x, self.with_window(spec, x.shape[1], x.shape[1]))
+        return super().attention_weights(x, self.with_window(spec, x.shape[1], x.shape[1]))

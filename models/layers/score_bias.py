@@ -15,14 +15,14 @@ class ScoreBias(Module):
 
     Attributes:
         is_shared: whether all layers of a stack use the bias of the first layer.
-        multiplications: number of multiplications for each query token, for the FLOP count.
+        macs: number of multiply-accumulate operations for each query token, for the FLOP count.
     """
 
     is_shared = False
-    multiplications = 0
+    macs = 0
 
 
-def distances(q: Any, n_keys: int, packing: npx.Packing | None) -> npx.Array:
+def relative_offsets(q: Any, n_keys: int, packing: npx.Packing | None) -> npx.Array:
     """Return the positions of keys relative to queries, s - t, integers (T, S). Arguments: see `ScoreBias`."""
     n_queries = packing.max_length if packing else q.shape[1]
     return npx.arange(n_keys) - npx.arange(n_keys - n_queries, n_keys)[:, None]

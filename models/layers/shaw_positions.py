@@ -5,8 +5,8 @@ from typing import TYPE_CHECKING
 import npx
 from autograd import Tensor, differentiable
 from models.init import uniform
-from models.layers.positions import UnchangedEmbeddings
-from models.layers.score_bias import ScoreBias, distances
+from models.layers.positions import IdentityPositions
+from models.layers.score_bias import ScoreBias, relative_offsets
 from models.module import Parameter
 from models.registry import POSITIONS
 
@@ -23,14 +23,14 @@ def relative_scores(q, table, n_keys, packing=None):
     """
     k = len(table) // 2
     scale = q.shape[-1] ** -0.5
-    offsets = distances(q, n_keys, packing)  # (T, S)
+    offsets = relative_offsets(q, n_keys, packing)  # (T, S)
     by_offset = npx.pad_packed(q, packing).swapaxes(1, 2) @ table.swapaxes(0, 1) * scale  # (B, H, T, 2k + 1)
     index = npx.minimum(npx.maximum(offsets, -k), k) + k
     y = by_offset[:, :, npx.arange(len(index))[:, None], index]
 
     def vjp(g):
         n_queries = g.shape[2]
-        offsets = distances(q, n_keys, packing)  # recomputed, so that it is not saved for backward
+        offsets = relative_offsets(q, n_keys, packing)  # recomputed, so that it is not saved for backward
         keys = npx.arange(-k, k + 1) - offsets[:, :1]  # (T, 2k + 1), the key at each offset
         is_key = (keys >= 0) & (keys < n_keys)
         g_offset = g[:, :, npx.arange(n_queries)[:, None], npx.where(is_key, keys, 0)] * is_key.astype(g.dtype)
@@ -44,7 +44,7 @@ def relative_scores(q, table, n_keys, packing=None):
     return y, vjp
 
 
-class RelativeKeys(ScoreBias):
+class ShawBias(ScoreBias):
     """The bias q_t . a_(s - t) / sqrt(d_k) for query position t and key position s (equation 4 of the paper).
 
     The vectors a (2k + 1, d_k) are learned in each layer and shared by its heads; distances beyond k use the vectors of
@@ -59,7 +59,7 @@ class RelativeKeys(ScoreBias):
 
     def __init__(self, n_heads: int, d_k: int, max_relative_distance: int = 16) -> None:
         self.weight = Parameter(uniform(2 * max_relative_distance + 1, d_k))
-        self.multiplications = n_heads * self.weight.size
+        self.macs = n_heads * self.weight.size
 
     def forward(self, q: Tensor, n_keys: int, packing: npx.Packing | None = None) -> Tensor:
         """Return the scores of relative positions (B, H, T, S), S = n_keys, for queries q; see `ScoreBias`."""
@@ -67,9 +67,9 @@ class RelativeKeys(ScoreBias):
 
 
 @POSITIONS.register("shaw")
-class ShawPositions(UnchangedEmbeddings):
-    """Positions that add `RelativeKeys` to the scores of every self-attention."""
+class ShawPositions(IdentityPositions):
+    """Positions that add `ShawBias` to the scores of every self-attention."""
 
     @classmethod
     def make_score_bias(cls, config: "TransformerConfig", causal: bool) -> ScoreBias:
-        return RelativeKeys(config.n_heads, config.key_size, config.resolved_max_relative_distance)
+        return ShawBias(config.n_heads, config.key_size, config.resolved_max_relative_distance)

@@ -6,7 +6,7 @@ from models.init import normal
 from models.module import Module, Parameter
 
 
-class TokenTypes(Module):
+class TokenTypeEmbedding(Module):
     """A learned vector for each type of token.
 
     Args:

@@ -5,7 +5,7 @@ from models.search.beam import SearchStep, beam_search
 from models.search.ensemble import Ensemble
 from models.search.forced import forced_log_probabilities
 from models.search.greedy import greedy_search
-from models.search.prefix import ForcedPrefix
+from models.search.prefix import PrefixConstrainedModel
 from models.search.protocol import (
     CANDIDATE_RULES,
     LENGTH_PENALTY_RANGE,

@@ -35,6 +35,6 @@ def align(model: Any, src_ids: Any, outputs: Sequence[Sequence[int]]) -> list[li
 def check_alignable(model: Any) -> None:
     """Raise ValueError for a model, or a member of an Ensemble, without attention to the source."""
     for member in model.members if isinstance(model, Ensemble) else [model]:
-        if not member.attentions()["cross"]:
+        if not member.attention_layers()["cross"]:
             got = f"the architecture {member.config.architecture}, which has none"
             raise ValueError(f"alignments: expected cross-attention to the source; got {got}; try without alignments")

@@ -52,7 +52,7 @@ class _PrefixTree:
 class _BestHypotheses:
     """The `n_best` best hypotheses that are no longer live, for each sentence: arrays (B, n_best), best first.
 
-    A hypothesis is a node of the prefix tree, its depth and the log-probability `end` of its EOS. Score -inf marks an
+    A hypothesis is a node of the prefix tree, its depth and the log-probability of its EOS. Score -inf marks an
     empty entry.
     """
 
@@ -60,7 +60,7 @@ class _BestHypotheses:
         shape = (n_sentences, n_best)
         self.score = host.full(shape, -host.inf)
         self.log_probability = host.zeros(shape)
-        self.end = host.zeros(shape)
+        self.eos_log_probability = host.zeros(shape)
         self.node = host.zeros(shape, host.int64)
         self.depth = host.zeros(shape, host.int64)
         self.finished = host.zeros(shape, bool)
@@ -83,7 +83,7 @@ class _BestHypotheses:
             selected: a mask (n,) of the sentences to which hypotheses are added.
             valid: a mask (n, C) of the hypotheses to add.
             log_p: log-probabilities (n, C) of the hypotheses.
-            new: `end`, `node` and `depth` of the hypotheses, each (n, C) or one value for all.
+            new: `eos_log_probability`, `node` and `depth` of the hypotheses, each (n, C) or one value for all.
         """
         n_best = self.score.shape[1]
         score = host.where(valid, log_p / score_divisor, -host.inf)
@@ -115,14 +115,14 @@ class _Continuations:
 
     Args:
         log_p: log-probabilities (R,) of the rows.
-        values, ids: log-probabilities and ids (R, width) of the most probable next tokens of each row.
+        log_probs, ids: log-probabilities and ids (R, width) of the most probable next tokens of each row.
     """
 
-    def __init__(self, n_sentences: int, log_p: Array, values: Array, ids: Array) -> None:
-        self.values, self.ids = values, ids
-        self.width = values.shape[1]
-        self.rows_per_source = len(values) // n_sentences
-        self.totals = (log_p[:, None] + values).reshape(n_sentences, self.rows_per_source * self.width)
+    def __init__(self, n_sentences: int, log_p: Array, log_probs: Array, ids: Array) -> None:
+        self.log_probs, self.ids = log_probs, ids
+        self.width = log_probs.shape[1]
+        self.rows_per_source = len(log_probs) // n_sentences
+        self.totals = (log_p[:, None] + log_probs).reshape(n_sentences, self.rows_per_source * self.width)
         self.ranking = host.argsort(-self.totals, axis=1, kind="stable")
 
     def best(self, count: int | None = None) -> _Candidates:
@@ -131,7 +131,7 @@ class _Continuations:
         row = order // self.width + self.rows_per_source * host.arange(len(order))[:, None]
         column = order % self.width
         total = host.take_along_axis(self.totals, order, axis=1)
-        return _Candidates(row, self.ids[row, column], self.values[row, column], total)
+        return _Candidates(row, self.ids[row, column], self.log_probs[row, column], total)
 
 
 def beam_search(
@@ -193,12 +193,12 @@ def beam_search(
     if not len(src_ids):
         return []
     config = model.config
-    keeps_beam = candidate_rule != "plain"
-    finishes_in_beam = candidate_rule in ("transformers", "fairseq")
-    n_candidates = 2 * beam_size if keeps_beam else beam_size
+    refills_beam = candidate_rule != "plain"
+    eos_only_in_beam = candidate_rule in ("transformers", "fairseq")
+    n_candidates = 2 * beam_size if refills_beam else beam_size
     # If EOS counts only among the K best candidates, K + 1 continuations per row suffice: EOS, and at most
     # K others that stay live.
-    per_row = min(n_candidates, beam_size + 1) if finishes_in_beam else n_candidates
+    per_row = min(n_candidates, beam_size + 1) if eos_only_in_beam else n_candidates
     best = _BestHypotheses(len(src_ids), n_best)
     tree = _PrefixTree()
     n_finished = host.zeros(len(src_ids), host.int64)
@@ -208,22 +208,26 @@ def beam_search(
     node = host.full(len(src_ids), ROOT)  # (R,)
     log_p = host.zeros(len(src_ids))  # (R,)
     with evaluation_mode(model):
-        tokens, state = model.start(src_ids)
+        tokens, state = model.start_decoding(src_ids)
         for length in range(1, limits.max() + 1):
             logits = model.step(tokens, state)  # (R, V)
             continuations = _Continuations(len(active), log_p, *top_continuations(logits, per_row, config, length))
             candidates = continuations.best(n_candidates)
-            ended, live, new_node = _decide(candidates, config.eos_id, beam_size, finishes_in_beam)
+            ended, live, new_node = _decide(candidates, config.eos_id, beam_size, eos_only_in_beam)
             new_node[live] = tree.add(
                 node[candidates.row[live]], candidates.token[live], candidates.token_log_probability[live]
             )
 
             divisor = score_divisor(length, length_penalty, length_penalty_type)
             n_finished[active] += ended.sum(axis=1)
-            has_ended: Any = ended.any(axis=1)  # (n,)
-            if has_ended.any():
-                finished = {"end": candidates.token_log_probability, "node": node[candidates.row], "depth": length - 1}
-                best.add(active, has_ended, ended, True, candidates.log_probability, divisor, **finished)
+            any_ended: Any = ended.any(axis=1)  # (n,)
+            if any_ended.any():
+                finished_fields = {
+                    "eos_log_probability": candidates.token_log_probability,
+                    "node": node[candidates.row],
+                    "depth": length - 1,
+                }
+                best.add(active, any_ended, ended, True, candidates.log_probability, divisor, **finished_fields)
 
             limit = limits[active]
             at_limit = limit == length
@@ -235,26 +239,26 @@ def beam_search(
             if stop_when_decided:
                 done |= best.score[active, -1] >= bound
             if at_limit.any():
-                unfinished = {"end": 0.0, "node": new_node, "depth": length}
-                best.add(active, at_limit, live, False, candidates.log_probability, divisor, **unfinished)
+                unfinished_fields = {"eos_log_probability": 0.0, "node": new_node, "depth": length}
+                best.add(active, at_limit, live, False, candidates.log_probability, divisor, **unfinished_fields)
             if observe is not None:
                 ranked = continuations.best()
-                found = node[ranked.row], ranked.token, ranked.log_probability, new_node
-                observe(SearchStep(active, *found, divisor, best.score[active, -1], bound, at_limit, done))
+                ranked_fields = node[ranked.row], ranked.token, ranked.log_probability, new_node
+                observe(SearchStep(active, *ranked_fields, divisor, best.score[active, -1], bound, at_limit, done))
             if done.all():
                 break
 
             remaining = _compacted_places(done)
             active = active[remaining]
             row, tokens, node, log_p = _next_rows(
-                candidates, live, new_node, remaining, beam_size if keeps_beam else None
+                candidates, live, new_node, remaining, beam_size if refills_beam else None
             )
             if len(row) != len(logits) or (row != host.arange(len(row))).any():
                 state.select(row)
     return _read_hypotheses(best, tree)
 
 
-def _decide(candidates: _Candidates, eos_id: int, beam_size: int, finishes_in_beam: bool) -> tuple[Array, Array, Array]:
+def _decide(candidates: _Candidates, eos_id: int, beam_size: int, eos_only_in_beam: bool) -> tuple[Array, Array, Array]:
     """Return which candidates end, which stay live, and the array for `SearchStep.node`, each (n, C).
 
     The array contains ENDED or BEAM_FULL; the caller sets the nodes of live candidates.
@@ -262,7 +266,7 @@ def _decide(candidates: _Candidates, eos_id: int, beam_size: int, finishes_in_be
     exists = candidates.log_probability > -host.inf
     ended = exists & (candidates.token == eos_id)
     continues = exists & ~ended
-    if finishes_in_beam:
+    if eos_only_in_beam:
         ended[:, beam_size:] = False
     live = continues & (continues.cumsum(axis=1) <= beam_size)
     return ended, live, host.where(continues, BEAM_FULL, ENDED)
@@ -295,11 +299,11 @@ def _next_rows(
     """
     arrays = [live, candidates.log_probability, candidates.row, candidates.token, new_node]
     if width is not None:
-        columns = host.argsort(~live, axis=1, kind="stable")[:, :width]
-        arrays = [host.take_along_axis(x, columns, axis=1) for x in arrays]
+        kept_columns = host.argsort(~live, axis=1, kind="stable")[:, :width]
+        arrays = [host.take_along_axis(x, kept_columns, axis=1) for x in arrays]
     live, log_p, *others = arrays
-    source = host.where(live, host.arange(live.shape[1]), live.argmax(axis=1)[:, None])[remaining]  # (n, width)
-    row, token, node = (host.take_along_axis(x[remaining], source, axis=1).ravel() for x in others)
+    columns = host.where(live, host.arange(live.shape[1]), live.argmax(axis=1)[:, None])[remaining]  # (n, width)
+    row, token, node = (host.take_along_axis(x[remaining], columns, axis=1).ravel() for x in others)
     return row, token, node, host.where(live, log_p, -host.inf)[remaining].ravel()
 
 
@@ -320,14 +324,14 @@ def _read_hypotheses(best: _BestHypotheses, tree: _PrefixTree) -> list[list[Hypo
 
     Tokens are read from the last to the first, for all hypotheses at once.
     """
-    parent, symbol, log_p = map(host.concatenate, (tree.parents, tree.tokens, tree.log_probabilities))
+    parent, token, log_p = map(host.concatenate, (tree.parents, tree.tokens, tree.log_probabilities))
     tokens = host.zeros((*best.node.shape, best.depth.max()), host.int64)  # (B, n_best, T)
     terms = host.zeros(tokens.shape)
     node = best.node.copy()
     for position in reversed(range(tokens.shape[2])):
         has_token = (best.depth > position) & (best.score > -host.inf)
         nodes = node[has_token]
-        tokens[has_token, position] = symbol[nodes]
+        tokens[has_token, position] = token[nodes]
         terms[has_token, position] = log_p[nodes]
         node[has_token] = parent[nodes]
 
@@ -339,7 +343,7 @@ def _read_hypotheses(best: _BestHypotheses, tree: _PrefixTree) -> list[list[Hypo
             score=float(best.score[i, j]),
             log_probability=float(best.log_probability[i, j]),
             finished=finished,
-            token_log_probabilities=terms[i, j, :depth].tolist() + [float(best.end[i, j])] * finished,
+            token_log_probabilities=terms[i, j, :depth].tolist() + [float(best.eos_log_probability[i, j])] * finished,
         )
 
     n_sentences, n_best = best.score.shape

@@ -47,11 +47,11 @@ class Ensemble:
     def modules(self) -> Iterator[Any]:
         return chain.from_iterable(member.modules() for member in self.members)
 
-    def limits(self, src_ids: npx.Array, max_extra_tokens: int) -> npx.Array:
-        return npx.host.min([member.limits(src_ids, max_extra_tokens) for member in self.members], axis=0)
+    def length_limits(self, src_ids: npx.Array, max_extra_tokens: int) -> npx.Array:
+        return npx.host.min([member.length_limits(src_ids, max_extra_tokens) for member in self.members], axis=0)
 
-    def start(self, src_ids: npx.Array) -> tuple[npx.Array, "EnsembleState"]:
-        tokens, states = zip(*(member.start(src_ids) for member in self.members), strict=True)
+    def start_decoding(self, src_ids: npx.Array) -> tuple[npx.Array, "EnsembleState"]:
+        tokens, states = zip(*(member.start_decoding(src_ids) for member in self.members), strict=True)
         return tokens[0], EnsembleState(list(states))
 
     def step(self, tokens: npx.Array, state: "EnsembleState") -> npx.Array:

@@ -32,18 +32,18 @@ def forced_log_probabilities(model: Any, src_ids: Any, outputs: Sequence[Sequenc
     is_target = host.arange(inputs.shape[1]) < lengths[:, None]  # (B, T)
     targets = tgt_ids[:, 1:][is_target]  # (N,)
     members = model.members if isinstance(model, Ensemble) else [model]
-    values = log_mean_exp([_target_values(member, src_ids, inputs, is_target, targets) for member in members])
-    return [part.tolist() for part in host.split(values, lengths.cumsum()[:-1])] if len(outputs) else []
+    log_probs = log_mean_exp([_target_log_probs(member, src_ids, inputs, is_target, targets) for member in members])
+    return [part.tolist() for part in host.split(log_probs, lengths.cumsum()[:-1])] if len(outputs) else []
 
 
-def _target_values(model: Any, src_ids: Any, inputs: Array, is_target: Array, targets: Array) -> Array:
+def _target_log_probs(model: Any, src_ids: Any, inputs: Array, is_target: Array, targets: Array) -> Array:
     """Return one model's log-probabilities (N,) of the targets (N,), on the host in float64."""
     with evaluation_mode(model):
         hidden = model.decode(inputs, *model.encode(src_ids)).data[npx.from_host(is_target)]  # (N, D)
         n_rows = max(1, MAX_LOGITS // model.config.vocab_size)
-        values = []
+        log_probs = []
         for start in range(0, len(targets), n_rows):
             log_p = log_softmax(model.logits(Tensor(hidden[start : start + n_rows])).data)
             ids = npx.from_host(targets[start : start + n_rows, None])
-            values.append(npx.to_host(npx.take_along_axis(log_p, ids, axis=1))[:, 0].astype(host.float64))
-    return host.concatenate(values or [host.zeros(0)])
+            log_probs.append(npx.to_host(npx.take_along_axis(log_p, ids, axis=1))[:, 0].astype(host.float64))
+    return host.concatenate(log_probs or [host.zeros(0)])

@@ -23,7 +23,7 @@ def greedy_search(model: SearchModel, src_ids: Any, *, max_extra_tokens: int = 5
         return []
 
     def choose(logits: npx.Array, rows: npx.Array, position: int) -> tuple[npx.Array, npx.Array]:
-        values, ids = top_continuations(logits, 1, model.config, position)
-        return ids[:, 0], values[:, 0]
+        log_probs, ids = top_continuations(logits, 1, model.config, position)
+        return ids[:, 0], log_probs[:, 0]
 
     return decode_stepwise(model, src_ids, limits, choose)

@@ -8,7 +8,7 @@ from models.search.protocol import SearchModel
 from npx import Array, from_host, host, to_host  # host is NumPy, for arrays that stay on the CPU
 
 
-class ForcedPrefix:
+class PrefixConstrainedModel:
     """A SearchModel that makes the hypotheses of `model` begin with the token ids `prefixes`, one list for each source.
 
     The log-probabilities are the model's own: forcing a token does not raise its probability to 1. A source with an
@@ -33,11 +33,11 @@ class ForcedPrefix:
     def modules(self) -> Any:
         return getattr(self.model, "modules", tuple)()
 
-    def limits(self, src_ids: Array, max_extra_tokens: int) -> Array:
-        return host.maximum(self.model.limits(src_ids, max_extra_tokens), self.lengths + 1)
+    def length_limits(self, src_ids: Array, max_extra_tokens: int) -> Array:
+        return host.maximum(self.model.length_limits(src_ids, max_extra_tokens), self.lengths + 1)
 
-    def start(self, src_ids: Array) -> tuple[Array, "PrefixState"]:
-        tokens, state = self.model.start(src_ids)
+    def start_decoding(self, src_ids: Array) -> tuple[Array, "PrefixState"]:
+        tokens, state = self.model.start_decoding(src_ids)
         return tokens, PrefixState(state, host.arange(len(tokens)))
 
     def step(self, tokens: Array, state: "PrefixState") -> Array:
@@ -48,17 +48,17 @@ class ForcedPrefix:
         if not rows.size:
             return logits
         token = self.prefixes[state.sources[rows], position]
-        values = to_host(logits).astype(host.result_type(logits.dtype, host.float32))  # (R, V), a copy
-        z = values[rows].astype(host.float64)
+        logits = to_host(logits).astype(host.result_type(logits.dtype, host.float32))  # (R, V), a copy
+        z = logits[rows].astype(host.float64)
         z -= z.max(axis=1, keepdims=True)
         forced = host.take_along_axis(z, token[:, None], axis=1)[:, 0]
         others = host.exp(z).sum(axis=1) - host.exp(forced)
-        values[rows] = -host.inf
-        values[rows, token] = forced
+        logits[rows] = -host.inf
+        logits[rows, token] = forced
         with host.errstate(divide="ignore"):
             # The probability of all other tokens goes to padding, which a search never chooses.
-            values[rows, self.config.pad_id] = host.log(host.maximum(others, 0))
-        return from_host(values)
+            logits[rows, self.config.pad_id] = host.log(host.maximum(others, 0))
+        return from_host(logits)
 
 
 class PrefixState(DecodingState):

@@ -33,13 +33,13 @@ class SearchModel(Protocol):
 
     def train(self, mode: bool = True) -> Any: ...
 
-    def start(self, src_ids: npx.Array) -> tuple[npx.Array, DecodingState]:
+    def start_decoding(self, src_ids: npx.Array) -> tuple[npx.Array, DecodingState]:
         """Return the first tokens (R,), NumPy integers, and the decoding state, for source ids (B, S)."""
 
     def step(self, tokens: npx.Array, state: Any) -> npx.Array:
         """Append `tokens` (R,), one per row, to the state; return the logits (R, V) of the next tokens."""
 
-    def limits(self, src_ids: npx.Array, max_extra_tokens: int) -> npx.Array:
+    def length_limits(self, src_ids: npx.Array, max_extra_tokens: int) -> npx.Array:
         """Return the maximum number of tokens (B,), EOS included, that search may generate for each source."""
 
 
@@ -122,11 +122,11 @@ def top_continuations(
     """
     if logits.dtype.itemsize < 4:
         logits = logits.astype(npx.float32)
-    values, ids = npx.log_softmax_top_k(logits, k, excluded_ids(config))
-    values = npx.to_host(values).astype(host.float64)
-    if not (values[:, 0] > -host.inf).all():
+    log_probs, ids = npx.log_softmax_top_k(logits, k, excluded_ids(config))
+    log_probs = npx.to_host(log_probs).astype(host.float64)
+    if not (log_probs[:, 0] > -host.inf).all():
         raise FloatingPointError(f"search: expected finite logits; got NaN or infinity at output position {position}")
-    return values, npx.to_host(ids)
+    return log_probs, npx.to_host(ids)
 
 
 def prepare_search(
@@ -139,4 +139,4 @@ def prepare_search(
     check_search(max_extra_tokens=max_extra_tokens, **options)
     src_ids = npx.to_host(src_ids)
     check_ids("source ids", src_ids, ndim=2)
-    return src_ids, npx.to_host(model.limits(src_ids, max_extra_tokens))
+    return src_ids, npx.to_host(model.length_limits(src_ids, max_extra_tokens))

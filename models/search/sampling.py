@@ -16,42 +16,42 @@ from npx import host  # NumPy, for arrays that stay on the CPU
 def sample(
     model: Any,
     prompts: Sequence[Sequence[int]],
-    tokens: int,
+    n_tokens: int,
     temperature: float = 1.0,
     top_k: int = 0,
     top_p: float = 1.0,
     seed: int = 0,
     window: int | None = None,
 ) -> list[list[int]]:
-    """Return `tokens` new token ids for each prompt.
+    """Return `n_tokens` new token ids for each prompt.
 
     Args:
         model: a LanguageModel.
         prompts: lists of ids, each with at least one, of any lengths.
-        tokens: number of ids to generate for each prompt.
+        n_tokens: number of ids to generate for each prompt.
         temperature: divides the logits; 0 always takes the most probable token. Default 1.
         top_k: sample from the k most probable tokens; 0 (default) from all.
         top_p: sample from the fewest tokens whose probabilities sum to at least `top_p` (Holtzman et al., 2020), after
             `top_k`. Default 1.
-        seed: text i uses the random keys (seed, i), independently of the other texts and of `tokens`. Default 0.
+        seed: text i uses the random keys (seed, i), independently of the other texts and of `n_tokens`. Default 0.
         window: the maximum number of positions that the model sees. Default: `model.max_length`. When the window is
             full, the model rereads only the later half of the window and continues. All texts advance together from the
             end of the shortest prompt, so the part of a text that the model rereads depends on the other prompts.
 
     Padding, BOS and EOS are never sampled. Raises ValueError for an invalid argument, FloatingPointError for NaN.
     """
-    check_sampling(tokens=tokens, temperature=temperature, top_k=top_k, top_p=top_p, window=window)
+    check_sampling(n_tokens=n_tokens, temperature=temperature, top_k=top_k, top_p=top_p, window=window)
     if not all(map(len, prompts)):
         raise ValueError("prompts: expected at least one token each; got an empty prompt; try starting with bos_id")
     if not prompts:
         return []
     window = min(filter(None, (window, model.max_length)), default=None)
     lengths = host.array([len(prompt) for prompt in prompts])  # (B,)
-    texts = host.zeros((len(prompts), lengths.max() + tokens), host.int64)
+    texts = host.zeros((len(prompts), lengths.max() + n_tokens), host.int64)
     for row, prompt in zip(texts, prompts, strict=True):
         row[: len(prompt)] = prompt
     uniforms = host.stack([
-        npx.to_host(npx.random.uniform(npx.Key(seed, i, 0), (tokens,), host.float64)) for i in range(len(prompts))
+        npx.to_host(npx.random.uniform(npx.Key(seed, i, 0), (n_tokens,), host.float64)) for i in range(len(prompts))
     ])  # fmt: skip
     rows = host.arange(len(prompts))
     state = None
@@ -60,7 +60,7 @@ def sample(
         for end in range(lengths.min(), texts.shape[1]):  # texts[:, :end] is known
             if state is None or n_seen == window:
                 n_seen = min(end, window or end) if state is None else max(1, n_seen // 2)
-                last, state = model.start(texts[:, end - n_seen : end])
+                last, state = model.start_decoding(texts[:, end - n_seen : end])
             else:
                 last = texts[:, end - 1]
                 n_seen += 1
@@ -68,11 +68,11 @@ def sample(
             logits[:, [*excluded_ids(model.config), model.config.eos_id]] = -host.inf
             if not host.isfinite(logits.max(axis=1)).all():
                 raise FloatingPointError(f"sample: expected finite logits; got NaN or infinity at position {end}")
-            n_generated = end - lengths  # (B,) negative within the prompt; tokens beyond `tokens` are cut off later
-            uniform = uniforms[rows, host.clip(n_generated, 0, tokens - 1)]
+            n_generated = end - lengths  # (B,) negative within the prompt; tokens beyond `n_tokens` are cut off later
+            uniform = uniforms[rows, host.clip(n_generated, 0, n_tokens - 1)]
             chosen = draw_tokens(logits, uniform, temperature, top_k, top_p)
             texts[:, end] = host.where(n_generated >= 0, chosen, texts[:, end])
-    return [row[n : n + tokens].tolist() for row, n in zip(texts, lengths, strict=True)]
+    return [row[n : n + n_tokens].tolist() for row, n in zip(texts, lengths, strict=True)]
 
 
 def sample_outputs(

@@ -22,15 +22,15 @@ def decode_stepwise(
     limits = host.repeat(limits, rows_per_source)
     rows = host.arange(len(limits))
     output = host.zeros((len(rows), limits.max()), host.int64)
-    values = host.zeros((len(rows), limits.max()))
+    log_probs = host.zeros((len(rows), limits.max()))
     finished = host.zeros(len(rows), bool)
     with evaluation_mode(model):
-        tokens, state = model.start(src_ids)
+        tokens, state = model.start_decoding(src_ids)
         if rows_per_source > 1:
             tokens = host.repeat(tokens, rows_per_source)
             state.select(rows // rows_per_source)
         for length in range(1, limits.max() + 1):
-            tokens, values[rows, length - 1] = choose(model.step(tokens, state), rows, length)
+            tokens, log_probs[rows, length - 1] = choose(model.step(tokens, state), rows, length)
             output[rows, length - 1] = tokens
             ended = tokens == model.config.eos_id
             finished[rows[ended]] = True
@@ -42,7 +42,7 @@ def decode_stepwise(
                 state.select(live)
     ends = host.where(finished, (output == model.config.eos_id).argmax(axis=1), limits)
     hypotheses = []
-    for ids, terms, end, has_end in zip(output, values, ends, finished.tolist(), strict=True):
+    for ids, terms, end, has_end in zip(output, log_probs, ends, finished.tolist(), strict=True):
         terms = terms[: end + has_end]
         total = float(terms.cumsum()[-1]) if terms.size else 0.0  # summed in the same order as in beam search
         hypotheses.append(Hypothesis(ids[:end].tolist(), total, total, has_end, terms.tolist()))

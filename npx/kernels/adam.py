@@ -13,7 +13,7 @@ from npx.dispatch import kernel
 class AdamCoefficients(NamedTuple):
     """The coefficients of one update, the same for every parameter; `adam_coefficients` computes them."""
 
-    scale: float  # multiplies the gradient
+    grad_scale: float  # multiplies the gradient
     one_minus_beta1: float
     one_minus_beta2: float
     step_size: float  # learning rate with both bias corrections
@@ -29,7 +29,7 @@ def adam_coefficients(
     eps: float = 1e-9,
     weight_decay: float = 0.0,
     eps_before_correction: bool = False,
-    scale: float = 1.0,
+    grad_scale: float = 1.0,
 ) -> AdamCoefficients:
     """Return the coefficients of update number `step`, counted from 1.
 
@@ -38,19 +38,19 @@ def adam_coefficients(
 
     Args:
         eps_before_correction: whether to add eps to sqrt(v) before the bias correction, as TensorFlow and fairseq do.
-        scale: the factor of the gradient, which undoes loss scaling and clips the gradient.
+        grad_scale: the factor of the gradient, which undoes loss scaling and clips the gradient.
     """
     root = (1 - beta2**step) ** 0.5
     step_size = lr * root / (1 - beta1**step)
     scaled_eps = eps if eps_before_correction else eps * root
-    return AdamCoefficients(scale, 1 - beta1, 1 - beta2, step_size, scaled_eps, 1 - lr * weight_decay)
+    return AdamCoefficients(grad_scale, 1 - beta1, 1 - beta2, step_size, scaled_eps, 1 - lr * weight_decay)
 
 
 @kernel
 def adam(
     p: Array, g: Array, m: Array, v: Array, coefficients: AdamCoefficients, p_compute: Array | None = None
 ) -> None:
-    """Update the flat arrays p, m, v (n,) in place from the gradient g (n,) times `scale`.
+    """Update the flat arrays p, m, v (n,) in place from the gradient g (n,) times `grad_scale`.
 
         m = beta1 m + (1 - beta1) g          mhat = m / (1 - beta1^step)
         v = beta2 v + (1 - beta2) g^2        vhat = v / (1 - beta2^step)
@@ -59,8 +59,8 @@ def adam(
     Args:
         p_compute: an array (n,) of the compute dtype that receives a rounded copy of p, or None.
     """
-    scale, one_minus_beta1, one_minus_beta2, step_size, eps, decay_factor = coefficients
-    g = scale * g
+    grad_scale, one_minus_beta1, one_minus_beta2, step_size, eps, decay_factor = coefficients
+    g = grad_scale * g
     m += one_minus_beta1 * (g - m)
     v += one_minus_beta2 * (g * g - v)
     p *= decay_factor
@@ -74,10 +74,10 @@ def adam_numpy(
     p: Array, g: Array, m: Array, v: Array, coefficients: AdamCoefficients, p_compute: Array | None = None
 ) -> None:
     """Update one block at a time, with two small scratch arrays."""
-    scale, one_minus_beta1, one_minus_beta2, step_size, eps, decay_factor = coefficients
+    grad_scale, one_minus_beta1, one_minus_beta2, step_size, eps, decay_factor = coefficients
 
-    def body(i: int, j: int) -> None:  # gb, mb, vb: the block's part of scale * g, m, v
-        gb = g[i:j] * scale
+    def body(i: int, j: int) -> None:  # gb, mb, vb: the block's part of grad_scale * g, m, v
+        gb = g[i:j] * grad_scale
         mb, vb = m[i:j], v[i:j]
         scratch = gb - mb
         scratch *= one_minus_beta1

@@ -6,7 +6,7 @@ import models
 import npx
 from autograd.testing import strategies as s
 from models.architectures.encoder import Encoder, OutputTransform, Pooler
-from models.layers.token_types import TokenTypes
+from models.layers.token_types import TokenTypeEmbedding
 from tests.cases.base import CASES, Call, case, edges, sample, size
 from tests.cases.layers import config, draw_layer, make_layer, sequence, small
 from tests.cases.models import SMOOTHING, composed, loss_by_definition
@@ -35,7 +35,7 @@ def logits_of(model, ids):
 
 
 def pooled_by(pooling):
-    return lambda model, ids: model.pooled(ids, pooling)
+    return lambda model, ids: model.text_vectors(ids, pooling)
 
 
 def equivalents(layer, smoothing):
@@ -106,16 +106,16 @@ CASES["model encoder"] = encoder_calls()
 
 
 @case
-def layer_TokenTypes(draw):
+def layer_TokenTypeEmbedding(draw):
     x = sequence(draw, d := draw(size(3)))
     types = npx.to_host(draw(s.indices(2, x.shape[:2])))
-    return Call((x, types), layer=draw_layer(draw, TokenTypes, 2, d))
+    return Call((x, types), layer=draw_layer(draw, TokenTypeEmbedding, 2, d))
 
 
-@edges("layer TokenTypes")
-def token_types_edges():
+@edges("layer TokenTypeEmbedding")
+def token_type_embedding_edges():
     for n, types in ((2, [[0, 1, 1], [0, 0, 1]]), (1, [[0, 0, 0], [0, 0, 0]])):
-        yield Call((sample(2, 3, 4), npx.host.asarray(types)), layer=make_layer(TokenTypes, n, 4))
+        yield Call((sample(2, 3, 4), npx.host.asarray(types)), layer=make_layer(TokenTypeEmbedding, n, 4))
 
 
 @case

@@ -351,7 +351,7 @@ def adam(d):
     n = d.pick(size(40, 0), (0, 1, 33, 2051), lambda large: large.parameters)
     p, m, v = (d.writable(n) for _ in range(3))
     step = d.pick(st.integers(1, 9999), (3,), lambda large: 3)
-    options = {"weight_decay": d.option(0.0, 0.1), "scale": d.option(1.0, 0.25)}
+    options = {"weight_decay": d.option(0.0, 0.1), "grad_scale": d.option(1.0, 0.25)}
     options |= d.option({"eps": 1e-3}, {"eps": 1e-3, "eps_before_correction": True})
     is_mixed = half is not None or d.pick(st.booleans(), (False,), lambda large: False)
     rate = d.pick(st.sampled_from([0.5, 0.0]), (0.5,), lambda large: 1e-4)

@@ -88,14 +88,14 @@ def layer_Residual(draw):
 
 
 @case
-def layer_Sinusoids(draw, layer_class=models.Sinusoids):
+def layer_SinusoidalPositions(draw, layer_class=models.SinusoidalPositions):
     d = draw(size(4))
     return Call((sequence(draw, d),), {"start": draw(st.integers(0, 1))}, layer=layer_class(d))
 
 
 @case
-def layer_SinusoidsInHalves(draw):
-    return layer_Sinusoids(draw, models.SinusoidsInHalves)
+def layer_SplitSinusoidalPositions(draw):
+    return layer_SinusoidalPositions(draw, models.SplitSinusoidalPositions)
 
 
 @case
@@ -113,7 +113,7 @@ def layer_LearnedPositions(draw):
 
 @case
 def layer_RotaryPositions(draw):
-    return layer_Sinusoids(draw, models.RotaryPositions)
+    return layer_SinusoidalPositions(draw, models.RotaryPositions)
 
 
 @case
@@ -250,7 +250,12 @@ def position_edges(layer_class):
     return calls
 
 
-for position_class in (models.Sinusoids, models.SinusoidsInHalves, models.LearnedPositions, models.RotaryPositions):
+for position_class in (
+    models.SinusoidalPositions,
+    models.SplitSinusoidalPositions,
+    models.LearnedPositions,
+    models.RotaryPositions,
+):
     edges(f"layer {position_class.__name__}")(position_edges(position_class))
 
 
@@ -272,7 +277,7 @@ def self_attention_edges():
     ):
         layer = make_layer(models.SelfAttention, 3, 2, 4, 1, **options)
         yield Call((sample(2, 3, 3), npx.AttentionSpec(causal=True)), layer=layer, n_directions=3)
-    for bias in (models.layers.AlibiBias(4), make_layer(models.layers.RelativeKeys, 4, 2, 1)):
+    for bias in (models.layers.AlibiBias(4), make_layer(models.layers.ShawBias, 4, 2, 1)):
         options = {"n_kv_heads": 2, "qk_norm_type": "rms_norm", "eps": 1e-2, "score_bias": bias}
         layer = make_layer(models.SelfAttention, 3, 4, 2, 1, **options)
         for spec in (npx.AttentionSpec(causal=True), npx.AttentionSpec(constant_bias=sample(2, 4, 3, 3))):

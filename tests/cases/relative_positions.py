@@ -3,16 +3,16 @@
 from hypothesis import strategies as st
 
 from autograd.testing import strategies as s
-from models.layers import AlibiBias, AlibiPositions, BucketBias, BucketPositions, RelativeKeys, ShawPositions
-from models.layers.positions import UnchangedEmbeddings
+from models.layers import AlibiBias, AlibiPositions, ShawBias, ShawPositions, T5Bias, T5Positions
+from models.layers.positions import IdentityPositions
 from tests.cases.base import CASES, Call, case, edges, packing, sample, size
-from tests.cases.layers import draw_layer, layer_Sinusoids, make_layer, position_edges
+from tests.cases.layers import draw_layer, layer_SinusoidalPositions, make_layer, position_edges
 from tests.cases.neural import BOUNDED
 
 LENGTHS = 2, 3, 1
 
-for position_class in (UnchangedEmbeddings, AlibiPositions, BucketPositions, ShawPositions):
-    CASES[f"layer {position_class.__name__}"] = st.composite(layer_Sinusoids)(layer_class=position_class)
+for position_class in (IdentityPositions, AlibiPositions, T5Positions, ShawPositions):
+    CASES[f"layer {position_class.__name__}"] = st.composite(layer_SinusoidalPositions)(layer_class=position_class)
     edges(f"layer {position_class.__name__}")(position_edges(position_class))
 
 
@@ -36,17 +36,17 @@ def layer_AlibiBias(draw):
 
 
 @case
-def layer_BucketBias(draw):
+def layer_T5Bias(draw):
     heads = draw(size(2))
     distance = draw(st.integers(3, 6))
     causal = draw(st.booleans())
-    return Call(draw_queries(draw, heads, 2), layer=draw_layer(draw, BucketBias, heads, 4, distance, causal))
+    return Call(draw_queries(draw, heads, 2), layer=draw_layer(draw, T5Bias, heads, 4, distance, causal))
 
 
 @case
-def layer_RelativeKeys(draw):
+def layer_ShawBias(draw):
     heads, d_k = draw(size(2)), draw(size(3))
-    return Call(draw_queries(draw, heads, d_k), layer=draw_layer(draw, RelativeKeys, heads, d_k, draw(size(3))))
+    return Call(draw_queries(draw, heads, d_k), layer=draw_layer(draw, ShawBias, heads, d_k, draw(size(3))))
 
 
 @case
@@ -61,16 +61,16 @@ def alibi_edges():
     yield from bias_edges(AlibiBias(3))
 
 
-@edges("layer BucketBias")
+@edges("layer T5Bias")
 def bucket_edges():
     for causal in (True, False):
-        yield from bias_edges(make_layer(BucketBias, 3, 4, 3, causal))
+        yield from bias_edges(make_layer(T5Bias, 3, 4, 3, causal))
 
 
-@edges("layer RelativeKeys")
-def relative_keys_edges():
+@edges("layer ShawBias")
+def shaw_bias_edges():
     for k in (1, 3):
-        yield from bias_edges(make_layer(RelativeKeys, 3, 2, k))
+        yield from bias_edges(make_layer(ShawBias, 3, 2, k))
 
 
 @edges("operation relative_scores")

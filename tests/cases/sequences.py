@@ -7,7 +7,7 @@ from hypothesis import strategies as st
 
 import models
 import npx
-from models.architectures.convolutional import AttendingConvolution, GatedConvolution, ResidualConvolution
+from models.architectures.convolutional import ByteNetLayer, ConvS2SDecoderLayer, ConvS2SEncoderLayer
 from models.architectures.recurrent import RecurrentDecoderLayer, RecurrentEncoderLayer
 from tests.cases.base import REAL, Call, array, case, edges, packing, sample
 from tests.cases.layers import make_layer, small
@@ -50,25 +50,25 @@ def layer_RestrictedSelfAttention(draw):
 
 
 @case
-def layer_GatedConvolution(draw, layer_class=GatedConvolution, *options):
+def layer_ConvS2SEncoderLayer(draw, layer_class=ConvS2SEncoderLayer, *options):
     layer = make_layer(layer_class, small(), *options)
     return Call((sample(1, 3, 4), draw(st.just(npx.AttentionSpec()))), layer=layer, n_directions=2, modes=("train",))
 
 
 @case
-def layer_ResidualConvolution(draw):
-    return layer_GatedConvolution(draw, ResidualConvolution, 1, draw(st.booleans()))
+def layer_ByteNetLayer(draw):
+    return layer_ConvS2SEncoderLayer(draw, ByteNetLayer, 1, draw(st.booleans()))
 
 
 @case
 def layer_RecurrentEncoderLayer(draw):
-    return layer_GatedConvolution(draw, RecurrentEncoderLayer, draw(st.integers(0, 1)))
+    return layer_ConvS2SEncoderLayer(draw, RecurrentEncoderLayer, draw(st.integers(0, 1)))
 
 
 @case
-def layer_AttendingConvolution(draw):
+def layer_ConvS2SDecoderLayer(draw):
     inputs = sample(1, 3, 4), sample(1, 2, 4), draw(st.just(npx.AttentionSpec())), sample(1, 3, 4)
-    return Call(inputs, layer=make_layer(AttendingConvolution, small()), n_directions=2, modes=("train",))
+    return Call(inputs, layer=make_layer(ConvS2SDecoderLayer, small()), n_directions=2, modes=("train",))
 
 
 @case
@@ -194,8 +194,8 @@ def take_rows_edges():
         yield Call((sample(3, 2), npx.asarray(index)))
 
 
-@edges("layer GatedConvolution", vary_inputs=False)
-def gated_convolution_edges(layer_class=GatedConvolution, options=((),)):
+@edges("layer ConvS2SEncoderLayer", vary_inputs=False)
+def convs2s_encoder_layer_edges(layer_class=ConvS2SEncoderLayer, options=((),)):
     rows = packing(*LENGTHS)
     spec = npx.AttentionSpec(q_packing=rows, kv_packing=rows)
     for arguments in options:
@@ -203,20 +203,20 @@ def gated_convolution_edges(layer_class=GatedConvolution, options=((),)):
         yield Call((sample(6, 4), spec), layer=layer, n_directions=2, modes=("train",))
 
 
-@edges("layer ResidualConvolution", vary_inputs=False)
+@edges("layer ByteNetLayer", vary_inputs=False)
 def residual_convolution_edges():
-    return gated_convolution_edges(ResidualConvolution, ((0, False), (1, True)))
+    return convs2s_encoder_layer_edges(ByteNetLayer, ((0, False), (1, True)))
 
 
 @edges("layer RecurrentEncoderLayer", vary_inputs=False)
 def recurrent_encoder_layer_edges():
-    return gated_convolution_edges(RecurrentEncoderLayer, ((0,), (1,)))
+    return convs2s_encoder_layer_edges(RecurrentEncoderLayer, ((0,), (1,)))
 
 
-@edges("layer AttendingConvolution", vary_inputs=False)
+@edges("layer ConvS2SDecoderLayer", vary_inputs=False)
 def attending_convolution_edges():
     spec = npx.AttentionSpec(q_packing=packing(*LENGTHS), kv_packing=packing(1, 0, 1, 2))
-    layer = make_layer(AttendingConvolution, small())
+    layer = make_layer(ConvS2SDecoderLayer, small())
     yield Call((sample(6, 4), sample(4, 4), spec, sample(6, 4)), layer=layer, n_directions=2, modes=("train",))
 
 

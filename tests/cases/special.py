@@ -235,7 +235,7 @@ def adam(d):
     for step, lr in ((1, 1e3), (100_000, 1e3), (4, 0.0), (4, 1e-6)):
         yield Call((*state(), npx.adam_coefficients(step, lr, weight_decay=0.1)))
     for scale in (1e4, 1e-6):
-        yield Call((*state(scale=1 / scale), npx.adam_coefficients(3, 0.5, scale=scale)))
+        yield Call((*state(scale=1 / scale), npx.adam_coefficients(3, 0.5, grad_scale=scale)))
         yield Call((*state(scale=scale), npx.adam_coefficients(3, 0.5, eps_before_correction=True)))
     if d.dtype == "float64":
         yield Call((*state(17), npx.adam_coefficients(3, 0.5)), {"p_compute": np.zeros(17, "float16")})

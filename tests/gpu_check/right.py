@@ -17,7 +17,7 @@ from npx.dispatch import KERNELS, map_arrays
 from npx.precision import dtype_named
 from tests.gpu_check.sizes import Sizes
 from train import Adam, load_model
-from train.learn.graphs import GraphedLoss
+from train.learn.cuda_graphs import GraphedLoss
 from train.run.keys import TrainSection
 from train.tasks.translation import translate_lines
 
@@ -44,7 +44,7 @@ def step(name: str, device: str, sizes: Sizes) -> tuple[float, np.ndarray, np.nd
         precision = npx.use_precision(name)
         model, src, tgt = small_model(precision.weight_dtype, sizes)
         flat = FlatParameters(model, precision.compute_dtype if precision.is_mixed else None)
-        assert (flat.low_precision is not None) == precision.is_mixed and flat.flatten_grad().dtype == np.float32
+        assert (flat.low_precision_data is not None) == precision.is_mixed and flat.flatten_grad().dtype == np.float32
     else:
         model, src, tgt = small_model(name, sizes)
         flat = FlatParameters(model)
@@ -55,9 +55,9 @@ def step(name: str, device: str, sizes: Sizes) -> tuple[float, np.ndarray, np.nd
     gradient = npx.to_host(flat.flatten_grad()).astype("float64") / scale
     if name in npx.PRECISIONS:
         Adam(flat).step(1e-3, 1 / scale)
-        if flat.low_precision is not None:
+        if flat.low_precision_data is not None:
             assert np.array_equal(
-                npx.to_host(flat.low_precision), npx.to_host(flat.data).astype(flat.low_precision.dtype)
+                npx.to_host(flat.low_precision_data), npx.to_host(flat.data).astype(flat.low_precision_data.dtype)
             ), "rounded copy"
     npx.use_precision("float32")
     return float(npx.to_host(loss.data)), gradient, npx.to_host(flat.data)

@@ -52,7 +52,7 @@ def run(tmp_path, tokenizer):
 
 
 def weights_of(path):
-    return load_checkpoint(path, optimizer=False).model
+    return load_checkpoint(path, with_optimizer=False).weights
 
 
 def damage(file, kind):

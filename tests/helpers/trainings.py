@@ -76,7 +76,7 @@ def metrics(out, *stops, validate_every=4):
 def outcome(out, *stops):
     """Return the results of a run for comparison: the bytes of weights and moments, the state, and the metrics."""
     last = load_checkpoint(RunFolder(out).step_paths()[-1])
-    arrays = {name: array.tobytes() for name, array in (last.model | last.optimizer).items()}
+    arrays = {name: array.tobytes() for name, array in (last.weights | last.optimizer_arrays).items()}
     state = {k: v for k, v in last.state.items() if k not in ("run", "files", "sha256_of_this")}
     state |= {k: v for k, v in last.state["run"].items() if k not in CLOCKS}
     return arrays, state, metrics(out, *stops)
@@ -87,7 +87,7 @@ def rewrite(path, change):
     checkpoint = load_checkpoint(path)
     state = {key: value for key, value in checkpoint.state.items() if key not in ("files", "sha256_of_this")}
     change(state)
-    storage.write_folder(path, {MODEL: checkpoint.model, OPTIMIZER: checkpoint.optimizer}, state)
+    storage.write_folder(path, {MODEL: checkpoint.weights, OPTIMIZER: checkpoint.optimizer_arrays}, state)
 
 
 def one_line(error):

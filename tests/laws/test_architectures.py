@@ -34,7 +34,7 @@ def test_cached_decoding_equals_full_decoding(kind):
     model = build(kind).eval()
     rng = np.random.default_rng(2)
     src = padded([s + [EOS] for s in sentences(rng, 3)])
-    _, state = model.start(src)
+    _, state = model.start_decoding(src)
     origin = np.arange(3)
     prefix = np.empty((3, 0), int)
     for rows in ([0, 0, 1, 1, 2, 2], [1, 0, 3, 2, 4, 5], [5, 0, 3], [2, 1, 0], [1]):
@@ -149,7 +149,7 @@ def test_flops_count_every_matrix_once_for_each_token():
         model = config.build()
         forward = config.training_flops(10, 0, 0) / 6
         extra = 1.2 if kind.get("architecture") == "bytenet" else 1
-        cross = [a.key_value for a in model.attentions()["cross"]]
+        cross = [a.key_value for a in model.attention_layers()["cross"]]
         weights = sum(p.size for part in (*model.encoder, *cross) for p in part.parameters() if p.ndim == 2)
         assert forward == 10 * extra * weights
     narrow, wide = (TransformerConfig(**SMALL, attention_window=r).training_flops(5, 5, 100) for r in (4, 200))

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from models import Transformer, TransformerConfig
 from models.search import (
     Ensemble,
-    ForcedPrefix,
+    PrefixConstrainedModel,
     align,
     beam_search,
     forced_log_probabilities,
@@ -58,7 +58,8 @@ def members():
 def decoders(members, prefixes):
     """Return the models that the laws hold for: one, an ensemble, and both with forced prefixes."""
     ensemble = Ensemble(members[:2])
-    return members[0], ensemble, ForcedPrefix(members[0], prefixes), ForcedPrefix(ensemble, prefixes)
+    constrained = [PrefixConstrainedModel(model, prefixes) for model in (members[0], ensemble)]
+    return members[0], ensemble, *constrained
 
 
 def random_prefixes(rng, n):
@@ -89,7 +90,7 @@ def test_a_constrained_search_equals_a_filtered_exhaustive_search(
         "max_extra_tokens": max_extra_tokens,
         "n_best": n_best,
     }
-    results = beam_search(ForcedPrefix(model, prefixes), src, **options)
+    results = beam_search(PrefixConstrainedModel(model, prefixes), src, **options)
     for row, prefix, hypotheses in zip(src, prefixes, results, strict=True):
         limit = max(source_length(row) + max_extra_tokens, len(prefix) + 1)
         texts = [list(t) for n in range(limit) for t in product(range(FIRST, vocab_size), repeat=n)]
@@ -112,7 +113,7 @@ def test_scores_of_hypotheses_equal_forced_scores(members, seed):
     src = sources(rng, 4, 5, V)
     prefixes = random_prefixes(rng, 4)
     for model in decoders(members, prefixes):
-        scorer = model.model if isinstance(model, ForcedPrefix) else model
+        scorer = model.model if isinstance(model, PrefixConstrainedModel) else model
         best = beam_search(model, src, beam_size=3, n_best=3, max_extra_tokens=3)
         samples = sample_outputs(model, src, 2, seed=seed % 97, max_extra_tokens=3)
         greedy = [[h] for h in greedy_search(model, src, max_extra_tokens=3)]
@@ -154,7 +155,7 @@ def test_an_ensemble_averages_probabilities_in_any_order(members, seed):
     logits = [m.eval()(src, np.full((3, 1), BOS)).data[:, 0] for m in members]
     p = np.mean([np.exp(z) / np.exp(z).sum(axis=1, keepdims=True) for z in logits], axis=0)
     ensemble = Ensemble(members)
-    np.testing.assert_allclose(np.exp(ensemble.step(*ensemble.start(src))), p, rtol=1e-12)
+    np.testing.assert_allclose(np.exp(ensemble.step(*ensemble.start_decoding(src))), p, rtol=1e-12)
 
 
 def test_an_ensemble_needs_one_vocabulary_and_has_the_smallest_limits(members):
@@ -165,7 +166,7 @@ def test_an_ensemble_needs_one_vocabulary_and_has_the_smallest_limits(members):
     short = small_transformer(4, positions="learned", max_positions=7)
     assert Ensemble([members[0], short]).max_length == 7 and Ensemble(members).max_length is None
     src = np.array([[4, 5, 6, EOS]])
-    assert Ensemble([members[0], short]).limits(src, 50).tolist() == [7]
+    assert Ensemble([members[0], short]).length_limits(src, 50).tolist() == [7]
     (sources,) = align(short, src, [[4, 5, 6, 7, 8, 9, 10]])
     (nothing,) = align(short, src, [[]])
     assert len(sources) == 7 and set(sources) <= {0, 1, 2} and nothing == []

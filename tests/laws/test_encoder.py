@@ -51,10 +51,10 @@ def test_pooling_reads_tokens_and_not_padding():
     ids = np.array([[1, 5, 6, 2, 0, 0], [1, 4, 3, 3, 8, 2]])
     hidden, lengths = model.encode(ids)
     mean = [row[:n].mean(axis=0) for row, n in zip(hidden.data, lengths, strict=True)]
-    assert np.allclose(model.pooled(ids).data, mean, rtol=0, atol=1e-12)
+    assert np.allclose(model.text_vectors(ids).data, mean, rtol=0, atol=1e-12)
     first = np.tanh(hidden.data[:, 0] @ model.pooler.linear.weight.data + model.pooler.linear.bias.data)
-    assert np.allclose(model.pooled(ids, "first").data, first, rtol=0, atol=1e-12)
-    assert np.allclose(model.pooled(ids[:1, :4]).data, mean[:1], rtol=0, atol=1e-12)
+    assert np.allclose(model.text_vectors(ids, "first").data, first, rtol=0, atol=1e-12)
+    assert np.allclose(model.text_vectors(ids[:1, :4]).data, mean[:1], rtol=0, atol=1e-12)
 
 
 def test_counts_of_parameters_and_flops():
@@ -102,7 +102,7 @@ def test_flops_are_those_of_the_matmuls_of_a_masked_batch():
     [
         (lambda m: m(np.array([[1, 0, 2]])), "text ids: expected padding (0) at the end of a row only; got row 0"),
         (lambda m: m.loss([[1, 5, 2]], [[3, 4]]), "labels: expected shape (1, 3) (a label per token) or (1, 1) (a"),
-        (lambda m: m.pooled(np.array([[1, 2]]), "max"), "pooling: expected mean or first; got 'max'; try mean"),
+        (lambda m: m.text_vectors(np.array([[1, 2]]), "max"), "pooling: expected mean or first; got 'max'; try mean"),
     ],
 )
 def test_invalid_arguments_are_named_in_one_line(call, message):

@@ -209,7 +209,7 @@ def test_accumulation_is_normalized_by_the_tokens_of_the_update():
 def test_decoding_uses_a_cache(positions, monkeypatch):
     """Each step computes one position, and the keys and values of the source are computed once."""
     m = Transformer(replace(CONFIG, positions=positions), seed=1, dtype="float64").eval()
-    _, state = m.start(SRC)
+    _, state = m.start_decoding(SRC)
     source_keys = [cross.keys for cross in state.source.caches]
     seen = []
     linear = npx.linear

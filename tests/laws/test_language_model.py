@@ -70,7 +70,7 @@ def test_cached_decoding_equals_full_decoding(config, seed, prompt, data):
     model = build(config, seed)
     rng = np.random.default_rng(seed)
     ids = rng.integers(0, V, (3, prompt))
-    tokens, state = model.start(ids)
+    tokens, state = model.start_decoding(ids)
     for _ in range(data.draw(st.integers(1, 5))):
         step = model.step(tokens, state)
         assert np.allclose(step, model(ids).data[:, -1], rtol=0, atol=1e-11) and state.length == ids.shape[1]
@@ -236,8 +236,8 @@ def test_a_full_window_continues_from_its_later_half(positions):
 @pytest.mark.parametrize(
     "change, message",
     [
-        ({"tokens": 0}, "tokens: expected a whole number >= 1; got 0"),
-        ({"tokens": 2.0}, "tokens: expected a whole number >= 1; got 2.0"),
+        ({"n_tokens": 0}, "n_tokens: expected a whole number >= 1; got 0"),
+        ({"n_tokens": 2.0}, "n_tokens: expected a whole number >= 1; got 2.0"),
         ({"temperature": -1}, "temperature: expected a nonnegative number; got -1"),
         ({"top_k": 1.5}, "top_k: expected a whole number >= 0; got 1.5"),
         ({"top_p": 0.0}, "top_p: expected a probability above 0 and at most 1; got 0.0"),
@@ -247,7 +247,7 @@ def test_a_full_window_continues_from_its_later_half(positions):
 )
 def test_invalid_arguments_are_named_in_one_line(model, change, message):
     with pytest.raises(ValueError) as caught:
-        sample(model, **({"prompts": [[3]], "tokens": 2} | change))
+        sample(model, **({"prompts": [[3]], "n_tokens": 2} | change))
     assert str(caught.value).startswith(message) and "\n" not in str(caught.value)
     assert sample(model, [], 3) == []
 

@@ -40,10 +40,10 @@ class MarkovModel:
     def train(self, mode: bool = True) -> None:
         self.training = mode
 
-    def limits(self, src, max_extra_tokens):
+    def length_limits(self, src, max_extra_tokens):
         return np.minimum((src > EOS).sum(axis=1) + max_extra_tokens, self.max_length)
 
-    def start(self, src):
+    def start_decoding(self, src):
         assert not self.training
         source = (src * np.arange(1, src.shape[1] + 1)).sum(axis=1) % 11
         begin = np.full(len(src), BOS)
@@ -82,7 +82,7 @@ def sources(rng, n: int, longest: int, vocab_size: int) -> np.ndarray:
 def log_probability(model, src_row, tokens, finished=True) -> float:
     """Compute the log-probability of a hypothesis prefix by prefix, with log-softmax in float64."""
     model.train(False)
-    _, state = model.start(src_row[None])
+    _, state = model.start_decoding(src_row[None])
     total = 0.0
     for last, token in zip([BOS, *tokens], [*tokens, EOS] if finished else tokens, strict=False):
         logits = model.step(np.array([last]), state)[0].astype(np.float64)

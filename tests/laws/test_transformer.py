@@ -70,7 +70,7 @@ def test_cached_decoding_equals_full_decoding(config, seed, data):
     model = build(config, seed).eval()
     rng = np.random.default_rng(seed)
     src = padded([s + [EOS] for s in sentences(rng, 3)])
-    _, state = model.start(src)
+    _, state = model.start_decoding(src)
     origin = np.arange(3)
     prefix = np.empty((3, 0), int)
     for _ in range(data.draw(st.integers(1, 5))):
@@ -98,7 +98,7 @@ def test_cached_decoding_equals_full_decoding(config, seed, data):
 def test_hypotheses_share_the_state_of_their_source():
     """A beam of four must not hold the keys and values of the source four times."""
     model = build(TransformerConfig(**SMALL, positions="rotary")).eval()  # the layers run themselves
-    _, state = model.start(np.array([[3, 4, EOS], [5, EOS, PAD]]))
+    _, state = model.start_decoding(np.array([[3, 4, EOS], [5, EOS, PAD]]))
     state.select(np.repeat([0, 1], 4))
     model.step(np.full(8, 3), state)
     assert all(len(cache.keys) == 8 for cache in state.caches) and all(
@@ -235,6 +235,6 @@ def test_layers_receive_the_scaled_embedding_plus_positions(kind):
     for x, ids, positions in zip(entered, (src, tgt), (model.source_positions, model.target_positions), strict=True):
         none = dict.fromkeys(("rotary", "alibi", "t5", "shaw"), np.zeros((9, 8)))
         table = {"learned": getattr(positions, "weight", Tensor(0.0)).data, **none}.get(kind)
-        rows = sinusoids(9, 8, kind == "sinusoidal_halves", "float64") if table is None else table
+        rows = sinusoids(9, 8, kind != "sinusoidal_halves", "float64") if table is None else table
         expected = model.embedding.weight.data[ids] * 8**0.5 + rows[: ids.shape[1]]
         assert np.allclose(x, expected, rtol=0, atol=1e-14)

@@ -6,10 +6,10 @@ import pytest
 import npx
 from autograd import Tensor, no_grad
 from models import Residual, SelfAttention, Transformer, TransformerConfig
-from models.layers import AlibiBias, BucketBias, RelativeKeys
+from models.layers import AlibiBias, ShawBias, T5Bias
 from models.layers.alibi import slopes
 from models.layers.norm import deep_norm_factors
-from models.layers.t5_positions import bucket
+from models.layers.t5_positions import relative_bucket
 from tests.models.test_layers import RNG, build
 
 CAUSAL = npx.AttentionSpec(causal=True)
@@ -58,16 +58,16 @@ def bucket_of_one(distance, n, max_relative_distance, causal):
 @pytest.mark.parametrize("causal", [True, False])
 @pytest.mark.parametrize("n, max_relative_distance", [(32, 128), (4, 3), (16, 20)])
 def test_buckets_of_t5(n, max_relative_distance, causal):
-    distances = np.arange(-150, 151)
-    result = bucket(distances, n, max_relative_distance, causal)
-    assert result.tolist() == [bucket_of_one(d, n, max_relative_distance, causal) for d in distances.tolist()]
+    offsets = np.arange(-150, 151)
+    result = relative_bucket(offsets, n, max_relative_distance, causal)
+    assert result.tolist() == [bucket_of_one(d, n, max_relative_distance, causal) for d in offsets.tolist()]
     assert result.min() == 0 and result.max() == n - 1
     if (n, causal) == (32, False):  # exact up to 7, then ranges, the last of which starts at 128
         assert result[150:158].tolist() == [0, *range(17, 24)] and result[150 - 128] == 15
 
 
-def test_a_bucket_bias_looks_up_its_table():
-    layer = build(BucketBias, 2, 8, 10, True)
+def test_t5_bias_looks_up_its_table():
+    layer = build(T5Bias, 2, 8, 10, True)
     q = Tensor(np.zeros((1, 4, 2, 3)))
     bias = layer(q, 6).data
     for t in range(4):
@@ -75,9 +75,9 @@ def test_a_bucket_bias_looks_up_its_table():
             assert np.array_equal(bias[:, t, s], layer.weight.data[bucket_of_one(s - t - 2, 8, 10, True)])
 
 
-def test_relative_keys_are_added_to_the_keys():
+def test_shaw_bias_adds_vectors_to_the_keys():
     """Equation 4 of Shaw et al.: e_ts = q_t (k_s + a_ts)^T / sqrt(d_k)."""
-    layer = build(SelfAttention, 6, 2, score_bias=build(RelativeKeys, 2, 3, 2))
+    layer = build(SelfAttention, 6, 2, score_bias=build(ShawBias, 2, 3, 2))
     x = RNG.normal(size=(2, 5, 6))
     q, k, _ = (part.data for part in layer.split(layer.query_key_value(Tensor(x))))
     a = layer.score_bias.weight.data
@@ -85,7 +85,7 @@ def test_relative_keys_are_added_to_the_keys():
     for t in range(5):
         for s in range(5):
             z[:, :, t, s] = np.einsum("bhd,bhd->bh", q[:, t], k[:, s] + a[np.clip(s - t, -2, 2) + 2]) / 3**0.5
-    assert np.allclose(layer.weights(Tensor(x)), softmax(z))
+    assert np.allclose(layer.attention_weights(Tensor(x)), softmax(z))
 
 
 # Attention
@@ -101,7 +101,7 @@ def test_query_heads_of_a_group_share_keys_and_values():
     full.output.weight.data = grouped.output.weight.data
     x = Tensor(RNG.normal(size=(2, 5, 8)))
     assert np.allclose(grouped(x, CAUSAL).data, full(x, CAUSAL).data, rtol=0, atol=1e-14)
-    assert np.allclose(grouped.weights(x), full.weights(x), rtol=0, atol=1e-14)
+    assert np.allclose(grouped.attention_weights(x), full.attention_weights(x), rtol=0, atol=1e-14)
     assert grouped.new_cache(3, "float32").keys.shape[2:] == (2, 2)
 
 
@@ -109,12 +109,12 @@ def test_queries_and_keys_are_normalized_per_head():
     """The lengths of queries and keys therefore do not matter, for any gain of the norm."""
     layer = build(SelfAttention, 8, 2, qk_norm_type="rms_norm", eps=1e-30)
     x = RNG.normal(size=(2, 5, 8))
-    before = layer.weights(Tensor(x))
+    before = layer.attention_weights(Tensor(x))
     layer.query_key_value.weight.data[:, :16] *= np.repeat([2.0, 3.0, 0.5, 7.0], 4)
-    assert np.allclose(layer.weights(Tensor(x)), before, rtol=0, atol=1e-12)
+    assert np.allclose(layer.attention_weights(Tensor(x)), before, rtol=0, atol=1e-12)
 
 
-@pytest.mark.parametrize("bias", [None, AlibiBias(4), build(BucketBias, 4, 6, 7, True), build(RelativeKeys, 4, 2, 3)])
+@pytest.mark.parametrize("bias", [None, AlibiBias(4), build(T5Bias, 4, 6, 7, True), build(ShawBias, 4, 2, 3)])
 def test_cached_attention_equals_full_attention(bias):
     layer = build(SelfAttention, 8, 4, n_kv_heads=2, qk_norm_type="layer_norm", score_bias=bias)
     x = RNG.normal(size=(2, 20, 8))

@@ -54,7 +54,7 @@ def test_parameters_of_every_preset(name):
 def test_parameters_of_every_preset_as_built(name):
     """Models are built without allocating memory, so even the big one is quick."""
     config = TransformerConfig.preset(name, 17)
-    parameters = config.outline().parameters()
+    parameters = config.build_abstract().parameters()
     allocated_sizes = {(p.data if p.data.base is None else p.data.base).size for p in parameters}
     assert config.n_parameters() == AT_37000[name] - (37_000 - 17) * config.d_model and allocated_sizes == {1}
 
@@ -222,7 +222,7 @@ def test_more_tokens_than_learned_positions_raise():
     assert model(VALID_IDS, VALID_IDS).shape == (1, 3, V)
     with pytest.raises(ValueError, match="at most max_positions = 3 tokens; got 4; try"):
         model(np.array([[3, 4, 5, EOS]]), VALID_IDS)
-    _, state = model.start(VALID_IDS)
+    _, state = model.start_decoding(VALID_IDS)
     for _ in range(3):
         model.step(np.array([3]), state)
     with pytest.raises(ValueError, match="at most max_positions = 3"):

@@ -71,7 +71,7 @@ def test_cached_decoding_and_any_batch_give_the_same_outputs():
     logits = model(src, tgt).data
     assert np.allclose(logits[1, :3], model(src[1:, :3], tgt[1:, :3]).data[0], rtol=0, atol=1e-12)
     with no_grad():
-        tokens, state = model.start(src)
+        tokens, state = model.start_decoding(src)
         for t in range(3):
             assert np.allclose(model.step(tokens, state), logits[:, t], rtol=0, atol=1e-12)
             tokens = tgt[:, t + 1]

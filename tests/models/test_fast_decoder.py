@@ -7,7 +7,7 @@ import npx
 from autograd import no_grad
 from models import TransformerConfig
 from models.architectures import encoder_decoder
-from models.architectures.fast_decoder import MAX_SHARED_ROWS, PrefixCaches
+from models.architectures.fast_decoder import MAX_SHARED_ROWS, GroupedCache
 from models.cache import INITIAL_CAPACITY
 from models.search import beam_search, greedy_search, sample_outputs
 from tests.helpers.small_models import EOS, FIRST, PAD, SMALL, V, build
@@ -24,7 +24,7 @@ UNSUPPORTED = ({"positions": "rotary"}, {"positions": "t5"}, {"qk_norm": True}, 
 
 def disable_fast_decoder(monkeypatch):
     """Make models run their decoder layers."""
-    monkeypatch.setattr(encoder_decoder, "is_supported", lambda *args: False)
+    monkeypatch.setattr(encoder_decoder, "supports_decode_step", lambda *args: False)
 
 
 @pytest.mark.parametrize("options", SUPPORTED, ids=str)
@@ -41,7 +41,7 @@ def test_search_equals_search_with_the_layers(options, monkeypatch):
         return [*sum(results, []), greedy_search(model, SOURCES), sample_outputs(model, SOURCES, samples=3)[0]]
 
     fast = search()
-    assert isinstance(model.start(SOURCES)[1].caches[0], PrefixCaches)
+    assert isinstance(model.start_decoding(SOURCES)[1].caches[0], GroupedCache)
     disable_fast_decoder(monkeypatch)
     for hypotheses, expected in zip(fast, search(), strict=True):
         assert [h.tokens for h in hypotheses] == [h.tokens for h in expected]
@@ -59,7 +59,7 @@ def test_steps_equal_full_decoding_beyond_the_first_capacity(rows_per_source):
     # With more than MAX_SHARED_ROWS rows per source, each row is a group of its own in the caches.
     model = build(TransformerConfig(**SMALL)).eval()
     rng = np.random.default_rng(rows_per_source)
-    _, state = model.start(SOURCES)
+    _, state = model.start_decoding(SOURCES)
     caches = state.caches[0]
     origin = np.arange(3)
     prefix = np.empty((3, 0), int)
@@ -85,7 +85,7 @@ def test_steps_equal_full_decoding_beyond_the_first_capacity(rows_per_source):
 @pytest.mark.parametrize("options", UNSUPPORTED, ids=str)
 def test_other_models_run_their_layers(options):
     model = build(TransformerConfig(**SMALL | options)).eval()
-    assert not isinstance(model.start(SOURCES)[1].caches[0], PrefixCaches)
+    assert not isinstance(model.start_decoding(SOURCES)[1].caches[0], GroupedCache)
 
 
 def test_a_hook_or_dropout_makes_the_layers_run():
@@ -95,13 +95,13 @@ def test_a_hook_or_dropout_makes_the_layers_run():
     beam_search(model, SOURCES, max_extra_tokens=2)
     assert calls
     model = build(TransformerConfig(**SMALL))  # in training mode
-    assert not isinstance(model.start(SOURCES)[1].caches[0], PrefixCaches)
+    assert not isinstance(model.start_decoding(SOURCES)[1].caches[0], GroupedCache)
 
 
 def test_several_new_positions_and_no_rows():
     model = build(TransformerConfig(**SMALL)).eval()
     ids = np.array([[1, 3, 4], [1, 4, 4], [1, 5, 3]])
-    _, state = model.start(SOURCES)
+    _, state = model.start_decoding(SOURCES)
     with no_grad():
         expected = model.decode(ids, *model.encode(SOURCES)).data
         np.testing.assert_allclose(model.hidden_states(ids, state).data, expected, rtol=0, atol=1e-11)

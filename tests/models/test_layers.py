@@ -21,8 +21,8 @@ from models import (
     Residual,
     RotaryPositions,
     SelfAttention,
-    Sinusoids,
-    SinusoidsInHalves,
+    SinusoidalPositions,
+    SplitSinusoidalPositions,
     TransformerConfig,
     sinusoids,
 )
@@ -114,7 +114,7 @@ def test_initialization_depends_on_the_seed_only():
 @pytest.mark.parametrize("position, i, d", [(0, 0, 8), (1, 0, 8), (5, 3, 8), (37, 2, 512), (999, 255, 512), (7, 1, 5)])
 def test_sinusoids_at_chosen_entries(position, i, d):
     table = sinusoids(position + 1, d, dtype="float64")
-    halves = sinusoids(position + 1, d, halves=True, dtype="float64")
+    halves = sinusoids(position + 1, d, interleaved=False, dtype="float64")
     angle = position / 10000 ** (2 * i / d)
     assert table.shape == halves.shape == (position + 1, d)
     assert table[position, 2 * i] == pytest.approx(math.sin(angle), abs=1e-12)
@@ -126,26 +126,26 @@ def test_sinusoids_at_chosen_entries(position, i, d):
         assert halves[position, -1] == 0
 
 
-@pytest.mark.parametrize("rates", ["paper", "tensor2tensor"])
-def test_sinusoids_in_halves_are_the_same_columns_reordered(rates):
-    table = sinusoids(20, 12, rates=rates)
-    halves = sinusoids(20, 12, halves=True, rates=rates)
+@pytest.mark.parametrize("rate_scheme", ["paper", "tensor2tensor"])
+def test_sinusoids_in_halves_are_the_same_columns_reordered(rate_scheme):
+    table = sinusoids(20, 12, rate_scheme=rate_scheme)
+    halves = sinusoids(20, 12, interleaved=False, rate_scheme=rate_scheme)
     assert np.array_equal(halves, np.concatenate([table[:, 0::2], table[:, 1::2]], axis=1))
 
 
 @pytest.mark.parametrize("d", [1, 2, 3])
 def test_sinusoids_of_tiny_widths_are_finite(d):
-    assert np.isfinite(sinusoids(9, d, halves=True)).all() and np.isfinite(sinusoids(9, d)).all()
+    assert np.isfinite(sinusoids(9, d, interleaved=False)).all() and np.isfinite(sinusoids(9, d)).all()
 
 
 @pytest.mark.parametrize("dtype", ["float32", "float64"])
-@pytest.mark.parametrize("kind", [Sinusoids, SinusoidsInHalves])
+@pytest.mark.parametrize("kind", [SinusoidalPositions, SplitSinusoidalPositions])
 def test_positions_add_their_rows_from_any_start(kind, dtype):
     positions = kind(6)
     for start, length in ((0, 3), (60, 10), (500, 2), (0, 5)):  # the table grows
         x = RNG.normal(size=(2, length, 6)).astype(dtype)
         y = positions(Tensor(x), start=start)
-        table = sinusoids(start + length, 6, kind is SinusoidsInHalves, dtype)
+        table = sinusoids(start + length, 6, kind is SinusoidalPositions, dtype)
         assert y.dtype == dtype and np.array_equal(y.data, x + table[start:])
 
 
@@ -161,7 +161,7 @@ def test_sinusoids_get_no_gradient():
     """Summing a gradient of the sinusoids over the batch would be wasted work."""
     x = Tensor(np.ones((3, 2, 4)), requires_grad=True)
     g = np.ones((3, 2, 4))
-    (gradient,) = Sinusoids(4)(x).node.vjp(g)
+    (gradient,) = SinusoidalPositions(4)(x).node.vjp(g)
     assert gradient is g
 
 
@@ -326,7 +326,7 @@ def test_attention_weights_reproduce_the_output():
     x = RNG.normal(size=(2, 3, 8))
     memory = RNG.normal(size=(2, 4, 8))
     spec = npx.AttentionSpec(kv_lengths=np.array([4, 2]))
-    p = layer.weights(Tensor(x), Tensor(memory), spec)  # (B, H, T, S)
+    p = layer.attention_weights(Tensor(x), Tensor(memory), spec)  # (B, H, T, S)
     v = (memory @ layer.key_value.weight.data)[..., 8:].reshape(2, 4, 2, 4)
     y = np.einsum("bhts,bshd->bthd", p, v).reshape(2, 3, 8) @ layer.output.weight.data
     assert np.allclose(p.sum(axis=-1), 1) and np.allclose(y, layer(Tensor(x), Tensor(memory), spec).data)

@@ -208,7 +208,7 @@ def test_dtype_is_preserved_from_weights_to_gradients(dtype, norm):
     assert loss.dtype == dtype and {p.grad.dtype.name for p in model.parameters()} == {dtype}
     model.eval()
     assert model(src, tgt).dtype == dtype
-    assert model.step(*model.start(src)).dtype == dtype
+    assert model.step(*model.start_decoding(src)).dtype == dtype
 
 
 @pytest.mark.parametrize(

@@ -249,7 +249,7 @@ def test_frozen_parameters_are_not_updated():
     square = Square()
     square.second.requires_grad = False
     adam = Adam(square, weight_decay=0.1)
-    assert adam.flat.size == 2 and square.second.buffer is None
+    assert adam.flat.size == 2 and square.second.flat_ref is None
     square().backward()
     adam.step(0.1)
     assert (square.second.data == 2).all() and square.second.grad is None and (square.first.data < 1).all()

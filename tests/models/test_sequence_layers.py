@@ -139,7 +139,11 @@ def test_restricted_attention_rejects_a_bias(n_cached):
     x = Tensor(RNG.normal(size=(1, 4, 4)))
     spec = npx.AttentionSpec(causal=True, constant_bias=np.zeros((1, 1, 4, 4)))
     cache = layer.new_cache(1, "float64")
-    calls = [lambda: layer(x, spec), lambda: layer.weights(x, spec), lambda: layer(x[:, n_cached:], spec, cache)]
+    calls = [
+        lambda: layer(x, spec),
+        lambda: layer.attention_weights(x, spec),
+        lambda: layer(x[:, n_cached:], spec, cache),
+    ]
     with no_grad():
         layer(x[:, :n_cached], npx.AttentionSpec(causal=True), cache)
         for call in calls:

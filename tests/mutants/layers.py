@@ -83,7 +83,7 @@ def in_float16(self, x, spec=npx.AttentionSpec(), cache=None):
     return self.output(neural.self_attention(qkv, self.n_heads, self.d_k, **options))
 
 
-def second_residual_lost(self, x, memory, spec, self_cache=None, cross_cache=None):
+def second_residual_lost(self, x, memory, spec, cache=None, source_cache=None):
     x = self.attention_residual(x, lambda y: self.attention(y, npx.AttentionSpec(causal=True)))
     x = self.cross_attention_residual(x.detach(), lambda y: self.cross_attention(y, memory, spec))
     return self.feed_forward_residual(x, self.feed_forward)
@@ -173,10 +173,10 @@ layer(
 )
 layer("LearnedPositions", "gradient added to rows 0, 1, ... for any start", rows_from_0, "special value")
 layer(
-    "SinusoidsInHalves",
+    "SplitSinusoidalPositions",
     "input detached if start > 0",
     lambda self, x, start=0: add_constant(
-        x.detach() if start else x, models.sinusoids(start + x.shape[1], self.d_model, True, x.dtype)[start:]
+        x.detach() if start else x, models.sinusoids(start + x.shape[1], self.d_model, False, x.dtype)[start:]
     ),
     "special value",
 )

@@ -197,8 +197,8 @@ source_mutant(
     "state",
     "gradient scaled in place",
     adam.adam_numpy,
-    "gb = g[i:j] * scale",
-    "g[i:j] *= scale\n        gb = g[i:j]",
+    "gb = g[i:j] * grad_scale",
+    "g[i:j] *= grad_scale\n        gb = g[i:j]",
 )
 source_mutant(
     "adam",

@@ -46,8 +46,10 @@ def calls(name, dtype):
     if dtype == "bfloat16":
         pytest.importorskip("ml_dtypes", reason="bfloat16 needs ml_dtypes, which is not installed")
     assert name in KERNEL_CASES, f"kernel {name!r} has a CUDA version but no case in tests/cases/kernels.py"
-    is_supported = ("cupy", dtype) in KERNELS[name].versions or name == "adam"  # adam writes a copy in any dtype
-    return list(edge_calls(name, dtype_named(dtype))) if is_supported else []
+    supports_decode_step = ("cupy", dtype) in KERNELS[
+        name
+    ].versions or name == "adam"  # adam writes a copy in any dtype
+    return list(edge_calls(name, dtype_named(dtype))) if supports_decode_step else []
 
 
 def copied_to_device(x):

@@ -14,7 +14,7 @@ from npx.cuda.cublas import ARGUMENTS, load_cublas
 from npx.distributed import nccl_world
 from tests.fakes.strict_cuda import CUDA
 from tests.fakes.strict_cupy import device, kernels_by_reference
-from tests.helpers.small_updates import SRC, TGT, batch, model, update_of
+from tests.helpers.small_updates import SRC, TGT, batch, model, updater_of
 from tests.helpers.trainings import outcome, run, write_text
 from train import Adam, load_model
 from train.tasks.translation import translate_lines
@@ -85,17 +85,17 @@ def test_a_step_on_the_device_equals_that_on_the_host_and_waits_once(settings):
     micro = [*batch().halves(), batch()]
 
     def updated():
-        update = update_of(model(**settings), None, clip_norm=0.5)
+        updater = updater_of(model(**settings), None, clip_norm=0.5)
         for step in (1, 2):
-            update.apply(0.01, update.compute_gradient(micro, step)[1])
-        return update
+            updater.apply_gradient(0.01, updater.compute_gradient(micro, step)[1])
+        return updater
 
     with kernels_by_reference():
         expected = updated().flat.data
         with device() as cupy:
-            update = updated()
+            updater = updated()
             assert cupy.waits == ["get", "get"]  # the losses and the norm, together
-            assert npx.to_host(update.flat.data).tobytes() == expected.tobytes()
+            assert npx.to_host(updater.flat.data).tobytes() == expected.tobytes()
 
 
 def test_a_loss_with_the_default_normalizer_does_not_wait():

@@ -18,7 +18,7 @@ from train.cli import main
 from train.run import checkpoint as store
 from train.run.checkpoint import DamagedCheckpoint, load_checkpoint
 from train.run.folder import RunFolder, step_of
-from train.run.replace import existing_folder
+from train.run.folder_swap import existing_folder
 
 KEEP_LAST = 3  # train.keep_last of the training runs in tests/helpers/trainings.py
 RESUMED = 20  # one of this many states is resumed to the end
@@ -125,10 +125,10 @@ def averages(workspace, scale=1.0):
             disk.mark(workspace.folder, last)
 
     def arrays(path):
-        return {name: array.tobytes() for name, array in load_checkpoint(path).model.items()}
+        return {name: array.tobytes() for name, array in load_checkpoint(path).weights.items()}
 
     status, log = disk.record(
-        average, workspace.folder, lambda text: reference.update({text: arrays(RunFolder(out).averaged)})
+        average, workspace.folder, lambda text: reference.update({text: arrays(RunFolder(out).averaged_path)})
     )
     assert status == 0 and reference["1"] != reference["2"]
 
@@ -136,7 +136,7 @@ def averages(workspace, scale=1.0):
         run = RunFolder(folder)
         if {path.name: checkpoint_at(folder, step_of(path)) for path in run.step_paths()} != steps:
             return "a checkpoint was changed"
-        averaged = existing_folder(run.averaged)
+        averaged = existing_folder(run.averaged_path)
         allowed = [reference[key] for key in ("1", "2") if key >= "".join(marks[-1:])]
         if averaged.is_dir() or marks:
             try:
@@ -148,7 +148,7 @@ def averages(workspace, scale=1.0):
 
     def resume(folder):
         average_checkpoints(folder, 2)
-        return "" if arrays(RunFolder(folder).averaged) == reference["2"] else "the next average is wrong"
+        return "" if arrays(RunFolder(folder).averaged_path) == reference["2"] else "the next average is wrong"
 
     return result.examine(log, check, resume)
 

@@ -62,7 +62,7 @@ def checkpoint_at(out, step):
     """Return the arrays and the state of a checkpoint, without clock times."""
     checkpoint = load_checkpoint(RunFolder(out).step_path(step))
     state = {key: value for key, value in checkpoint.state["run"].items() if key not in CLOCKS}
-    arrays = {name: array.tobytes() for name, array in (checkpoint.model | checkpoint.optimizer).items()}
+    arrays = {name: array.tobytes() for name, array in (checkpoint.weights | checkpoint.optimizer_arrays).items()}
     return arrays, state
 
 

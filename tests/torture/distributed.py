@@ -121,7 +121,7 @@ def one_run(folder: Path, number: int, rng: random.Random) -> tuple[str, bool]:
             folder.parent, task, shard_optimizer=shard, max_steps=steps, gradient_accumulation_steps=accumulate
         )
         train_run(alone, path, resume=path == out, progress=False)
-        weights.append(load_checkpoint(RunFolder(path).step_paths()[-1]).model)
+        weights.append(load_checkpoint(RunFolder(path).step_paths()[-1]).weights)
     same = all(np.allclose(weights[0][key], weights[1][key], rtol=1e-9, atol=1e-9) for key in weights[0])
     end = f"ended in {seconds:.1f} s with status {process.returncode}{'' if ended else f', WRONG: {errors[-500:]}'}"
     after = f"{'resumed to the same' if same else 'resumed to OTHER'} weights at step {steps}"

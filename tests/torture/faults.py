@@ -139,8 +139,8 @@ class Program:
 
     def result(self):
         """Return the outcome of the run and the averaged weights."""
-        averaged = load_checkpoint(RunFolder(self.run).averaged)
-        return outcome(self.run), {name: array.tobytes() for name, array in averaged.model.items()}
+        averaged = load_checkpoint(RunFolder(self.run).averaged_path)
+        return outcome(self.run), {name: array.tobytes() for name, array in averaged.weights.items()}
 
     def intact(self):
         """Return {step: content} of the intact checkpoints."""

@@ -131,7 +131,7 @@ def read_checkpoint(model, data):
         try:
             file.write_bytes(data)
             checkpoint = load_checkpoint(model.checkpoint)
-            assert checkpoint.model.keys() == model.loaded[0].state_dict().keys()
+            assert checkpoint.weights.keys() == model.loaded[0].state_dict().keys()
         except UserError as error:
             one_line(error)
         finally:

@@ -18,7 +18,7 @@ from tests.helpers.trainings import config, outcome, write_text
 from train import UserError, average_checkpoints, train
 from train.learn import checkpointer
 from train.learn.trainer import Trainer
-from train.run import replace, storage
+from train.run import folder_swap, storage
 from train.run.folder import RunFolder
 from train.run.report import LineFile
 
@@ -173,7 +173,7 @@ def kill_at_write(out, at, report):
     for name in ("fsync", "ftruncate"):
         intercept(os, name)
     intercept(storage, "save_file")
-    intercept(replace, "replace_folder")
+    intercept(folder_swap, "replace_folder")
     intercept(LineFile, "_write", "append")
     save = storage.save_file
 
@@ -236,7 +236,7 @@ def pairs(workspace, count, seed=2):
         passed = all(status in (0, 2) for status in statuses) and 0 in statuses
         if not passed:
             workspace.report(f"pair {number} ({kind}): exits {statuses}: {workspace.stderr()[-600:]}")
-        averaged = RunFolder(out).averaged
+        averaged = RunFolder(out).averaged_path
         if averaged.exists():
             passed = passed and bool(storage.read_state(averaged))
             shutil.rmtree(averaged)

@@ -124,7 +124,7 @@ def test_a_norm_that_overflows_without_an_operation_is_reported(text, tmp_path, 
 
 def test_nonfinite_halves_are_reported_with_the_lines_of_their_micro_batch(text, tmp_path, monkeypatch):
     inputs = plant(monkeypatch, zero_by_zero)
-    gradient = update.Update._compute_gradient
+    gradient = update.Updater._compute_gradient
     failures_left = [1]
 
     def once(self, micro, targets, step):
@@ -132,7 +132,7 @@ def test_nonfinite_halves_are_reported_with_the_lines_of_their_micro_batch(text,
             raise MemoryError
         return gradient(self, micro, targets, step)
 
-    monkeypatch.setattr(update.Update, "_compute_gradient", once)
+    monkeypatch.setattr(update.Updater, "_compute_gradient", once)
     with pytest.raises(UserError) as error:
         run(text, tmp_path / "run", max_skipped_updates=0)
     assert inputs and one_line(error).count(" of the text (numbered from 1)") == 1

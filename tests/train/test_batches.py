@@ -15,8 +15,8 @@ from benchmarks.padding import measure
 from tests import ROOT
 from train.errors import UserError
 from train.text import batches as batching
-from train.text.batches import Batches, Stream
-from train.text.corpus import MAX_LENGTH, Corpus, prepare
+from train.text.batches import Batches, BatchLoader
+from train.text.corpus import MAX_LENGTH, PairCorpus, prepare
 from train.text.lines import read_lines, read_parallel
 from train.text.tokenizer import DEFAULT_IDS, SpecialIds, Tokenizer
 
@@ -33,7 +33,7 @@ class LetterTokenizer:
     digest = "letters"
     vocab_size = 65_536
     src_vocab_size = None
-    special = DEFAULT_IDS
+    special_ids = DEFAULT_IDS
 
     def encode_batch(self, texts):
         return [[4 + ord(c) % 60_000 for c in text if c != " "] for text in texts]
@@ -195,7 +195,7 @@ def test_only_changed_input_is_prepared_again(tmp_path):
     for name, size in [("tgt.tokens", 3), ("src.offsets", 8), ("meta.json", 20)]:
         os.truncate(tmp_path / "out" / name, size)
         with pytest.raises(UserError, match="expected prepared data"):
-            Corpus.open(tmp_path / "out")
+            PairCorpus.open(tmp_path / "out")
         assert [count_calls(9), count_calls(9)] == [2, 0]
     (tmp_path / "out" / "src.tokens").unlink()
     assert [count_calls(9), count_calls(9)] == [2, 0]
@@ -249,9 +249,9 @@ def test_a_preparation_killed_between_renames_is_incomplete(tmp_path, monkeypatc
             prepare(src, tgt, LetterTokenizer(), tmp_path / "out")
     if renames > 1:  # the first rename is of `left-out`, which is the same for both texts
         with pytest.raises(UserError, match="expected prepared data"):
-            Corpus.open(tmp_path / "out")
+            PairCorpus.open(tmp_path / "out")
     else:  # all files are unchanged
-        assert Corpus.open(tmp_path / "out").pair(0) == tuple(LetterTokenizer().encode_batch(["ab", "d"]))
+        assert PairCorpus.open(tmp_path / "out").pair(0) == tuple(LetterTokenizer().encode_batch(["ab", "d"]))
     assert prepare(src, tgt, LetterTokenizer(), tmp_path / "out").pair(0) == tuple(
         LetterTokenizer().encode_batch(["xyz", "d"])
     )
@@ -265,15 +265,15 @@ def test_unwritable_folders_and_invalid_lengths_raise_user_errors(tmp_path):
         with pytest.raises(UserError, match=f"max_length: expected 2 to {MAX_LENGTH} .* got {length}; try"):
             prepare(src, tgt, LetterTokenizer(), tmp_path / "out", length)
     with pytest.raises(UserError, match="pair 0 \\(numbered from 0\\): expected at most 65,535 tokens"):
-        Corpus.from_pairs([([5] * MAX_LENGTH, [5])])
+        PairCorpus.from_pairs([([5] * MAX_LENGTH, [5])])
 
 
 # ---- batching
 
 
-def corpus_of(lengths: list[tuple[int, int]]) -> Corpus:
+def corpus_of(lengths: list[tuple[int, int]]) -> PairCorpus:
     """Return a corpus with pairs of these lengths, whose tokens encode the pair and the side."""
-    return Corpus.from_pairs([([4 + 2 * i] * s, [5 + 2 * i] * t) for i, (s, t) in enumerate(lengths)])
+    return PairCorpus.from_pairs([([4 + 2 * i] * s, [5 + 2 * i] * t) for i, (s, t) in enumerate(lengths)])
 
 
 def as_lists(plan) -> list[list[int]]:
@@ -299,12 +299,12 @@ def test_an_epoch_has_each_pair_once_within_the_token_budget(lengths, budget, se
         patch.setattr(batching, "POOL_BATCHES", pool)
         patch.setattr(batching, "TWO_POOL_BATCHES", range(pool, 160))
         batches = Batches(corpus, budget, seed, order)
-    for plan in (batches.epoch(epoch), batches.by_length()):
+    for plan in (batches.epoch_batches(epoch), batches.by_length()):
         assert sorted(i for indices in as_lists(plan) for i in indices) == list(range(len(lengths)))
         for indices in plan:
             batch = batches.batch(indices)
             assert len(indices) * max(batch.src.shape[1], batch.tgt.shape[1] - 1) <= budget
-    assert all(len(indices) for indices in batches.epoch(epoch))
+    assert all(len(indices) for indices in batches.epoch_batches(epoch))
     default_pools = Batches(corpus, budget, seed)
     assert as_lists(default_pools.by_length()) == as_lists(batches.by_length())
     longest = [max(max(lengths[i]) for i in indices) for indices in batches.by_length()]
@@ -318,7 +318,7 @@ def test_a_batch_has_special_tokens_and_padding(lengths, draw):
     chosen = draw.draw(st.lists(st.integers(0, len(lengths) - 1), min_size=1, max_size=6))
     batch = Batches(corpus, 100).batch(np.array(chosen))
     assert batch.src.dtype == batch.tgt.dtype == np.int32
-    assert batch.n_target_tokens == (batch.tgt[:, 1:] != PAD).sum() == sum(lengths[i][1] + 1 for i in chosen)
+    assert batch.n_targets == (batch.tgt[:, 1:] != PAD).sum() == sum(lengths[i][1] + 1 for i in chosen)
     for row, side, start in ((batch.src, 0, []), (batch.tgt, 1, [BOS])):
         expected = [[*start, *corpus.pair(i)[side], EOS] for i in chosen]
         width = max(map(len, expected))
@@ -327,22 +327,24 @@ def test_a_batch_has_special_tokens_and_padding(lengths, draw):
 
 def test_a_batch_uses_the_special_ids_of_the_tokenizer(tmp_path):
     class Other(LetterTokenizer):
-        special = SpecialIds(pad_id=9, bos_id=8, eos_id=7)
+        special_ids = SpecialIds(pad_id=9, bos_id=8, eos_id=7)
 
     corpus = prepare(*write(tmp_path, ["ab", "a"], ["c", "cd"]), Other(), tmp_path / "out")
     a, b, c, d = Other().encode_batch(["abcd"])[0]
     batch = Batches(corpus, 10).batch(np.arange(2))
     assert batch.src.tolist() == [[a, b, 7], [a, 7, 9]] and batch.tgt.tolist() == [[8, c, 7, 9], [8, c, d, 7]]
-    assert (batch.n_target_tokens, batch.n_tokens, batch.shape) == (5, 10, (2, 3, 3))
+    assert (batch.n_targets, batch.n_tokens, batch.shape) == (5, 10, (2, 3, 3))
 
 
 def test_the_order_depends_only_on_seed_and_epoch():
     lengths = realistic_lengths(3000)
     first, other = Batches(corpus_of(lengths), 500, seed=7), Batches(corpus_of(lengths), 500, seed=7)
-    other.epoch(0), np.random.seed(3)
-    assert as_lists(first.epoch(2)) == as_lists(other.epoch(2)) == as_lists(first.epoch(2))
+    other.epoch_batches(0), np.random.seed(3)
+    assert as_lists(first.epoch_batches(2)) == as_lists(other.epoch_batches(2)) == as_lists(first.epoch_batches(2))
     orders = {
-        str(as_lists(batches.epoch(e))) for batches in (first, Batches(corpus_of(lengths), 500, 8)) for e in range(3)
+        str(as_lists(batches.epoch_batches(e)))
+        for batches in (first, Batches(corpus_of(lengths), 500, 8))
+        for e in range(3)
     }
     assert len(orders) == 6
 
@@ -350,19 +352,19 @@ def test_the_order_depends_only_on_seed_and_epoch():
 def test_the_order_is_stable_across_numpy_versions():
     """A run that is resumed with another NumPy version must continue with the same batches."""
     batches = Batches(corpus_of([(3, 3)] * 11), 20, seed=1, order_version=1)
-    assert as_lists(batches.epoch(0)) == [[0, 2, 1, 9, 7], [4], [10, 6, 5, 8, 3]]
-    assert as_lists(batches.epoch(1)) == [[1, 9, 8, 4, 3], [10, 2, 7, 5, 6], [0]]
+    assert as_lists(batches.epoch_batches(0)) == [[0, 2, 1, 9, 7], [4], [10, 6, 5, 8, 3]]
+    assert as_lists(batches.epoch_batches(1)) == [[1, 9, 8, 4, 3], [10, 2, 7, 5, 6], [0]]
     batches = Batches(corpus_of([(3, 3), (3, 1), (1, 3), (5, 4)] * 3), 20, seed=1)
-    assert as_lists(batches.epoch(0)) == [[10, 6, 0, 8, 4], [11, 7, 3], [1, 9, 5], [2]]
-    assert as_lists(batches.epoch(1)) == [[7, 3], [10, 2], [6, 8, 4, 0, 5], [1, 9, 11]]
+    assert as_lists(batches.epoch_batches(0)) == [[10, 6, 0, 8, 4], [11, 7, 3], [1, 9, 5], [2]]
+    assert as_lists(batches.epoch_batches(1)) == [[7, 3], [10, 2], [6, 8, 4, 0, 5], [1, 9, 11]]
 
 
 @pytest.mark.parametrize("version", range(1, batching.ORDER_VERSION + 1))
 def test_epochs_differ_in_the_composition_and_order_of_batches(version):
     lengths = realistic_lengths(6000)
     batches = Batches(corpus_of(lengths), 1000, order_version=version)
-    first_batch = {i: b for b, indices in enumerate(as_lists(batches.epoch(0))) for i in indices}
-    second = as_lists(batches.epoch(1))
+    first_batch = {i: b for b, indices in enumerate(as_lists(batches.epoch_batches(0))) for i in indices}
+    second = as_lists(batches.epoch_batches(1))
     overlaps = [
         max(np.bincount([first_batch[i] for i in indices])) / len(indices) for indices in second if len(indices) > 5
     ]
@@ -381,12 +383,12 @@ def padding(corpus, plan):
 
 def test_padding_is_small():
     batches = Batches(corpus_of(realistic_lengths(8_000)), 2048)
-    plan = batches.epoch(0)
+    plan = batches.epoch_batches(0)
     fraction = padding(batches.corpus, plan)
     assert 0.02 < fraction < 0.07
     shapes = [batches.batch(indices) for indices in plan]
     positions = sum(b.src.size + b.tgt.size - len(b.tgt) for b in shapes)
-    tokens = sum(int((b.src != PAD).sum()) + b.n_target_tokens for b in shapes)
+    tokens = sum(int((b.src != PAD).sum()) + b.n_targets for b in shapes)
     assert fraction == pytest.approx(1 - tokens / positions)
 
 
@@ -409,16 +411,16 @@ def test_padding_is_small_on_real_text(name, tmp_path):
     lines = [next(read_lines(file, chunk_lines=4_000)) for file in files]
     tokenizer = Tokenizer.train(src_tgt := write(tmp_path, *lines), vocab_size=3000)
     batches = Batches(prepare(*src_tgt, tokenizer, tmp_path / "out"), 512)
-    assert padding(batches.corpus, batches.epoch(0)) < 0.10
+    assert padding(batches.corpus, batches.epoch_batches(0)) < 0.10
 
 
 def test_invalid_budgets_and_seeds_raise_user_errors():
     corpus = corpus_of([(3, 4), (9, 2)])
-    assert len(Batches(corpus, 10).epoch(0)) == 2
+    assert len(Batches(corpus, 10).epoch_batches(0)) == 2
     for arguments, message in [
         ((corpus, 9), "batch_tokens: expected at least 10, .*; got 9; try"),
         ((corpus, 100, -1), "train.seed: expected 0 or more; got -1; try"),
-        ((Corpus.from_pairs([]), 100), "corpus: expected at least one pair with tokens .*; got 0 pairs; try other"),
+        ((PairCorpus.from_pairs([]), 100), "corpus: expected at least one pair with tokens .*; got 0 pairs; try other"),
     ]:
         with pytest.raises(UserError, match=message):
             Batches(*arguments)
@@ -428,17 +430,17 @@ def test_invalid_budgets_and_seeds_raise_user_errors():
 
 @pytest.mark.parametrize("ahead", [0, 1, 3])
 def test_a_stream_builds_each_batch_of_each_epoch_once(ahead, monkeypatch):
-    corpus = Corpus.from_pairs([(tuple(range(4, 5 + i % 7)), (4, 5 + i)) for i in range(30)])
+    corpus = PairCorpus.from_pairs([(tuple(range(4, 5 + i % 7)), (4, 5 + i)) for i in range(30)])
     batches = Batches(corpus, 20, seed=3)
-    expected = [indices.tolist() for epoch in range(3) for indices in batches.epoch(epoch)]
+    expected = [indices.tolist() for epoch in range(3) for indices in batches.epoch_batches(epoch)]
     built = []
     batch = Batches.batch
     monkeypatch.setattr(Batches, "batch", lambda self, i: (built.append(i.tolist()), batch(self, i))[1])
-    stream = Stream(batches)
+    loader = BatchLoader(batches)
     position = (0, 0)
     for number, indices in enumerate(expected):
-        assert np.array_equal(stream.batch(position).tgt, batch(batches, np.array(indices)).tgt)
-        position = stream.next_position(position)
+        assert np.array_equal(loader.batch(position).tgt, batch(batches, np.array(indices)).tgt)
+        position = loader.next_position(position)
         if ahead and number % ahead == 0:
-            stream.prepare(stream.positions(position, ahead))
+            loader.prefetch(loader.positions(position, ahead))
     assert position == (3, 0) and built[: len(expected)] == expected

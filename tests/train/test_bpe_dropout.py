@@ -13,9 +13,9 @@ from tests.helpers.trainings import crash_after, outcome, tables
 from train import RunConfig, train
 from train.errors import UserError
 from train.tasks import TASKS
-from train.text.batches import ORDER_VERSION, Batches, Stream
+from train.text.batches import ORDER_VERSION, Batches, BatchLoader
 from train.text.bpe_dropout import RANDOM_RANGE, Merges, SegmentedBatches, Segmenter
-from train.text.corpus import Corpus
+from train.text.corpus import PairCorpus
 from train.text.tokenizer import SPECIALS, Tokenizer
 
 TEXT = ["seventy-seven teens sat between trees", "Bäume, 1977: seeende Seen!", "  a  ", "€ea 't́ 12345 <s>"] * 3
@@ -30,7 +30,7 @@ def tokenizer(tmp_path_factory):
 
 def corpus_of(tokenizer, lines):
     ids = tokenizer.encode_batch(lines)
-    return Corpus.from_pairs(zip(ids, reversed(ids), strict=True))
+    return PairCorpus.from_pairs(zip(ids, reversed(ids), strict=True))
 
 
 def segmenter_of(tokenizer, corpus, rate, seed=1, max_length=256):
@@ -59,7 +59,7 @@ def test_segmentations_are_distributed_as_those_of_the_tokenizers_library(tokeni
 @settings(max_examples=60, deadline=None)
 def test_every_segmentation_spells_the_same_text(tokenizer, lines, rate, epoch):
     corpus = corpus_of(tokenizer, [*lines, "seventy-seven"])
-    changed = segmenter_of(tokenizer, corpus, rate).epoch(epoch)
+    changed = segmenter_of(tokenizer, corpus, rate).epoch_corpus(epoch)
     for i in range(len(corpus)):
         for before, after in zip(corpus.pair(i), changed.pair(i), strict=True):
             assert tokenizer.decode(after) == tokenizer.decode(before)
@@ -73,7 +73,7 @@ def test_segmentations_depend_only_on_seed_epoch_and_side(tokenizer):
     texts = {}
     for seed in (1, 2):
         for epoch in (3, 0, 1, 3):
-            changed = segmenter_of(tokenizer, corpus, 0.5, seed).epoch(epoch)
+            changed = segmenter_of(tokenizer, corpus, 0.5, seed).epoch_corpus(epoch)
             pairs = [changed.pair(i) for i in range(len(corpus))]
             assert texts.setdefault((seed, epoch), pairs) == pairs
             assert [src for src, _ in pairs] != [tgt for _, tgt in reversed(pairs)]  # the same sentences
@@ -82,7 +82,7 @@ def test_segmentations_depend_only_on_seed_epoch_and_side(tokenizer):
 
 def test_segmentations_are_stable_across_numpy_versions(tokenizer):
     corpus = corpus_of(tokenizer, ["seventy trees"])
-    src, tgt = segmenter_of(tokenizer, corpus, 0.5).epoch(0).pair(0)
+    src, tgt = segmenter_of(tokenizer, corpus, 0.5).epoch_corpus(0).pair(0)
     assert [tokenizer.decode([i]) for i in src] == ["s", "ev", "en", "ty", "", "t", "r", "ee", "s"]
     assert [tokenizer.decode([i]) for i in tgt] == ["s", "ev", "e", "n", "ty", "", "t", "r", "e", "e", "s"]
 
@@ -90,10 +90,10 @@ def test_segmentations_are_stable_across_numpy_versions(tokenizer):
 def test_a_sentence_that_would_become_too_long_is_segmented_as_usual(tokenizer):
     corpus = corpus_of(tokenizer, [*TEXT, "trees"])
     limit = int(max(corpus.src_lengths))
-    changed = segmenter_of(tokenizer, corpus, 0.9, max_length=limit).epoch(0)
+    changed = segmenter_of(tokenizer, corpus, 0.9, max_length=limit).epoch_corpus(0)
     lengths = np.concatenate([changed.src_lengths, changed.tgt_lengths])
     assert lengths.max() <= limit and changed.src_lengths[-1] > corpus.src_lengths[-1]
-    Batches(changed, limit).epoch(0)
+    Batches(changed, limit).epoch_batches(0)
     longest = int(corpus.src_lengths.argmax())
     assert changed.pair(longest)[0] == corpus.pair(longest)[0]
 
@@ -101,20 +101,20 @@ def test_a_sentence_that_would_become_too_long_is_segmented_as_usual(tokenizer):
 def test_each_epoch_has_batches_of_its_own_segmentation(tokenizer):
     corpus = corpus_of(tokenizer, TEXT)
     batches = SegmentedBatches(segmenter_of(tokenizer, corpus, 0.5), lambda c: Batches(c, 60, 1))
-    stream = Stream(batches)
+    loader = BatchLoader(batches)
     position = (0, 0)
     while position[0] < 3:
-        batch = stream.batch(position)
-        sizes = stream.sizes(position)
-        assert sizes == (batch.n_target_tokens, batch.n_tokens)
-        assert batch.src.size <= 60 and len(stream.examples(position)) == len(batch.src)
-        for i, row in zip(stream.examples(position).indices, batch.src, strict=True):
+        batch = loader.batch(position)
+        sizes = loader.token_counts(position)
+        assert sizes == (batch.n_targets, batch.n_tokens)
+        assert batch.src.size <= 60 and len(loader.examples(position)) == len(batch.src)
+        for i, row in zip(loader.examples(position).indices, batch.src, strict=True):
             ids = [int(token) for token in row if token > 3]
             assert tokenizer.decode(ids) == tokenizer.decode(corpus.pair(int(i))[0])
         if len(batch.src) > 1:  # a batch that is split for several ranks
-            parts = [stream.batch((*position, part, 2)).src for part in range(2)]
+            parts = [loader.batch((*position, part, 2)).src for part in range(2)]
             assert [len(part) for part in parts] == [len(batch.src) // 2, -(-len(batch.src) // 2)]
-        position = stream.next_position(position)
+        position = loader.next_position(position)
 
 
 def test_no_segmentation_is_longer_than_a_batch(tokenizer):
@@ -122,7 +122,7 @@ def test_no_segmentation_is_longer_than_a_batch(tokenizer):
     limit = int(max(corpus.src_lengths.max(), corpus.tgt_lengths.max()))
     values = {"data": {"max_length": 4 * limit}, "train": {"bpe_dropout": 0.9, "batch_tokens": limit}}
     batches = TASKS["translation"].training_batches(corpus, RunConfig.from_dict(values), tokenizer, ORDER_VERSION)
-    assert all(batches.batch(batches.epoch(epoch)[0]).src.size <= limit for epoch in range(3))
+    assert all(batches.batch(batches.epoch_batches(epoch)[0]).src.size <= limit for epoch in range(3))
 
 
 def test_resuming_with_every_regularization_is_exact(text, tmp_path):

@@ -16,7 +16,7 @@ from tests.helpers.trainings import rewrite
 from train import Tokenizer, UserError, average_checkpoints, load_model
 from train.files import WriteError
 from train.run import checkpoint as checkpoints
-from train.run import replace, storage
+from train.run import folder_swap, storage
 from train.run.checkpoint import find_checkpoint, load_checkpoint, load_newest, load_with_origin
 from train.run.folder import RunFolder
 from train.run.storage import read_state
@@ -36,10 +36,10 @@ def test_arrays_round_trip_bit_for_bit(data, tmp_path_factory):
         model[f"layer.{i}"] = array.T if data.draw(st.booleans()) else array  # including non-contiguous arrays
     path = save(run, 3, model)
     loaded = load_checkpoint(path)
-    assert loaded.model.keys() == model.keys()
+    assert loaded.weights.keys() == model.keys()
     for name, array in model.items():
-        assert loaded.model[name].dtype == array.dtype and np.array_equal(loaded.model[name], array)
-    assert np.array_equal(loaded.optimizer["m"], np.full(10, 3, np.float32))
+        assert loaded.weights[name].dtype == array.dtype and np.array_equal(loaded.weights[name], array)
+    assert np.array_equal(loaded.optimizer_arrays["m"], np.full(10, 3, np.float32))
     assert loaded.state["step"] == 3 and loaded.state["run"] == {"best_loss": None}
 
 
@@ -248,7 +248,7 @@ def test_every_flipped_bit_of_a_checkpoint_is_detected(data, tmp_path_factory):
         assert str(file) in str(error) and "\n" not in str(error)
     else:  # whitespace in JSON
         assert after.state == before.state
-        for old, new in ((before.model, after.model), (before.optimizer, after.optimizer)):
+        for old, new in ((before.weights, after.weights), (before.optimizer_arrays, after.optimizer_arrays)):
             assert {k: v.tobytes() for k, v in old.items()} == {k: v.tobytes() for k, v in new.items()}
 
 
@@ -289,7 +289,7 @@ def test_checkpoints_of_the_first_format_are_still_read(tmp_path):
         state["files"][name] = {"bytes": len(content), "sha256": hashlib.sha256(content).hexdigest()}
     del state["sha256_of_this"]
     (path / "state.json").write_text(json.dumps(state | {"format": 1}, indent=1))
-    assert np.array_equal(load_checkpoint(path).model["w"], np.full((2, 3), 4, np.float32))
+    assert np.array_equal(load_checkpoint(path).weights["w"], np.full((2, 3), 4, np.float32))
     (path / FILES[1]).write_bytes(content[:-1] + b"!")
     with pytest.raises(UserError, match="optimizer.safetensors: damaged"):
         load_checkpoint(path)
@@ -360,11 +360,11 @@ def test_a_kill_while_a_checkpoint_is_replaced_leaves_a_complete_one(run, monkey
         patch.setattr(shutil, "rmtree", killing(shutil.rmtree))
         with pytest.raises(Killed):
             storage.write_folder(target, {FILES[0]: new}, state)
-    weights = weights_of(replace.existing_folder(target))
+    weights = weights_of(folder_swap.existing_folder(target))
     old = weights_of(folder.step_path(10))
     assert all(np.array_equal(weights[key], old[key]) or np.array_equal(weights[key], new[key]) for key in old)
     assert name == "averaged" or [path.name.count("step-5") for path in folder.step_paths()][2] == 1
-    assert name != "averaged" or find_checkpoint(run) == replace.existing_folder(target)
+    assert name != "averaged" or find_checkpoint(run) == folder_swap.existing_folder(target)
     folder.remove_leftovers()
     assert {path.name for path in folder.checkpoints.iterdir()} == {"step-1", "step-2", "step-10", name}
     assert all(np.array_equal(weights_of(target)[key], weights[key]) for key in old)
@@ -387,22 +387,24 @@ def test_a_pipe_in_place_of_a_file_does_not_block(run):
 # ---- loaded while the run is trained
 
 
-@pytest.mark.parametrize("moment", ["read_state", "read_arrays", "check_peer"])
+@pytest.mark.parametrize("moment", ["read_state", "read_arrays", "check_siblings"])
 @pytest.mark.parametrize("target", ["step", "best"])
 def test_a_checkpoint_that_training_replaces_meanwhile_is_loaded(run, monkeypatch, target, moment):
     """A checkpoint replaced before its weights are read is read again; one replaced later is not."""
     folder = RunFolder(run)
     checkpoint = load_checkpoint(folder.step_path(10))
     if target == "best":
-        shutil.copytree(folder.step_path(10), folder.best)
-    chosen, newer = (folder.best, folder.best) if target == "best" else (folder.step_path(10), folder.step_path(11))
+        shutil.copytree(folder.step_path(10), folder.best_path)
+    chosen, newer = (
+        (folder.best_path, folder.best_path) if target == "best" else (folder.step_path(10), folder.step_path(11))
+    )
     digests = [hashlib.sha256((chosen / "state.json").read_bytes()).hexdigest()]
     original = getattr(checkpoints, moment)
 
     def train(*arguments):
         if len(digests) == 1:
             state = {key: value for key, value in checkpoint.state.items() if key != "sha256_of_this"} | {"step": 11}
-            storage.write_folder(newer, {FILES[0]: checkpoint.model, FILES[1]: checkpoint.optimizer}, state)
+            storage.write_folder(newer, {FILES[0]: checkpoint.weights, FILES[1]: checkpoint.optimizer_arrays}, state)
             for path in folder.step_paths()[:-1]:
                 shutil.rmtree(path)
             digests.append(hashlib.sha256((newer / "state.json").read_bytes()).hexdigest())
@@ -411,7 +413,7 @@ def test_a_checkpoint_that_training_replaces_meanwhile_is_loaded(run, monkeypatc
     monkeypatch.setattr(checkpoints, moment, train)
     warnings = []
     origin = load_with_origin(run, "", warnings.append)[3]
-    is_loaded = moment == "check_peer"
+    is_loaded = moment == "check_siblings"
     assert origin.digest == digests[not is_loaded] and not warnings
     assert f"step {10 if is_loaded else 11}, SHA-256 of state.json {origin.digest[:12]}" in origin.caption
 

@@ -149,7 +149,7 @@ def test_the_demo_writes_all_its_files(tmp_path, capfd):
     pytest.importorskip("num2words")
     pytest.importorskip("matplotlib")
     short = [*SIZES, "data.vocab_size=350", "train.keep_last=2", "search.beam_size=1", "search.max_extra_tokens=1"]
-    result = demo.run_demo(tmp_path / "demo", n_train=1200, settings=short)
+    result = demo.run_demo(tmp_path / "demo", n_train=1200, overrides=short)
     assert result["exact"] < 50  # so few steps are not enough to learn anything
     held_out = (tmp_path / "demo" / "test.en").read_text(encoding="utf-8").splitlines()
     trained = (tmp_path / "demo" / "train.en").read_text(encoding="utf-8").splitlines()

@@ -125,9 +125,11 @@ def test_keys_with_their_former_names_are_read_and_both_names_of_a_key_are_refus
     for key, name in FORMER_KEYS.items():
         table, _, former = key.partition(".")
         assert getattr(getattr(config, table), name.partition(".")[2]) == FORMER_TABLES[table][former]
-    former = {former: config.frozen()[key] for former, key in FORMER_KEYS.items() if key in config.frozen()}
+    former = {former: config.fixed_keys()[key] for former, key in FORMER_KEYS.items() if key in config.fixed_keys()}
     assert len(former) == 14
-    config.check_frozen({k: v for k, v in config.frozen().items() if k not in FORMER_KEYS.values()} | former, "run")
+    config.check_fixed_keys(
+        {k: v for k, v in config.fixed_keys().items() if k not in FORMER_KEYS.values()} | former, "run"
+    )
     assert TransformerConfig.from_dict({"vocab_size": 9, "normalization": "rms_norm"}).norm_type == "rms_norm"
     with pytest.raises(ValueError, match="unknown field 'normalization'; try norm_type$"):
         TransformerConfig.from_dict({"vocab_size": 9, "normalization": "rms_norm", "norm_type": "rms_norm"})

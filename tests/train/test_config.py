@@ -14,7 +14,7 @@ from npx.ranges import is_inside
 from tests import ROOT
 from train.errors import UserError
 from train.run import config as keys
-from train.run.config import SECTIONS, RunConfig, checked_value, explain, keys_of
+from train.run.config import SECTIONS, RunConfig, checked_value, explain, fields_of
 from train.run.key_names import all_keys
 from train.run.keys import ModelSection
 from train.tasks import TASKS
@@ -26,7 +26,7 @@ TEXT = st.text(st.characters(codec="utf-8", exclude_characters="\n\r\0"), max_si
 def values_of(table, f):
     """Return a strategy for the values that a key accepts, from its metadata."""
     kind = value_type(f)
-    interval = f.metadata["within"]
+    interval = f.metadata["interval"]
     if f.metadata["choices"]:
         return st.sampled_from(tuple(f.metadata["choices"]))
     if kind is bool:
@@ -49,9 +49,9 @@ def tables(draw):
     """Draw some keys of each table, with valid values; interdependent sizes have the preset's values."""
     chosen = {}
     for table in SECTIONS:
-        names = [n for n in keys_of(table) if n not in INTERDEPENDENT]
+        names = [n for n in fields_of(table) if n not in INTERDEPENDENT]
         subset = draw(st.lists(st.sampled_from(names), unique=True, max_size=6))
-        chosen[table] = {name: draw(values_of(table, keys_of(table)[name])) for name in subset}
+        chosen[table] = {name: draw(values_of(table, fields_of(table)[name])) for name in subset}
     return chosen
 
 
@@ -91,7 +91,7 @@ def test_a_setting_equals_the_same_line_in_the_file(data):
     table, name = data.draw(st.sampled_from(all_keys())).split(".")
     if name in ("preset", *INTERDEPENDENT):
         return
-    value = data.draw(values_of(table, keys_of(table)[name]))
+    value = data.draw(values_of(table, fields_of(table)[name]))
     by_setting = RunConfig.from_dict({}, [f"{table}.{name}={keys.to_toml(value)}"])
     assert by_setting == RunConfig.from_dict({table: {name: value}})
 
@@ -99,12 +99,12 @@ def test_a_setting_equals_the_same_line_in_the_file(data):
 @pytest.mark.parametrize("full", all_keys())
 def test_every_key_is_explained_and_its_default_is_valid(full):
     table, name = full.split(".")
-    f = keys_of(table)[name]
+    f = fields_of(table)[name]
     assert len(f.metadata["help"]) > 15
     text = explain(f)
     assert describe_range(f)[1:] in text
     if f.default is None:
-        assert f.metadata["unset"] in text
+        assert f.metadata["none_means"] in text
     else:
         assert checked_value(table, f, f.default) == f.default
     lines = RunConfig().dump().splitlines()
@@ -115,7 +115,7 @@ def test_every_key_is_explained_and_its_default_is_valid(full):
 def test_the_model_table_has_every_field_of_the_architecture():
     given_elsewhere = {"vocab_size", "src_vocab_size", "pad_id", "bos_id", "eos_id", "unk_id", "n_outputs"}
     given_elsewhere |= {"suppressed_ids"}
-    names = set(keys_of("model")) - {"preset", "variant"}
+    names = set(fields_of("model")) - {"preset", "variant"}
     assert names == {f.name for f in fields(TransformerConfig)} - given_elsewhere
 
 
@@ -139,7 +139,7 @@ def test_a_preset_setting_replaces_sizes_but_not_explicit_values(tmp_path):
 @pytest.mark.parametrize("file", CONFIGS, ids=lambda file: file.name)
 def test_a_shipped_config_loads_and_explains_its_keys(file):
     config = RunConfig.load(file)
-    texts = TASKS[config.data.task].files
+    texts = TASKS[config.data.task].file_keys
     assert all(getattr(config.data, name).startswith("data/") for name in texts["train"] + texts["valid"])
     before = ""
     for line in file.read_text(encoding="utf-8").splitlines():
@@ -253,23 +253,23 @@ def test_a_resumed_run_can_change_max_steps_but_no_frozen_key():
     longer = RunConfig.from_dict(
         {"train": {"seed": 1, "max_steps": 7, "validate_every": 3}, "search": {"beam_size": 9}}
     )
-    longer.check_frozen(config.frozen(), Path("before"))
-    assert config.frozen() == longer.frozen()
+    longer.check_fixed_keys(config.fixed_keys(), Path("before"))
+    assert config.fixed_keys() == longer.fixed_keys()
     for tables, name, attempt in (
         ({"train": {"seed": 2}}, "train.seed", ", or a new run that starts from its weights (--init RUN --out NEW)"),
         ({"train": {"seed": 1}, "model": {"d_ff": 8}}, "model.d_ff", ", or a new run (--out NEW)"),  # other weights
     ):
-        error = message(RunConfig.from_dict(tables).check_frozen, config.frozen(), Path("before"))
+        error = message(RunConfig.from_dict(tables).check_fixed_keys, config.fixed_keys(), Path("before"))
         assert f"resume: {name}" in error and error.endswith(attempt)
     several = RunConfig.from_dict({"train": {"seed": 2, "beta1": 0.5}, "model": {"d_ff": 8}})
-    error = message(several.check_frozen, config.frozen(), Path("before"))
+    error = message(several.check_fixed_keys, config.fixed_keys(), Path("before"))
     assert "; got 8 (also different: train.seed, train.beta1); try d_ff" in error and error.endswith(
         "new run (--out NEW)"
     )
-    before = config.frozen()
+    before = config.fixed_keys()
     del before["train.seed"]  # a missing key had its default
     seeded = RunConfig.from_dict({"train": {"seed": 2}})
-    assert "train.seed" in message(seeded.check_frozen, before, Path("before"))
+    assert "train.seed" in message(seeded.check_fixed_keys, before, Path("before"))
 
 
 @pytest.mark.parametrize("variant", ["paper", "tensor2tensor-v1"])
@@ -277,10 +277,10 @@ def test_keys_that_are_left_to_the_preset_equal_its_values(variant, tmp_path):
     left_open = RunConfig(model=ModelSection(preset="tiny", variant=variant))
     (tmp_path / "config.toml").write_text(left_open.dump())
     stored = RunConfig.load(tmp_path / "config.toml", complete=True)
-    earlier = {name: value for name, value in left_open.frozen().items() if name != "model.tying"}
+    earlier = {name: value for name, value in left_open.fixed_keys().items() if name != "model.tying"}
     for config in (left_open, stored):
-        config.check_frozen(left_open.frozen(), Path("run"))
-        config.check_frozen(earlier, Path("run"))
-    left_open.check_frozen(stored.frozen(), Path("run"))
+        config.check_fixed_keys(left_open.fixed_keys(), Path("run"))
+        config.check_fixed_keys(earlier, Path("run"))
+    left_open.check_fixed_keys(stored.fixed_keys(), Path("run"))
     other = RunConfig(model=ModelSection(preset="base", variant=variant))
-    assert "model.preset" in message(other.check_frozen, earlier, Path("run"))
+    assert "model.preset" in message(other.check_fixed_keys, earlier, Path("run"))

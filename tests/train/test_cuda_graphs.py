@@ -16,9 +16,9 @@ from tests.fakes import strict_graphs
 from tests.fakes.strict_cupy import device
 from tests.fakes.strict_graphs import STATE
 from tests.helpers.trainings import config
-from train.learn.update import Update
+from train.learn.update import Updater
 from train.tasks import TASKS
-from train.text.batches import Batch
+from train.text.batches import PairBatch
 
 pytestmark = pytest.mark.skipif(shutil.which("g++") is None, reason="kernels are emulated by g++; none found")
 MODEL = {"vocab_size": 20, "d_model": 16, "d_ff": 32, "n_heads": 2, "n_layers": 1}
@@ -41,7 +41,7 @@ def batches(number, seed=0):
         src, tgt = (rng.integers(4, 20, (rows, length)).astype(np.int32) for length in lengths)
         cut = rng.integers(1, 3)
         src[0, -cut:], tgt[1, -cut:], tgt[:, 0] = 0, 0, 1
-        result.append(Batch(src, tgt, 0))
+        result.append(PairBatch(src, tgt, 0))
     return result
 
 
@@ -55,21 +55,21 @@ def updated(
     task="translation",
     **changes,
 ):
-    """Return the weights after updates, the losses and norms, the log lines and the Update."""
+    """Return the weights after updates, the losses and norms, the log lines and the Updater."""
     made = model(
         TransformerConfig(**MODEL | (model_changes or {})), seed=3, dtype=npx.precision_named(precision).weight_dtype
     )
     settings = config(Path(), batch_tokens=20, precision=precision, cuda_graphs=True, **changes).train
     journal = Journal()
     figures = []
-    update = Update(TASKS[task], made, settings, journal)
-    if update.graphs:
-        update.graphs.can_capture = graphs
+    updater = Updater(TASKS[task], made, settings, journal)
+    if updater.graphed_loss:
+        updater.graphed_loss.can_capture = graphs
     for step in range(0, len(micro), gradient_accumulation_steps):
-        loss, norm = update.compute_gradient(micro[step : step + gradient_accumulation_steps], step + 1)
+        loss, norm = updater.compute_gradient(micro[step : step + gradient_accumulation_steps], step + 1)
         figures.append((loss, norm))
-        update.apply(0.01, norm)
-    return npx.to_host(update.flat.data), figures, journal.lines, update
+        updater.apply_gradient(0.01, norm)
+    return npx.to_host(updater.flat.data), figures, journal.lines, updater
 
 
 EVERY_DROPOUT = {"dropout": 0.3, "attention_dropout": 0.2, "activation_dropout": 0.1}
@@ -126,7 +126,7 @@ def test_a_language_model_step_with_graphs_is_exact_too():
 class TextBatch:
     def __init__(self, ids):
         self.ids = ids
-        self.n_target_tokens = int((ids[:, 1:] != 0).sum())
+        self.n_targets = int((ids[:, 1:] != 0).sum())
 
 
 @pytest.mark.slow
@@ -134,7 +134,7 @@ def test_replaced_arrays_live_as_long_as_the_graphs_that_read_them():
     """The position table grows with the longest sentence, while the first graph still reads the smaller one."""
     short = batches(1) * 2
     rng = np.random.default_rng(2)
-    long = Batch(rng.integers(4, 20, (2, 80)).astype(np.int32), rng.integers(4, 20, (2, 5)).astype(np.int32), 0)
+    long = PairBatch(rng.integers(4, 20, (2, 80)).astype(np.int32), rng.integers(4, 20, (2, 5)).astype(np.int32), 0)
     micro = [*short, long, *short]
     with device(cuda=True):
         expected = updated(False, micro)
@@ -191,7 +191,7 @@ def test_the_memory_of_graphs_counts_towards_the_pool_limit():
 
 
 def test_there_are_no_graphs_on_a_cpu():
-    assert updated(True, batches(1), "float32")[3].graphs is None
+    assert updated(True, batches(1), "float32")[3].graphed_loss is None
 
 
 @pytest.mark.parametrize("precision", ["float32", "bf16"])
@@ -205,9 +205,9 @@ def test_without_capture_it_computes_the_gradient_of_the_loss(precision):
         for graphs in (True, False):
             made = Transformer(TransformerConfig(**MODEL | {"dropout": 0.0}), seed=3)
             settings = config(Path(), batch_tokens=20, precision=precision, cuda_graphs=graphs).train
-            update = Update(TASKS["translation"], made, settings, Journal())
-            loss, norm = update.compute_gradient(batches(3), 1)
-            results.append(np.array([*npx.to_host(update.flat.flatten_grad()), loss, norm]))
+            updater = Updater(TASKS["translation"], made, settings, Journal())
+            loss, norm = updater.compute_gradient(batches(3), 1)
+            results.append(np.array([*npx.to_host(updater.flat.flatten_grad()), loss, norm]))
     np.testing.assert_allclose(*results, rtol=0, atol=1e-6 if precision == "float32" else 2e-2)
 
 

@@ -101,9 +101,8 @@ def test_samples_depend_on_the_seed_and_the_line_only(loaded):
         return [[t.text for t in ts] for ts in decode_stream(model, tokenizer, lines, sampling=sampling, **options)]
 
     together = texts(LINES, 1, max_extra_tokens=3)
-    assert (
-        together == texts(LINES, 1, max_extra_tokens=3, batch_tokens=1, window=1) != texts(LINES, 2, max_extra_tokens=3)
-    )
+    assert together == texts(LINES, 1, max_extra_tokens=3, batch_tokens=1, buffer_size=1)
+    assert together != texts(LINES, 2, max_extra_tokens=3)
     assert [len(line) for line in together] == [3, 1, 3, 3, 3]
     with pytest.raises(ValueError, match="samples: expected"):
         decode_stream(model, tokenizer, LINES, sampling={"samples": 0})
@@ -221,7 +220,7 @@ class AttentiveModel:
     def __init__(self, weights):
         self.weights = np.array(weights)
 
-    def attentions(self):
+    def attention_layers(self):
         return {"cross": [self]}
 
     def inspect(self, src, tgt, kinds):

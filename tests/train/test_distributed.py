@@ -33,14 +33,14 @@ from train.learn.parallel.plan import WorkShare, balance, split_positions
 from train.learn.parallel.reducer import BUCKET, GradientReducer
 from train.learn.parallel.sync import UpdateSync
 from train.learn.signals import Signals
-from train.learn.update import Update
+from train.learn.update import Updater
 from train.run.checkpoint import load_checkpoint, load_model
 from train.run.folder import RunFolder
 from train.run.keys import TrainSection
 from train.run.report import SilentReport
 from train.tasks import TASKS
 from train.tasks.translation import translate_lines
-from train.text.batches import Stream
+from train.text.batches import BatchLoader
 
 MICRO_BATCHES = 12  # per update, over all ranks
 LINES = ["one two", "", *(" ".join(["three", "four", "nine"][: n % 4]) for n in range(12)), "zero"]
@@ -114,7 +114,7 @@ def check_same(one, other, within, *stops, validate_every=3):
     The two runs differ only in the order of summation.
     """
     a, b = (load_checkpoint(RunFolder(out).step_paths()[-1]) for out in (one, other))
-    for x, y in ((a.model, b.model), (a.optimizer, b.optimizer)):
+    for x, y in ((a.weights, b.weights), (a.optimizer_arrays, b.optimizer_arrays)):
         assert x.keys() == y.keys()
         for name in x:
             np.testing.assert_allclose(y[name], x[name], rtol=within, atol=within, err_msg=name)
@@ -253,13 +253,13 @@ def test_every_micro_batch_has_one_rank_and_loads_are_balanced(tokens, ranks):
 def test_micro_batches_are_split_until_every_rank_has_a_part(sizes, ranks):
     starts = np.cumsum([0, *sizes])
     keys = [np.arange(start, start + size) for start, size in zip(starts[:-1], sizes, strict=True)]
-    source = SimpleNamespace(epoch=lambda epoch: keys, sizes=None, batch=None)
-    stream = Stream(source)
-    places = stream.positions((0, 0), len(sizes))
-    parts = split_positions(stream, places, ranks)
-    assert [example for part in parts for example in stream.examples(part)] == list(range(sum(sizes)))
-    assert all(len(stream.examples(part)) for part in parts) and len(parts) >= min(ranks, sum(sizes))
-    assert [stream.next_position(part) for part in parts[-1:]] == [stream.next_position(places[-1])]
+    source = SimpleNamespace(epoch_batches=lambda epoch: keys, token_counts=None, batch=None)
+    loader = BatchLoader(source)
+    places = loader.positions((0, 0), len(sizes))
+    parts = split_positions(loader, places, ranks)
+    assert [example for part in parts for example in loader.examples(part)] == list(range(sum(sizes)))
+    assert all(len(loader.examples(part)) for part in parts) and len(parts) >= min(ranks, sum(sizes))
+    assert [loader.next_position(part) for part in parts[-1:]] == [loader.next_position(places[-1])]
     if ranks <= len(sizes):
         assert parts == places
 
@@ -371,23 +371,23 @@ def run_ranks(size, work):
 
 
 def updated(world, precision, ema_decay, shard, start, gradients):
-    """Apply gradients (step, rank, P) to `start`; return the Update, its compute weights, and its saved state."""
+    """Apply gradients (step, rank, P) to `start`; return the Updater, its compute weights, and its saved state."""
     shape = TransformerConfig(vocab_size=11, d_model=4, d_ff=6, n_heads=2, n_layers=1, dropout=0.0)
     section = TrainSection(precision=precision, shard_optimizer=shard, ema_decay=ema_decay)
     with INITIALIZING:  # the initialization is shared by the threads of a process
         model = Transformer(shape, 1)
-    update = Update(TASKS["translation"], model, section, SilentReport(RunFolder(""), 1))
+    updater = Updater(TASKS["translation"], model, section, SilentReport(RunFolder(""), 1))
     if start is not None:
-        update.load_optimizer_state(start[1])
-        update.load_weights(start[0], start[1].get("weights"))
+        updater.load_optimizer_state(start[1])
+        updater.load_weights(start[0], start[1].get("weights"))
     for by_rank in gradients:
         parts = by_rank if world.size == 1 else by_rank[world.rank :: world.size]
-        update.flat.flatten_grad()[...] = sum(parts[1:], start=parts[0])
-        update.gradients.begin()
-        update.gradients.squared_norm()
-        update.apply(1e-3, 1.0)
-    computed = np.concatenate([p.data.reshape(-1) for p in update.flat.parameters])
-    return update, computed, (update.weights(), update.optimizer_state())
+        updater.flat.flatten_grad()[...] = sum(parts[1:], start=parts[0])
+        updater.reducer.begin()
+        updater.reducer.squared_norm()
+        updater.apply_gradient(1e-3, 1.0)
+    computed = np.concatenate([p.data.reshape(-1) for p in updater.flat.parameters])
+    return updater, computed, (updater.weights(), updater.optimizer_state())
 
 
 @settings(max_examples=6)
@@ -414,10 +414,16 @@ def test_sharded_and_unsharded_ranks_update_like_one_process(data, precision, si
     for found, expected in ((learned, weights), ({name: remembered[name] for name in state if name != "step"}, state)):
         assert all(array.tobytes() == expected[name].tobytes() for name, array in found.items())
     assert learned.keys() == weights.keys()
-    parts = [update.adam.m.size for update, _, _ in first]
-    buckets = len(first[0][0].gradients.buckets)
+    parts = [updater.adam.m.size for updater, _, _ in first]
+    buckets = len(first[0][0].reducer.buckets)
     assert sum(parts) == count and max(parts) <= count / size + buckets
-    for (update, _, _), part in zip(first, parts, strict=True):
-        arrays = update.flat.data, update.flat.low_precision, update.flat.flatten_grad(), update.adam.m, update.adam.v
+    for (updater, _, _), part in zip(first, parts, strict=True):
+        arrays = (
+            updater.flat.data,
+            updater.flat.low_precision_data,
+            updater.flat.flatten_grad(),
+            updater.adam.m,
+            updater.adam.v,
+        )
         expected = 6 * count + 12 * part if precision != "float32" else 8 * count + 8 * part
         assert sum(a.nbytes for a in arrays if a is not None) == expected

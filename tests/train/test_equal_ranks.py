@@ -49,7 +49,7 @@ def test_ranks_with_different_inputs_are_named(text, tmp_path, changes, got):
 
     def check(world):
         config = other if world.rank == 2 else first
-        files = [path for paths in TASKS["translation"].texts(config.data).values() for path in paths]
+        files = [path for paths in TASKS["translation"].text_files(config.data).values() for path in paths]
         return error_of(check_equal_inputs, config, files, resume=world.rank == 2 and "resume" in changes)
 
     messages = run_ranks(3, check)
@@ -125,7 +125,7 @@ def test_only_rank_0_writes_into_a_run(text, tmp_path, copied):
     config = trainings.config(text)
     task = TASKS["translation"]
     tokenizer = task.load_tokenizer(copied / "tokenizer.json")
-    texts = task.texts(config.data)
+    texts = task.text_files(config.data)
     (copied / "data/train/src.tokens").write_bytes(b"")
     (copied / "tokenizer.json").unlink()
     before = {path: path.read_bytes() for path in copied.rglob("*") if path.is_file()}

@@ -21,8 +21,8 @@ def forge(folder, change):
     """Change the weights of a checkpoint and write them with valid checksums."""
     checkpoint = load_checkpoint(folder)
     state = {key: value for key, value in checkpoint.state.items() if key not in ("files", "sha256_of_this")}
-    change(weights := dict(checkpoint.model))
-    storage.write_folder(folder, {MODEL: weights, OPTIMIZER: checkpoint.optimizer}, state)
+    change(weights := dict(checkpoint.weights))
+    storage.write_folder(folder, {MODEL: weights, OPTIMIZER: checkpoint.optimizer_arrays}, state)
 
 
 def transpose(weights):

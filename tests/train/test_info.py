@@ -10,7 +10,7 @@ from tests.helpers.command_line import SET, assert_rejected, data_options, run, 
 from tests.helpers.trainings import rewrite
 from train.cli import main
 from train.experiments import speed
-from train.experiments.paper import FIGURES, TABLE2_ROWS
+from train.experiments.paper import TABLE2_ROWS, TABLE3
 from train.run.checkpoint import load_model
 from train.run.config import RunConfig
 from train.run.folder import RunFolder
@@ -24,14 +24,14 @@ def test_info_of_a_preset_prints_the_papers_figures(preset, capsys):
     text = capsys.readouterr().out
     config = RunConfig.from_dict({"model": {"preset": preset}})
     assert f"{config.transformer_config(config.data.vocab_size).n_parameters():,}" in text
-    if preset in FIGURES:
-        assert f"the paper: {FIGURES[preset]['params_millions']:g} million" in text
+    if preset in TABLE3:
+        assert f"the paper: {TABLE3[preset]['params_millions']:g} million" in text
 
 
 def test_every_preset_of_the_paper_has_figures():
     without_figures = {"parsing-wsj", "parsing-semi", "parsing-small", "tiny"}
-    assert FIGURES.keys() | TABLE2_ROWS.keys() == PRESETS.keys() - without_figures
-    assert all({"ppl", "bleu", "params_millions"} <= figures.keys() for figures in FIGURES.values())
+    assert TABLE3.keys() | TABLE2_ROWS.keys() == PRESETS.keys() - without_figures
+    assert all({"ppl", "bleu", "params_millions"} <= figures.keys() for figures in TABLE3.values())
 
 
 def test_info_prints_the_papers_training_cost(capsys):

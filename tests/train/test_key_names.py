@@ -6,13 +6,13 @@ import pytest
 import typer
 
 from train.cli import main
-from train.cli.app import COMMANDS, DEVICES, OTHER_OPTIONS, app, own_option
-from train.cli.export_model import TARGETS
+from train.cli.app import COMMANDS, DEVICES, OTHER_OPTIONS, app, equivalent_option
+from train.cli.export_model import FORMATS
 from train.cli.main import load_commands
 from train.cli.plan import LINK_NAMES
 from train.errors import UserError
-from train.run.config import RunConfig, keys_of, suggest_setting
-from train.run.key_names import KEY_LIST, KEY_SYNONYMS, OTHER_UNITS, all_keys, suggest_key
+from train.run.config import RunConfig, fields_of, suggest_setting
+from train.run.key_names import KEY_SYNONYMS, OTHER_UNITS, TRY_KEY_LIST, all_keys, suggest_key
 from train.run.keys import SECTIONS
 from train.run.value_names import OTHER_VALUES, suggest_value
 
@@ -109,7 +109,7 @@ def test_a_suggestion_repeats_the_value_if_the_key_accepts_it():
         assert suggest_setting(name, text, suggest_key(name)) == f"--set {setting}"
         with pytest.raises(UserError, match=f"; try --set {re.escape(setting)}$"):
             RunConfig.from_dict({}, [f"{name}={text}"])
-    assert suggest_setting("criterion", "x", suggest_key("criterion")) == KEY_LIST
+    assert suggest_setting("criterion", "x", suggest_key("criterion")) == TRY_KEY_LIST
 
 
 @pytest.mark.parametrize(
@@ -196,7 +196,7 @@ def test_the_names_of_options_belong_to_existing_options():
     options = [{name for parameter in command.params for name in parameter.opts} for command in commands]
     for ours, names in OTHER_OPTIONS.items():
         for name in names.split():
-            is_suggested = (name not in accepted and own_option(name, accepted) == ours for accepted in options)
+            is_suggested = (name not in accepted and equivalent_option(name, accepted) == ours for accepted in options)
             assert any(is_suggested), (ours, name)
 
 
@@ -241,8 +241,8 @@ def test_other_programs_names_of_a_value_lead_to_it_and_others_nowhere(key):
 
 
 def test_the_names_of_values_belong_to_existing_values_and_hide_none():
-    choices = {f.name: tuple(f.metadata["choices"]) for table in SECTIONS for f in keys_of(table).values()}
-    choices |= {"bool": ("true", "false"), "link": LINK_NAMES, "to": TARGETS.choices}
+    choices = {f.name: tuple(f.metadata["choices"]) for table in SECTIONS for f in fields_of(table).values()}
+    choices |= {"bool": ("true", "false"), "link": LINK_NAMES, "to": FORMATS.choices}
     for key, values in OTHER_VALUES.items():
         expected = choices.get(key, DEVICES.choices)
         assert {*values} <= {*expected, ""} and not {*expected} & {*" ".join(values.values()).split()}

@@ -19,8 +19,8 @@ from train.run.checkpoint import load_model
 from train.tasks import TASKS, line_predictions
 from train.tasks.line_predictions import embed_lines, label_lines
 from train.text import sentencepiece_tokenizer
-from train.text.affixes import AffixTokenizer, affix_spec
-from train.text.corpus import Corpus
+from train.text.affixes import WordTokenizer, affix_spec
+from train.text.corpus import PairCorpus
 from train.text.labeled_text import WordEncoder, make_label_tokenizer, read_labeled, read_parallel_tags, read_tagged
 from train.text.masked import MaskedBatches, MaskedText
 from train.text.pair_tokenizer import PairTokenizer
@@ -139,7 +139,7 @@ def test_words_are_encoded_as_in_their_sentence(kind):
     lines = [[*SENTENCES, "U.S. stocks don't fall ( much ) <s>"]]
     sentences = [line.split() for line in lines[0]]
     spec = Tokenizer.train_spec(lines, kind, 300, "words") if kind == "bpe" else affix_spec(sentences, SPECIALS, 200)
-    tokenizer = AffixTokenizer(spec)
+    tokenizer = WordTokenizer(spec)
     ids, firsts = WordEncoder(tokenizer)(sentences)
     assert [row[1:] for row in ids] == tokenizer.encode_batch(lines[0])
     starts = tokenizer.word_starts()
@@ -155,13 +155,13 @@ def test_a_masked_model_refuses_a_tokenizer_that_does_not_show_where_words_begin
     vocabulary = {token: i for i, token in enumerate((*SPECIALS, "a"))}
     pieces = sentencepiece_tokenizer.SentencePieceTokenizer(b"", vocabulary, SpecialIds())
     with pytest.raises(UserError, match="expected a Hugging Face .*; got a SentencePiece .*; try bpe or"):
-        TASKS["masking"].fit_tokenizer(PairTokenizer(pieces, pieces, shared=True), None, ())
+        TASKS["masking"].adapt_tokenizer(PairTokenizer(pieces, pieces, shared=True), None, ())
 
 
 def masked_text(lengths, vocab_size=40):
     rng = np.random.default_rng(0)
     rows = [[1, *rng.integers(4, vocab_size, n).tolist()] for n in lengths]
-    return MaskedText(Corpus.from_pairs([(row, row) for row in rows]), [i % 2 == 0 for i in range(vocab_size)])
+    return MaskedText(PairCorpus.from_pairs([(row, row) for row in rows]), [i % 2 == 0 for i in range(vocab_size)])
 
 
 @given(st.lists(st.integers(1, 30), min_size=1, max_size=8), st.integers(0, 99), st.sampled_from([0.15, 0.5, 0.99]))
@@ -170,10 +170,10 @@ def test_masked_batches_predict_the_announced_tokens(lengths, seed, rate):
     batches = MaskedBatches(text, 64, seed, rate)
     for epoch in (0, 1):
         seen = []
-        for examples in batches.epoch(epoch):
+        for examples in batches.epoch_batches(epoch):
             batch = batches.batch(examples)
-            assert batches.sizes(examples) == (batch.n_target_tokens, batch.n_tokens)
-            original = text.pairs.padded(0, examples.indices)
+            assert batches.token_counts(examples) == (batch.n_targets, batch.n_tokens)
+            original = text.pairs.pad_rows(0, examples.indices)
             predicted = batch.labels != 0
             assert (batch.labels[predicted] == original[predicted]).all()
             assert (batch.ids[~predicted] == original[~predicted]).all()
@@ -189,14 +189,14 @@ def test_masked_batches_predict_the_announced_tokens(lengths, seed, rate):
 def test_masks_are_80_10_10_of_complete_words_and_change_with_the_epoch():
     text = masked_text([200] * 100)
     batches = MaskedBatches(text, 202 * 100, seed=1)
-    first, second = (batches.batch(batches.epoch(epoch)[0][:100]) for epoch in (0, 1))
+    first, second = (batches.batch(batches.epoch_batches(epoch)[0][:100]) for epoch in (0, 1))
     predicted = first.labels != 0
     share = [np.mean(x) for x in (first.ids[predicted] == 3, first.ids[predicted] == first.labels[predicted])]
     assert abs(share[0] - 0.8) < 0.03 and abs(share[1] - 0.1 - 0.1 / 36) < 0.02
     assert set(first.ids[predicted]) == {3, *range(4, 40)}
     assert (first.labels != second.labels).any()
-    for row, examples in zip(predicted, batches.epoch(0)[0].indices, strict=True):
-        words = np.array(text.word_starts)[text.pairs.padded(0, np.array([examples]))[0, 1:-1]].cumsum()
+    for row, examples in zip(predicted, batches.epoch_batches(0)[0].indices, strict=True):
+        words = np.array(text.word_starts)[text.pairs.pad_rows(0, np.array([examples]))[0, 1:-1]].cumsum()
         partial = [w for w in set(words[row[1:-1]]) if not row[1:-1][words == w].all()]
         assert len(partial) <= 1, "only the last word may be cut off"
 
@@ -433,9 +433,9 @@ def test_labels_that_the_training_text_lacks_are_errors(folder, tmp_path, capfd,
 
     model, tokenizer, config = load_model(f"{out}/checkpoints/step-12", task)
     corpus = TASKS[task].prepare((str(gold),), tokenizer, out / "data" / "valid", 32)
-    assert corpus.n_target_tokens == n_known
+    assert corpus.n_targets == n_known
     batches = [batch for _, batch in TASKS[task].validation_batches(corpus, 1)]
-    assert sum(batch.n_target_tokens for batch in batches) == n_known and not all(b.n_target_tokens for b in batches)
+    assert sum(batch.n_targets for batch in batches) == n_known and not all(b.n_targets for b in batches)
     losses = [model.loss(batch.ids, batch.labels, loss_normalizer=1.0).item() for batch in batches]
     assert sum(losses) / n_known == pytest.approx(entry["loss"], rel=1e-5)
     with pytest.raises(UserError, match="training text: expected only labels that the tokenizer of the run has; got "):

@@ -17,7 +17,7 @@ from tests.train.test_compatibility import BEFORE
 from train import RunConfig, UserError, load_model, train
 from train.cli.main import main
 from train.tasks.language import continue_text
-from train.text.plain import KINDS, PlainText, PlainTokenizer, WindowBatches, Windows
+from train.text.plain import KINDS, PlainText, PlainTokenizer, WindowBatch, WindowBatches
 
 TEXT = "To be, or not to be:\n\n  that is\tthe question.\n" * 30
 ANY = st.text(st.characters(codec="utf-8"), max_size=40)
@@ -82,27 +82,27 @@ def test_an_epoch_has_adjacent_windows_in_random_order(n, length, per_batch, see
         return
     batches = WindowBatches(PlainText(np.arange(n), length), per_batch * length, seed)
     for epoch in range(3):
-        plan = batches.epoch(epoch)
+        plan = batches.epoch_batches(epoch)
         assert [len(starts) for starts in plan[:-1]] == [per_batch] * (len(plan) - 1)
         starts = np.sort(np.concatenate(plan))
         assert starts[0] < length and starts[-1] + length < n <= starts[-1] + 2 * length
         assert (np.diff(starts) == length).all()
         for indices, expected in zip(
-            plan, WindowBatches(batches.text, per_batch * length, seed).epoch(epoch), strict=True
+            plan, WindowBatches(batches.text, per_batch * length, seed).epoch_batches(epoch), strict=True
         ):
             batch = batches.batch(indices)
             assert np.array_equal(batch.ids, indices[:, None] + np.arange(length + 1))
             assert np.array_equal(indices, expected)
             halves = batch.halves()
             assert np.array_equal(np.concatenate([half.ids for half in halves]), batch.ids)
-            assert sum(half.n_target_tokens for half in halves) == batch.n_target_tokens == len(indices) * length
+            assert sum(half.n_targets for half in halves) == batch.n_targets == len(indices) * length
 
 
 def test_epochs_differ_in_offset_and_order():
     batches = WindowBatches(PlainText(np.arange(1000), 50), 100, seed=3)
-    plans = [np.concatenate(batches.epoch(epoch)) for epoch in range(4)]
+    plans = [np.concatenate(batches.epoch_batches(epoch)) for epoch in range(4)]
     assert len({int(plan.min()) for plan in plans}) == 4 and all(np.diff(plan).min() < 0 for plan in plans)
-    other = WindowBatches(PlainText(np.arange(1000), 50), 100, seed=4).epoch(0)
+    other = WindowBatches(PlainText(np.arange(1000), 50), 100, seed=4).epoch_batches(0)
     assert not np.array_equal(np.concatenate(other), plans[0])
 
 
@@ -330,5 +330,5 @@ def test_a_text_shorter_than_a_window_leaves_no_folder(folder, tmp_path):
 
 
 def test_windows_describe_their_shape():
-    windows = Windows(np.zeros((3, 5), np.int32))
-    assert windows.describe() == "3 windows of 4 tokens" and windows.n_tokens == windows.n_target_tokens == 12
+    windows = WindowBatch(np.zeros((3, 5), np.int32))
+    assert windows.describe() == "3 windows of 4 tokens" and windows.n_tokens == windows.n_targets == 12

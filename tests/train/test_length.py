@@ -14,13 +14,13 @@ from train.experiments.length import (
     FIRST,
     LENGTHS,
     ROWS,
-    TASKS,
+    SEQUENCE_TASKS,
     WORDS,
     describe_verdict,
     mastered_length,
-    run_length,
+    run_length_extrapolation,
 )
-from train.json_files import read_sealed, write_json
+from train.json_files import read_sealed, write_sealed
 
 UNITS = "zero one two three four five six seven eight nine ten eleven twelve thirteen fourteen fifteen sixteen".split()
 NAMES = [*UNITS, "seventeen", "eighteen", "nineteen"]
@@ -29,7 +29,7 @@ NAMES += ["twenty", "thirty", "forty", "fifty", "sixty", "seventy", "eighty", "n
 
 @given(seed=st.integers(0, 10**6), n=st.integers(1, 60))
 def test_sources_have_the_requested_length_and_targets_follow_from_them(seed, n):
-    pairs = {name: task(np.random.default_rng(seed), n) for name, task in TASKS.items()}
+    pairs = {name: task(np.random.default_rng(seed), n) for name, task in SEQUENCE_TASKS.items()}
     assert all(len(source) == n for source, _ in pairs.values())
     assert max(max(source + target) for source, target in pairs.values()) < length.MODEL["vocab_size"]
     assert pairs["copy"][0] == pairs["copy"][1] and pairs["reverse"][0] == pairs["reverse"][1][::-1]
@@ -71,10 +71,10 @@ def test_a_table_is_written_and_continued(tmp_path, monkeypatch, capfd):
     """A finished row is not trained again; the command prints the table."""
     monkeypatch.setattr(length, "LENGTHS", (2, 3))
     monkeypatch.setattr(length, "N_TESTED", 3)
-    monkeypatch.setattr(length, "BATCH", 4)
+    monkeypatch.setattr(length, "BATCH_SIZE", 4)
     monkeypatch.setattr(length, "draw", lambda table, path: False)
     out = tmp_path / "t"
-    table = run_length(out, ["copy-alibi"], steps=2, progress=False)
+    table = run_length_extrapolation(out, ["copy-alibi"], steps=2, progress=False)
     first = (out / "rows/copy-alibi.json").read_bytes()
     arguments = ["reproduce", "length", "--out", str(out), "--steps", "2", "--quiet"]
     assert main([*arguments, "--rows", "copy-alibi,reverse-t5"]) == 0
@@ -85,21 +85,23 @@ def test_a_table_is_written_and_continued(tmp_path, monkeypatch, capfd):
     assert written["rows"]["copy-alibi"] == table["rows"]["copy-alibi"]
     assert main([*arguments, "--seed", "2"]) == 2
     assert capfd.readouterr().err.count("\n") == 1
-    repeated = run_length(tmp_path / "again", ["copy-alibi"], steps=2, progress=False)["rows"]["copy-alibi"]
+    repeated = run_length_extrapolation(tmp_path / "again", ["copy-alibi"], steps=2, progress=False)["rows"][
+        "copy-alibi"
+    ]
     assert repeated["lengths"] == table["rows"]["copy-alibi"]["lengths"], "a row is a function of its settings"
 
 
 def test_every_row_is_reported(tmp_path, monkeypatch):
     pytest.importorskip("matplotlib")
     (tmp_path / "rows").mkdir()
-    write_json(tmp_path / "settings.json", {})
+    write_sealed(tmp_path / "settings.json", {})
     for row in ROWS:
         task, positions = row.rsplit("-", 1)
         result = {"task": task, "positions": positions, "parameters": 1, "seconds": 1.0}
-        write_json(tmp_path / "rows" / f"{row}.json", result | {"lengths": scores(*[100] * len(LENGTHS))})
+        write_sealed(tmp_path / "rows" / f"{row}.json", result | {"lengths": scores(*[100] * len(LENGTHS))})
     monkeypatch.setattr(length, "run_row", None)
     (tmp_path / "length.png").symlink_to(tmp_path / "settings.json")
-    assert len(run_length(tmp_path, progress=False)["rows"]) == len(ROWS)
+    assert len(run_length_extrapolation(tmp_path, progress=False)["rows"]) == len(ROWS)
     assert read_sealed(tmp_path / "settings.json") is not None and not (tmp_path / "length.png").is_symlink()
     page = (tmp_path / "length.md").read_text("utf-8")
     assert "is confirmed here" in page and "length.png" in page and (tmp_path / "length.png").stat().st_size > 1000

@@ -11,11 +11,11 @@ from autograd import Tensor, saved_arrays
 from autograd import operations as ops
 from models import Transformer
 from tests.fakes.strict_cupy import device, kernels_by_reference
-from tests.helpers.small_updates import SRC, TGT, batch, model, update_of
+from tests.helpers.small_updates import SRC, TGT, batch, model, updater_of
 from tests.helpers.trainings import metrics, run
 from train import UserError
 from train.text.batches import Batches
-from train.text.corpus import Corpus
+from train.text.corpus import PairCorpus
 
 
 def test_saved_arrays_are_described_by_operation_and_size():
@@ -80,7 +80,7 @@ class Journal:
 @pytest.mark.parametrize("where", ["forward", "backward"])
 def test_an_update_that_does_not_fit_is_repeated_with_halves(monkeypatch, where):
     pairs = [((4 + i % 9, 5, 6), (7, 8 + i % 5)) for i in range(7)]
-    batches = Batches(Corpus.from_pairs(pairs), 1000)
+    batches = Batches(PairCorpus.from_pairs(pairs), 1000)
     micro = [batches.batch(np.arange(7)), batches.batch(np.arange(2))]
     gradients = []
     for max_rows in (7, 4):
@@ -88,11 +88,11 @@ def test_an_update_that_does_not_fit_is_repeated_with_halves(monkeypatch, where)
         network = model(dropout=0.0)
         for p in network.parameters():
             p.data = p.data.astype("float64")
-        update = update_of(network, journal)
+        updater = updater_of(network, journal)
         with monkeypatch.context() as patch:
             batch_sizes = limit_memory(patch, max_rows, where)
-            result = update.compute_gradient(micro, 5)
-        gradients.append((*result, update.flat.flatten_grad().copy()))
+            result = updater.compute_gradient(micro, 5)
+        gradients.append((*result, updater.flat.flatten_grad().copy()))
     assert batch_sizes == [7, 3, 4, 1, 1]
     assert gradients[0][:2] == pytest.approx(gradients[1][:2], rel=1e-12)
     np.testing.assert_allclose(gradients[1][2], gradients[0][2], rtol=1e-9, atol=1e-14)
@@ -119,17 +119,17 @@ def test_running_out_of_memory_twice_gives_a_one_line_error(text, tmp_path, monk
 def test_a_single_pair_that_does_not_fit_is_not_retried(monkeypatch):
     batch_sizes = limit_memory(monkeypatch, max_rows=0)
     journal = Journal()
-    update = update_of(model(), journal)
-    one = Batches(Corpus.from_pairs([((4, 5), (6,))]), 100).batch(np.arange(1))
+    updater = updater_of(model(), journal)
+    one = Batches(PairCorpus.from_pairs([((4, 5), (6,))]), 100).batch(np.arange(1))
     with pytest.raises(UserError, match="step 1: out of memory with train.batch_tokens"):
-        update.compute_gradient([one], 1)
+        updater.compute_gradient([one], 1)
     assert batch_sizes == [1] and not journal.entries and "1 pair of 3 + 2 tokens" in journal.lines[0]
 
 
 def test_the_message_on_a_gpu_has_its_memory_use():
     with kernels_by_reference(), device():
-        update = update_of(model(), None)
-        assert "3.0 of the GPU's 8.0 GiB in arrays" in update.describe_memory([batch()])
+        updater = updater_of(model(), None)
+        assert "3.0 of the GPU's 8.0 GiB in arrays" in updater.describe_memory([batch()])
         assert npx.memory_use().free == 1 << 30
         npx.free_memory()
     assert npx.memory_use() is None
@@ -150,5 +150,5 @@ def test_the_halves_contain_the_whole_batch():
     full = batch()
     first, second = full.halves()
     assert np.array_equal(np.concatenate([first.src, second.src]), full.src)
-    assert first.n_target_tokens + second.n_target_tokens == full.n_target_tokens
+    assert first.n_targets + second.n_targets == full.n_targets
     assert first.halves() == [first] and len(first.src) == 1

@@ -17,7 +17,7 @@ from train.cli import main
 from train.cli.app import open_output
 from train.errors import UserError
 from train.files import WOULD_REPLACE_A_FILE, WriteError, open_for_reading
-from train.run.replace import new_folder
+from train.run.folder_swap import new_folder
 
 REPLACED = "this output would replace an input or another output; try another path"
 
@@ -148,7 +148,7 @@ def test_an_exported_folder_touches_no_other_folder(tmp_path):
         with ExitStack() as stack:
             if not is_empty:
                 stack.enter_context(pytest.raises(OSError, match="not empty"))
-            with new_folder(tmp_path / "o", replaces=False) as partial:
+            with new_folder(tmp_path / "o", must_be_new=True) as partial:
                 (tmp_path / partial / "x").touch()
     assert sorted(str(path.relative_to(tmp_path)) for path in tmp_path.rglob("*")) == [
         *(".o.partial", ".o.partial/mine", ".o.replaced", ".o.replaced/mine", "o", "o/x")
@@ -238,7 +238,7 @@ def test_the_record_of_files_read_stays_small(tmp_path, monkeypatch):
     for i in range(9):
         (tmp_path / f"{i}").write_text("x")
         files.digest(tmp_path / f"{i}")
-    assert files.files_read == {files.identity((tmp_path / f"{i}").stat()) for i in range(3)}
+    assert files.files_read == {files.file_version((tmp_path / f"{i}").stat()) for i in range(3)}
 
 
 @pytest.mark.skipif(not os.path.isdir("/proc/self/fd"), reason="needs files without a name")
@@ -252,7 +252,7 @@ def test_a_new_output_never_has_another_name(tmp_path, monkeypatch):
         names.extend(sorted(path.name for path in tmp_path.iterdir()))
 
     monkeypatch.setattr(os, "link", record)
-    with files.atomic_write(tmp_path / "out", "t", write_through=True) as file:
+    with files.atomic_write(tmp_path / "out", "t", follow_links=True) as file:
         file.write("x")
         assert not any(tmp_path.iterdir())
     assert names == ["out"] and (tmp_path / "out").read_text() == "x"

@@ -96,7 +96,7 @@ def config_of(*settings):
 
 def changed(config, reference):
     """Return the keys in which two configurations differ."""
-    return {(t, f.name): value for (t, f, value), (_, _, default) in zip(config.keys(), reference.keys(), strict=True)
+    return {(t, f.name): value for (t, f, value), (_, _, default) in zip(config.items(), reference.items(), strict=True)
             if value != default and f.name != "variant"}  # fmt: skip
 
 
@@ -208,7 +208,7 @@ def test_tensor2tensor_adds_epsilon_before_the_bias_correction(monkeypatch):
     calls = []
     monkeypatch.setattr(update, "Adam", lambda flat, *options: calls.append(options) or Adam(flat, *options))
     c = config_of(f"model.variant={V1}")
-    update.Update(None, shaped(), c.train, None)
+    update.Updater(None, shaped(), c.train, None)
     assert calls[0][4] is True
     eps, g, lr = 0.1, 0.5, 0.01
     model = shaped()
@@ -300,7 +300,7 @@ def test_the_decoder_starts_with_a_zero_vector():
     expected = entered(shaped().eval(), "decoder", src, tgt)
     first = model.target_positions.table_rows(0, x, x.dtype)[0]
     assert np.allclose(x[:, 0], first, atol=1e-7) and np.array_equal(x[:, 1:], expected[:, 1:])
-    start, state = model.start(src)
+    start, state = model.start_decoding(src)
     assert np.allclose(model.step(start, state), model(src, tgt[:, :1]).data[:, -1], atol=1e-5)
     before = model.loss(src, np.array([[1, 7, 2], [1, 8, 2]])).item()
     embedding = model.embedding.weight.data.copy()

@@ -22,7 +22,7 @@ import train.viewer.memory as memory_module
 from autograd.memory import MemorySample
 from models import Transformer, TransformerConfig
 from models.registry import ARCHITECTURES
-from models.search import ForcedPrefix, beam_search
+from models.search import PrefixConstrainedModel, beam_search
 from models.search.tree import CUT, FINISHED, KEPT, Candidate, SearchTree
 from tests.laws.test_search import EOS, MarkovModel
 from train.cli import main
@@ -30,7 +30,7 @@ from train.run.checkpoint import load_model
 from train.run.folder import RunFolder
 from train.tasks import TASKS
 from train.text.batches import Batches
-from train.text.corpus import Corpus
+from train.text.corpus import PairCorpus
 from train.viewer import heads, picture
 from train.viewer.beams import wrap
 from train.viewer.curves import draw_curves, runs_by_name, series
@@ -41,9 +41,9 @@ from train.viewer.inspection import (
     ablate_heads,
     all_heads,
     inspect,
-    labels,
     masks_of,
     source_ids,
+    token_texts,
     translate,
 )
 from train.viewer.memory import draw_memory, measure_memory
@@ -239,7 +239,7 @@ def test_an_inspection_has_the_engines_numbers(loaded):
     logits = model(ids, out).data[0]
     assert (inspection.log_probabilities.argmax(axis=1) == logits.argmax(axis=1)).all()
     np.testing.assert_allclose(np.exp(inspection.log_probabilities).sum(axis=1), 1, rtol=1e-12)
-    assert (inspection.by_layer[-1] == logits.argmax(axis=1)).all()
+    assert (inspection.lens_tokens[-1] == logits.argmax(axis=1)).all()
 
 
 @given(seed=st.integers(0, 1000), norm=st.sampled_from(["pre", "post"]))
@@ -251,7 +251,7 @@ def test_an_ablated_head_contributes_nothing_and_is_restored(seed, norm):
     src, tgt = np.array([[5, 6, 7, 2]]), np.array([[1, 8, 9]])
     before = model(src, tgt).data.copy()
     head = all_heads(model)[seed % 18]
-    attention = model.attentions()[head.kind][head.layer]
+    attention = model.attention_layers()[head.kind][head.layer]
     other = attention.weights  # while ablated, the head's values must not affect the output
     with ablate_heads(model, [head]):
         ablated = model(src, tgt).data.copy()
@@ -277,11 +277,11 @@ def test_heads_are_restored_after_an_error(loaded):
 def test_labels_show_where_words_begin_and_differ_for_different_tokens(loaded):
     _, tokenizer, _ = loaded
     ids = tokenizer.encode("one xq \u00fc")
-    names = labels(tokenizer, [*ids, tokenizer.eos_id])
+    names = token_texts(tokenizer, [*ids, tokenizer.eos_id])
     assert names[-1] == "</s>" and "\u00b7q" in names and {"<0xC3>", "<0xBC>"} <= {*names}
     starts = [name for name in names if not name.startswith(("\u00b7", "<"))]
     assert len(starts) == 3  # words
-    assert len({*labels(tokenizer, range(tokenizer.vocab_size))}) == tokenizer.vocab_size
+    assert len({*token_texts(tokenizer, range(tokenizer.vocab_size))}) == tokenizer.vocab_size
 
 
 @given(
@@ -323,7 +323,7 @@ def test_the_leaves_of_a_tree_are_exactly_the_hypotheses(seed, beam_size, coarse
 def test_a_forced_prefix_keeps_the_models_log_probability(seed, prefix):
     model = MarkovModel(6, seed)
     src = np.array([[3, 4, EOS]])
-    (best,) = beam_search(ForcedPrefix(model, [prefix]), src, beam_size=3, max_extra_tokens=6, n_best=3)
+    (best,) = beam_search(PrefixConstrainedModel(model, [prefix]), src, beam_size=3, max_extra_tokens=6, n_best=3)
     everything = beam_search(model, src, beam_size=200, max_extra_tokens=6, n_best=200)[0]
     log_probabilities = {tuple(h.tokens): h.log_probability for h in everything}
     assert all(h.tokens[: len(prefix)] == prefix for h in best)
@@ -336,10 +336,10 @@ def test_peak_memory_agrees_with_tracemalloc():
     config = TransformerConfig(50, d_model=64, d_ff=128, n_heads=4, n_layers=2, dropout=0.0)
     model = Transformer(config)
     rows = np.random.default_rng(1).integers(3, 50, (24, 40))
-    corpus = Corpus.from_pairs([(row[:39].tolist(), row[:39].tolist()) for row in rows])
+    corpus = PairCorpus.from_pairs([(row[:39].tolist(), row[:39].tolist()) for row in rows])
     task = TASKS["translation"]
     batches = Batches(corpus, 1000, 1)
-    batch = batches.batch(batches.epoch(1)[0])
+    batch = batches.batch(batches.epoch_batches(1)[0])
     settings = type("Table", (), {"label_smoothing": 0.1, "smoothing_classes": "all", "seed": 1})
     memory = measure_memory(task, model, batch, settings)
     tracemalloc.start()
@@ -348,7 +348,7 @@ def test_peak_memory_agrees_with_tracemalloc():
             before = tracemalloc.get_traced_memory()[0]
             tracemalloc.reset_peak()
             model.train().loss(
-                *task.sequences(batch), label_smoothing=0.1, smoothing_classes="all", loss_normalizer=1.0
+                *task.loss_inputs(batch), label_smoothing=0.1, smoothing_classes="all", loss_normalizer=1.0
             ).backward()
             peak = tracemalloc.get_traced_memory()[1] - before
     finally:
@@ -358,7 +358,7 @@ def test_peak_memory_agrees_with_tracemalloc():
 
 def test_a_head_that_attends_one_back_is_positional(loaded):
     model, tokenizer, config = loaded
-    words = Corpus.from_pairs([(tokenizer.encode("one two three"), tokenizer.encode("eins zwei"))] * 2)
+    words = PairCorpus.from_pairs([(tokenizer.encode("one two three"), tokenizer.encode("eins zwei"))] * 2)
     evaluation_text = EvaluationText(TASKS["translation"], words, config, tokenizer, 2)
     original = model.inspect
 
@@ -376,7 +376,7 @@ def test_a_head_that_attends_one_back_is_positional(loaded):
     assert [str(head) for head in all_heads(model)] == list(of) and set(of["cross.0.1"].measures) == set(MEASURES)
     length = len(source_ids(model, tokenizer, "one two three"))
     assert of[str(Head("encoder", 0, 0))].measures["before"] == pytest.approx((length - 1) / length)
-    assert baseline == evaluation_text.quality(model)[:2]
+    assert baseline == evaluation_text.evaluate(model)[:2]
 
 
 STEPS = st.lists(st.sampled_from([KEPT, FINISHED, "dropped"]), min_size=1, max_size=5)
@@ -412,7 +412,7 @@ def test_the_labels_of_heads_fit_into_the_picture(tmp_path, monkeypatch, kind, l
     """Labels fit even for short sentences, whose matrices are smaller than the titles and the color bar."""
     figures = []
     tokens = ["Tom"] * length
-    monkeypatch.setattr(heads, "write", lambda figure, *_: figures.append(figure))
+    monkeypatch.setattr(heads, "write_picture", lambda figure, *_: figures.append(figure))
     maps = {kind: np.full((2, 4, length, length), 1 / length)}
     inspection = SentenceInspection(tokens, tokens, tokens, maps, {kind: None}, None, None, None)
     heads.draw_heads(inspection, "Tom", tmp_path / "a.svg", "nothing", [kind])
@@ -439,12 +439,12 @@ def test_figure_5_has_the_most_confident_heads(tmp_path):
 
 def test_roles_use_the_score_of_the_validations(tmp_path, loaded):
     model, tokenizer, config = loaded
-    corpus = Corpus.from_pairs([(tokenizer.encode("one"), tokenizer.encode("eins"))] * 2)
+    corpus = PairCorpus.from_pairs([(tokenizer.encode("one"), tokenizer.encode("eins"))] * 2)
     task = TASKS["translation"]
     assert EvaluationText(task, corpus, config, tokenizer, 2).score == "BLEU"
     without = dataclasses.replace(config, train=dataclasses.replace(config.train, validate_score=False))
     evaluation_text = EvaluationText(task, corpus, without, tokenizer, 2)
-    assert evaluation_text.score == "" and len(evaluation_text.quality(model)[2]) == 2
+    assert evaluation_text.score_name == "" and len(evaluation_text.evaluate(model)[2]) == 2
     draw_roles(*measure_roles(model, evaluation_text), evaluation_text, tmp_path / "a.svg", "nothing")
     assert "BLEU" not in (tmp_path / "a.alt.txt").read_text("utf-8")
 
@@ -453,7 +453,7 @@ def test_labels_of_a_picture_neither_overlap_nor_leave_it(tmp_path, monkeypatch)
     """Check the ticks of a logarithmic axis and the titles of the memory picture."""
     figures = []
     for module in (curves_module, memory_module):
-        monkeypatch.setattr(module, "write", lambda figure, *rest: figures.append(figure))
+        monkeypatch.setattr(module, "write_picture", lambda figure, *rest: figures.append(figure))
     norms = [(step, 2.2 * 0.97**step) for step in range(1, 120)]
     draw_curves({"run": {"gradient_norm": {"train": norms}}}, tmp_path / "a.svg", "metrics")
     samples = [MemorySample("forward", "linear", "encoder.0", n * 2**20, 0) for n in (1, 2)]

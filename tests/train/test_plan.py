@@ -57,7 +57,7 @@ def test_against_a_calculation_by_hand():
 @given(SIZES, FRACTIONS, SECONDS, st.integers(2, 4096), LINK)
 def test_sharding_and_narrow_gradients(size, late, micro, gpus, link):
     """Sharding scatters gradients during backward and gathers weights after the update: the same bytes in total."""
-    p, shard = (estimate_step(size, late, micro, 1, gpus, link, gathered=gathered) for gathered in (0.0, size))
+    p, shard = (estimate_step(size, late, micro, 1, gpus, link, gathered_bytes=gathered) for gathered in (0.0, size))
     assert shard.reduction == pytest.approx(p.reduction) and shard.exposed >= p.exposed * (1 - 1e-9)
     assert shard.exposed >= p.reduction / 2 * (1 - 1e-9)  # the gather does not overlap with backward
     half = estimate_step(size, late, micro, 1, gpus, link._replace(latency=0), wire_fraction=0.5)

@@ -102,17 +102,17 @@ def test_master_weights_are_float32_with_a_16_bit_copy(low):
         p.data += np.linspace(0, 1e-3, p.size, dtype="float32")
     before = tree.state_dict()
     flat = FlatParameters(tree, low)
-    assert (flat.data.dtype, flat.low_precision.dtype, flat.flatten_grad().dtype) == ("float32", low, "float32")
+    assert (flat.data.dtype, flat.low_precision_data.dtype, flat.flatten_grad().dtype) == ("float32", low, "float32")
     for name, p in tree.named_parameters():
         assert p.dtype == low and p.grad.dtype == "float32"
-        assert np.shares_memory(p.data, flat.low_precision) and np.shares_memory(p.master, flat.data)
+        assert np.shares_memory(p.data, flat.low_precision_data) and np.shares_memory(p.master, flat.data)
         assert np.array_equal(p.data, before[name].astype(low))
     state = tree.state_dict()
     assert all(array.dtype == "float32" and np.array_equal(array, before[name]) for name, array in state.items())
     changed = {name: array + np.float32(0.1) for name, array in state.items()}
     tree.load_state_dict(changed)
     assert all(np.array_equal(array, changed[name]) for name, array in tree.state_dict().items())
-    assert np.array_equal(flat.low_precision, flat.data.astype(low))
+    assert np.array_equal(flat.low_precision_data, flat.data.astype(low))
     with pytest.raises(
         ValueError, match="FlatParameters: expected parameters that no other FlatParameters contains; got scale"
     ):
@@ -139,10 +139,10 @@ def test_small_updates_are_not_lost_to_rounding(low):
     adam = Adam(flat)
     for _ in range(40):
         flat.flatten_grad()[...] = 4.0
-        adam.step(1e-4, scale=0.25)
+        adam.step(1e-4, grad_scale=0.25)
     assert adam.m.dtype == "float32"
     assert flat.data[0] == pytest.approx(2 - 40e-4, rel=1e-6)
-    assert np.array_equal(flat.low_precision, flat.data.astype(low)), "Adam writes the copy in the same pass"
+    assert np.array_equal(flat.low_precision_data, flat.data.astype(low)), "Adam writes the copy in the same pass"
 
 
 def test_a_16_bit_model_matches_float32():
@@ -183,8 +183,8 @@ def test_fp16_training_saves_float32_weights(text, tmp_path, gpu):
     often = {"log_every": 1, "checkpoint_every": 1, "keep_last": 12}
     summary = run(text, out, precision="fp16", **often)
     saved = load_checkpoint(RunFolder(out).step_paths()[-1])
-    assert {array.dtype.name for array in (saved.model | saved.optimizer).values()} == {"float32"}
-    assert any(not np.array_equal(a, a.astype("float16")) for a in saved.model.values()), "the master, not the copy"
+    assert {array.dtype.name for array in (saved.weights | saved.optimizer_arrays).values()} == {"float32"}
+    assert any(not np.array_equal(a, a.astype("float16")) for a in saved.weights.values()), "the master, not the copy"
     assert saved.state["loss_scale"] == {"value": 2.0**16, "good": 12, "skipped": 0}
     entries = [entry for entry in metrics(out) if entry["kind"] == "train"]
     assert len(entries) == 12 and {entry["loss_scale"] for entry in entries} == {2.0**16}
@@ -196,7 +196,9 @@ def test_fp16_training_saves_float32_weights(text, tmp_path, gpu):
     for half, full in zip(entries[:3], plain[:3], strict=True):
         assert half["loss"] == pytest.approx(full["loss"], rel=1e-3)
         assert half["gradient_norm"] == pytest.approx(full["gradient_norm"], rel=1e-2)
-    first, exact = (load_checkpoint(RunFolder(x).step_path(1)).optimizer["m"] for x in (out, tmp_path / "float32"))
+    first, exact = (
+        load_checkpoint(RunFolder(x).step_path(1)).optimizer_arrays["m"] for x in (out, tmp_path / "float32")
+    )
     assert np.linalg.norm(first - exact) < 0.01 * np.linalg.norm(exact), "unscaled"
     average_checkpoints(out, 3)
     model, _, config = load_model(out)

@@ -18,7 +18,8 @@ from train import RunConfig, train
 from train.cli import main
 from train.errors import UserError
 from train.experiments import comparison, plot, processes, speed, table2, table3
-from train.experiments.comparison import CLAIMS, ROWS, compare
+from train.experiments.comparison import CLAIMS, compare
+from train.experiments.paper import TABLE3
 from train.learn.trainer import Trainer
 from train.run.checkpoint import read_state
 from train.run.folder import RunFolder
@@ -36,8 +37,8 @@ def texts(tmp_path_factory):
     return {f"{part}_{side}": str(folder / f"{part}.{end}") for part in ("train", "valid") for side, end in sides}
 
 
-def run(out, texts, rows=("base", "A-h4"), steps=4, settings=SMALL, **options):
-    return table3.run_table3(out, texts, "tiny", rows, steps, settings, progress=False, **options)
+def run(out, texts, rows=("base", "A-h4"), steps=4, overrides=SMALL, **options):
+    return table3.run_table3(out, texts, "tiny", rows, steps, overrides, progress=False, **options)
 
 
 def results_of(compared):
@@ -114,7 +115,7 @@ def test_two_seeds_in_two_processes_are_averaged_and_compared(tmp_path, texts, c
     run(tmp_path / "one", texts, rows, steps=2)
     alone = run(tmp_path / "one", texts, rows, steps=2, **two)  # only the second seeds are trained
     assert capfd.readouterr().err.count("row ") == 4
-    compared = run(tmp_path / "two", texts, rows, steps=2, jobs=2, **two)
+    compared = run(tmp_path / "two", texts, rows, steps=2, n_jobs=2, **two)
     assert capfd.readouterr().err.count("row ") == 4
 
     def without_clocks(entry):
@@ -140,7 +141,7 @@ def test_tasks_report_their_errors(jobs, capfd):
     tasks = {"good": partial(str, 1), "bad": partial(give_up, "expected x; got y"), "worse": partial(int, "?")}
     if jobs > 1:
         tasks["killed"] = partial(os._exit, 3)
-    errors = dict(processes.run_tasks(tasks, jobs))
+    errors = dict(processes.run_parallel(tasks, jobs))
     assert errors.pop("good") == "" and errors.pop("bad") == "expected x; got y"
     assert errors.pop("worse").startswith("ValueError: invalid literal") and "Traceback" in capfd.readouterr().err
     assert errors == ({"killed": "the process ended with exit status 3"} if jobs > 1 else {})
@@ -168,10 +169,10 @@ def test_a_claim_is_unclear_within_two_standard_errors(gap, trainings):
     [
         ({"rows": ["A-h3"]}, "--rows: expected one of base, .*; got 'A-h3'; try A-h32"),
         ({"steps": 5}, "expected steps = 4, as in the finished rows; got 5; try a new --out"),
-        ({"settings": [*SMALL, "train.seed=2"]}, "expected settings = .*train.seed=2.*; try a new --out"),
+        ({"overrides": [*SMALL, "train.seed=2"]}, "expected settings = .*train.seed=2.*; try a new --out"),
         ({"texts": {"train_src": "nowhere"}}, "nowhere: expected a text file"),
         ({"texts": {"valid_src": "", "valid_tgt": ""}}, "valid_src: missing validation text"),
-        ({"settings": ["train.sed=2"]}, r"unknown key of \[train\]; try train.seed"),
+        ({"overrides": ["train.sed=2"]}, r"unknown key of \[train\]; try train.seed"),
     ],
 )
 def test_invalid_arguments_raise_before_training(tmp_path, texts, monkeypatch, changes, message):
@@ -202,7 +203,7 @@ def test_an_unknown_table_or_a_missing_option_is_reported_on_one_line(arguments,
     assert err.count("\n") == 1 and "--help" in err
 
 
-@pytest.mark.parametrize("row", ROWS)
+@pytest.mark.parametrize("row", TABLE3)
 def test_rows_differ_from_base_alike_at_each_scale(row, texts):
     """A row changes the same settings by the same factors at both scales."""
     at = {}
@@ -217,19 +218,19 @@ def test_rows_differ_from_base_alike_at_each_scale(row, texts):
 
 
 def test_the_paper_scale_has_the_papers_configuration(texts):
-    for row in ROWS:
+    for row in TABLE3:
         config = table3.row_config(row, "paper", 100_000, texts, [])
         assert config.transformer_config(37000) == TransformerConfig.preset(row, 37000)
         assert config.train.max_steps == (300_000 if row == "big" else 100_000)
         assert (config.train.batch_tokens, config.train.warmup_steps, config.data.vocab_size) == (25_000, 4000, 37_000)
 
 
-@given(st.sets(st.sampled_from([*ROWS]), min_size=1), st.floats(0.5, 2), st.floats(-5, 5))
+@given(st.sets(st.sampled_from([*TABLE3]), min_size=1), st.floats(0.5, 2), st.floats(-5, 5))
 def test_the_papers_results_agree_with_themselves(rows, factor, more):
     """Shifted copies of the paper's results confirm all its claims and the order of all pairs."""
     results = {
         row: {"perplexity": of["ppl"] * factor, "bleu": of["bleu"] + more, "parameters": 1, "averaged": {}}
-        for row, of in ROWS.items()
+        for row, of in TABLE3.items()
         if row in rows
     }
     compared = compare(results)

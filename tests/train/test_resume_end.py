@@ -149,7 +149,7 @@ def test_a_configuration_given_again_leaves_the_other_keys_of_the_run(text, tmp_
     capfd.readouterr()
     assert main(["train", str(file), "--resume", f"--out={out}", "--set=train.max_steps=4"]) == 0
     assert "changed since the last start: train.max_steps = 4\n" in capfd.readouterr().err
-    assert before.changes(RunFolder(out).load_config()) == ["train.max_steps"]
-    assert [path.name for path in RunFolder(out).best_paths()] == ["best-3", "best-4"]
+    assert before.changed_keys(RunFolder(out).load_config()) == ["train.max_steps"]
+    assert [path.name for path in RunFolder(out).ranked_paths()] == ["best-3", "best-4"]
     assert main(["train", "--resume", f"--out={out}", "--set=train.max_steps=5", "--set=train.keep_best=1"]) == 0
     assert "keep_best = 1 do not keep best-3, best-4; removed\n" in capfd.readouterr().err

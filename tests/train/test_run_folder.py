@@ -19,7 +19,7 @@ from tests.helpers.command_line import files_of
 from tests.helpers.trainings import Crash, config, metrics, one_line, outcome, run
 from train import RunConfig, Trainer, UserError, average_checkpoints, files, train
 from train.files import WriteError, atomic_write, write_text
-from train.json_files import read_sealed, write_json
+from train.json_files import read_sealed, write_sealed
 from train.learn import checkpointer
 from train.run import checkpoint, storage
 from train.run.checkpoint import load_checkpoint
@@ -277,7 +277,7 @@ def test_max_hours_stops_in_time_and_resume_is_exact(text, uninterrupted, tmp_pa
 
     monkeypatch.setattr(Trainer, "_run_update", slow)
     summary = train(config(text), tmp_path / "run", progress=False, max_hours=4900 / 3600)
-    assert summary.stopped == "max_hours" and summary.step == 5 and summary.checkpoint.name == "step-5"
+    assert summary.stop_reason == "max_hours" and summary.step == 5 and summary.checkpoint.name == "step-5"
     log = (tmp_path / "run" / "log.txt").read_text(encoding="utf-8")
     assert log.endswith("/checkpoints/step-5; continue with --resume\n")
     monkeypatch.undo()
@@ -313,7 +313,7 @@ def test_a_link_without_a_target_is_named(text, tmp_path):
 
 def test_an_output_that_the_user_named_follows_links_and_keeps_its_permissions(tmp_path):
     def write(name):
-        with atomic_write(tmp_path / name, "t", write_through=True) as file:
+        with atomic_write(tmp_path / name, "t", follow_links=True) as file:
             file.write("after")
 
     (tmp_path / "file").write_text("before")
@@ -328,16 +328,16 @@ def test_an_output_that_the_user_named_follows_links_and_keeps_its_permissions(t
     assert sorted(path.name for path in tmp_path.iterdir()) == ["file", "link", "loop"]
 
 
-def test_write_through_writes_into_devices_and_pipes(tmp_path):
+def test_follow_links_writes_into_devices_and_pipes(tmp_path):
     os.mkfifo(tmp_path / "pipe")
     reader = os.open(tmp_path / "pipe", os.O_RDONLY | os.O_NONBLOCK)
     for path in ("/dev/null", tmp_path / "pipe"):
-        with atomic_write(path, "t", write_through=True) as file:
+        with atomic_write(path, "t", follow_links=True) as file:
             file.write("through")
     assert os.read(reader, 99) == b"through"
     os.close(reader)
     assert not os.path.isfile("/dev/null") and not os.path.isfile(tmp_path / "pipe")
-    write_text(tmp_path / "pipe", "instead")  # without write_through a pipe is replaced by a file
+    write_text(tmp_path / "pipe", "instead")  # without follow_links a pipe is replaced by a file
     assert (tmp_path / "pipe").read_text() == "instead"
     os.mkfifo(tmp_path / "log.txt")
     with pytest.raises(UserError, match="a regular file to write; got a pipe"):
@@ -366,7 +366,7 @@ JSON = st.recursive(
 @example(content={"n": 10**60}, at=0.3, bit=0)  # changes a digit
 def test_a_damaged_sealed_file_is_never_read(tmp_path, content, at, bit):
     note = tmp_path / "note.json"
-    write_json(note, content)
+    write_sealed(note, content)
     assert read_sealed(note) == content
     raw = bytearray(note.read_bytes())
     raw[int(at * len(raw))] ^= 1 << bit

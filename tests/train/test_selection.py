@@ -17,8 +17,8 @@ from train.cli import main
 from train.errors import plural
 from train.learn.signals import Signals
 from train.learn.training import check_best_metric
-from train.learn.update import Update
-from train.learn.validation import Validation
+from train.learn.update import Updater
+from train.learn.validation import Validator
 from train.run.average import average_checkpoints
 from train.run.checkpoint import load_checkpoint
 from train.run.folder import RunFolder
@@ -27,7 +27,7 @@ from train.run.report import SilentReport
 from train.run.state import RunState
 from train.tasks import TASKS
 from train.tasks.translation import best_translations
-from train.text.corpus import Corpus
+from train.text.corpus import PairCorpus
 
 
 def scripted(monkeypatch, results):
@@ -39,7 +39,7 @@ def scripted(monkeypatch, results):
         self.last_result = {"loss": loss, "perplexity": np.exp(loss), "bleu": bleu, "seconds": 0.0}
         return self.last_result
 
-    monkeypatch.setattr(Validation, "measure", measure)
+    monkeypatch.setattr(Validator, "measure", measure)
 
 
 def newest(out):
@@ -70,16 +70,16 @@ def test_the_metric_selects_checkpoints_and_stops(
     keys = {"validate_every": 1, "max_steps": 6, "best_metric": metric, "keep_best": keep, "patience": patience}
     summary = run(text, out, **keys)
     assert (summary.step, summary.best_step) == (stop, best)
-    assert sorted(int(path.name.removeprefix("best-")) for path in RunFolder(out).best_paths()) == kept
-    assert load_checkpoint(RunFolder(out).best).state["step"] == best
+    assert sorted(int(path.name.removeprefix("best-")) for path in RunFolder(out).ranked_paths()) == kept
+    assert load_checkpoint(RunFolder(out).best_path).state["step"] == best
     stopped = f"early stopping: {plural(patience, 'validation')} without a better {metric} than after step {best}"
     assert (stopped in (out / "log.txt").read_text(encoding="utf-8")) == (stop < 6)
     for step in kept:
-        assert load_checkpoint(RunFolder(out).best_path(step)).state["step"] == step
+        assert load_checkpoint(RunFolder(out).ranked_path(step)).state["step"] == step
 
 
 def test_without_a_metric_no_best_checkpoint_is_written(uninterrupted):
-    assert not RunFolder(uninterrupted).best.exists() and not RunFolder(uninterrupted).best_paths()
+    assert not RunFolder(uninterrupted).best_path.exists() and not RunFolder(uninterrupted).ranked_paths()
 
 
 def test_selection_survives_a_stop(text, tmp_path):
@@ -89,14 +89,14 @@ def test_selection_survives_a_stop(text, tmp_path):
     (tmp_path / "b" / "checkpoints" / "best-99").mkdir()  # from a step that the run has not reached
     run(text, tmp_path / "b", resume=True, **keys)
     assert outcome(tmp_path / "a") == outcome(tmp_path / "b", 5)
-    names = [path.name for path in RunFolder(tmp_path / "a").best_paths()]
-    assert names == [path.name for path in RunFolder(tmp_path / "b").best_paths()] and len(names) == 2
+    names = [path.name for path in RunFolder(tmp_path / "a").ranked_paths()]
+    assert names == [path.name for path in RunFolder(tmp_path / "b").ranked_paths()] and len(names) == 2
     for name in (*names, "best"):
-        a, b = (load_checkpoint(tmp_path / run / "checkpoints" / name).model for run in "ab")
+        a, b = (load_checkpoint(tmp_path / run / "checkpoints" / name).weights for run in "ab")
         assert all(a[key].tobytes() == b[key].tobytes() for key in a)
     for keep, last, n_left in ((1, 12, 2), (1, 13, 0)):  # a run that makes no further update is left unchanged
         run(text, tmp_path / "b", resume=True, **keys | {"keep_best": keep}, max_steps=last)
-        assert len(RunFolder(tmp_path / "b").best_paths()) == n_left
+        assert len(RunFolder(tmp_path / "b").ranked_paths()) == n_left
 
 
 @pytest.mark.parametrize("last", [4.0, 6.0])
@@ -120,10 +120,10 @@ def test_a_run_without_best_weights_names_the_step_of_the_first_ones(text, tmp_p
     assert "best" not in capsys.readouterr().err
     run(text, out, resume=True, max_steps=3, validate_every=2, best_metric="chrf")
     shown = capsys.readouterr().err
-    assert line in shown and "keeps" not in shown and not RunFolder(out).best.exists()
+    assert line in shown and "keeps" not in shown and not RunFolder(out).best_path.exists()
     run(text, out, resume=True, max_steps=5, validate_every=2, best_metric="chrf")
-    assert RunFolder(out).best.exists() and "is missing" not in capsys.readouterr().err
-    shutil.rmtree(RunFolder(out).best)  # by hand
+    assert RunFolder(out).best_path.exists() and "is missing" not in capsys.readouterr().err
+    shutil.rmtree(RunFolder(out).best_path)  # by hand
     run(text, out, resume=True, max_steps=7, validate_every=4, best_metric="chrf")
     assert line.replace("step 4", "step 8") in capsys.readouterr().err
 
@@ -132,14 +132,14 @@ def test_the_best_checkpoints_are_averaged(text, tmp_path, monkeypatch, capsys, 
     scripted(monkeypatch, RESULTS)
     out = tmp_path / "run"
     run(text, out, validate_every=1, max_steps=6, best_metric="bleu", keep_best=2)
-    parts = [load_checkpoint(path).model for path in RunFolder(out).best_paths()]
+    parts = [load_checkpoint(path).weights for path in RunFolder(out).ranked_paths()]
     assert main(["average", str(out), "--best", "--last", "2"]) == 2
     assert "--last cannot be combined with --best; try" in capsys.readouterr().err
     assert main(["average", str(out), "--best"]) == 0
     assert capsys.readouterr().err.endswith("now use this average instead of checkpoints/best\n")
-    mean = load_checkpoint(RunFolder(out).averaged)
+    mean = load_checkpoint(RunFolder(out).averaged_path)
     assert mean.state["averaged_steps"] == [2, 4]
-    for name, array in mean.model.items():
+    for name, array in mean.weights.items():
         np.testing.assert_allclose(array, (parts[0][name].astype(float) + parts[1][name]) / 2, rtol=1e-6)
     load_model(out)
     assert not recwarn.list  # step 6 is not in the average, and need not be
@@ -210,12 +210,12 @@ def test_more_best_checkpoints_include_the_one_from_before(text, tmp_path, monke
     scripted(monkeypatch, [(5.0, 30.0), (4.0, 20.0), (3.0, 10.0), (3.0, 40.0)])
     out = tmp_path / "run"
     run(text, out, validate_every=1, max_steps=1, best_metric="bleu")
-    weights = load_checkpoint(RunFolder(out).best).model
+    weights = load_checkpoint(RunFolder(out).best_path).weights
     run(text, out, resume=True, max_steps=3, validate_every=1, best_metric="bleu", keep_best=2)
     assert main(["average", str(out), "--best"]) == 0
-    assert load_checkpoint(RunFolder(out).averaged).state["averaged_steps"] == [1, 2]
+    assert load_checkpoint(RunFolder(out).averaged_path).state["averaged_steps"] == [1, 2]
     run(text, out, resume=True, max_steps=4, validate_every=1, best_metric="bleu", keep_best=2)
-    copied = load_checkpoint(RunFolder(out).best_path(1)).model
+    copied = load_checkpoint(RunFolder(out).ranked_path(1)).weights
     assert all(copied[name].tobytes() == weights[name].tobytes() for name in weights)
     capsys.readouterr()
     with pytest.warns(UserWarning, match="the loaded .*averaged is older than best-4; try .*/best instead"):
@@ -227,11 +227,11 @@ def test_more_best_checkpoints_include_the_one_from_before(text, tmp_path, monke
 def test_a_damaged_best_checkpoint_does_not_stop_a_resumed_run(text, tmp_path, capsys):
     out = tmp_path / "run"
     run(text, out, validate_every=1, max_steps=1, best_metric="loss")
-    file = RunFolder(out).best / "model.safetensors"
+    file = RunFolder(out).best_path / "model.safetensors"
     file.write_bytes(file.read_bytes()[:-1])
     run(text, out, resume=True, validate_every=1, max_steps=2, best_metric="loss", keep_best=2)
     assert "; training continues; best-1 is not saved\n" in capsys.readouterr().err
-    assert [path.name for path in RunFolder(out).best_paths()] == ["best-2"]
+    assert [path.name for path in RunFolder(out).ranked_paths()] == ["best-2"]
 
 
 def test_every_validation_measures_bleu_and_chrf_and_either_selects(text, uninterrupted, tmp_path, capfd):
@@ -239,7 +239,7 @@ def test_every_validation_measures_bleu_and_chrf_and_either_selects(text, uninte
     validations = [entry for entry in metrics(tmp_path / "run") if entry["kind"] == "valid"]
     best = max(validations, key=lambda entry: (entry["chrf"], -entry["step"]))
     assert 0 < best["chrf"] <= 100 and summary.best_step == best["step"]
-    model, tokenizer, _ = load_model(RunFolder(tmp_path / "run").best)
+    model, tokenizer, _ = load_model(RunFolder(tmp_path / "run").best_path)
     references = (text / "valid.de").read_text(encoding="utf-8").splitlines()
     lines = (text / "valid.en").read_text(encoding="utf-8").splitlines()
     hypotheses = best_translations(model, tokenizer, lines, beam_size=1, max_extra_tokens=10)
@@ -270,8 +270,8 @@ def test_a_resumed_run_may_select_by_another_metric(text, tmp_path, monkeypatch,
         "validation is better; the count for train.patience restarts here"
     )
     assert change in (out / "log.txt").read_text(encoding="utf-8")
-    assert load_checkpoint(RunFolder(out).best).state["step"] == 6
-    assert [path.name for path in RunFolder(out).best_paths()] == ["best-5", "best-6"]
+    assert load_checkpoint(RunFolder(out).best_path).state["step"] == 6
+    assert [path.name for path in RunFolder(out).ranked_paths()] == ["best-5", "best-6"]
 
 
 def test_of_two_scores_of_zero_the_lower_loss_is_better():
@@ -286,7 +286,7 @@ def test_of_two_scores_of_zero_the_lower_loss_is_better():
 def test_scores_of_zero_are_ranked_by_loss(text, tmp_path, monkeypatch):
     scripted(monkeypatch, [(6.7, 0.0), (6.6, 0.0), (6.5, 0.0)])
     run(text, tmp_path / "run", validate_every=1, max_steps=3, best_metric="bleu", keep_best=2)
-    assert [path.name for path in RunFolder(tmp_path / "run").best_paths()] == ["best-2", "best-3"]
+    assert [path.name for path in RunFolder(tmp_path / "run").ranked_paths()] == ["best-2", "best-3"]
 
 
 def test_averaging_the_best_needs_two(uninterrupted):
@@ -395,14 +395,14 @@ def averaged(text, tmp_path_factory):
     """A run with a moving average, and the weights after each of its updates."""
     out = tmp_path_factory.mktemp("averaged") / "run"
     history = []
-    apply = Update.apply
+    apply_gradient = Updater.apply_gradient
 
     def recorded(self, lr, norm):
-        apply(self, lr, norm)
+        apply_gradient(self, lr, norm)
         history.append(self.flat.data.copy())
 
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(Update, "apply", recorded)
+        patch.setattr(Updater, "apply_gradient", recorded)
         run(text, out, ema_decay=DECAY)
     return out, history
 
@@ -410,14 +410,14 @@ def averaged(text, tmp_path_factory):
 def test_checkpoints_hold_the_average_and_training_is_unchanged(averaged, uninterrupted):
     (out, history), plain = averaged, newest(uninterrupted)
     checkpoint = newest(out)
-    assert all(checkpoint.optimizer[name].tobytes() == plain.optimizer[name].tobytes() for name in "mv")
-    trained = np.concatenate([plain.model[name].reshape(-1) for name in shapes(out)])
-    assert checkpoint.optimizer["weights"].tobytes() == trained.tobytes() == history[-1].tobytes()
+    assert all(checkpoint.optimizer_arrays[name].tobytes() == plain.optimizer_arrays[name].tobytes() for name in "mv")
+    trained = np.concatenate([plain.weights[name].reshape(-1) for name in shapes(out)])
+    assert checkpoint.optimizer_arrays["weights"].tobytes() == trained.tobytes() == history[-1].tobytes()
     average = history[0].astype(float) * 0
     for n, weights in enumerate(history, 1):  # the initialization has nearly no weight after 12 updates
         d = min(DECAY, (1 + n) / (10 + n))
         average = d * average + (1 - d) * weights
-    flat = np.concatenate([checkpoint.model[name].reshape(-1) for name in shapes(out)])
+    flat = np.concatenate([checkpoint.weights[name].reshape(-1) for name in shapes(out)])
     forgotten = np.prod([min(DECAY, (1 + n) / (10 + n)) for n in range(1, 13)])
     np.testing.assert_allclose(flat, average, atol=1e-6 + forgotten * 2)
     assert abs(flat - trained).max() > 1e-3
@@ -433,28 +433,28 @@ def test_validations_and_commands_use_the_average(averaged):
     log = (out / "log.txt").read_text(encoding="utf-8")
     assert f"validations and checkpoints use the moving average of the weights (train.ema_decay = {DECAY})" in log
     model, tokenizer, config = load_model(out)
-    corpus = Corpus.open(out / "data" / "valid")
-    measured = Validation(TASKS["translation"], model, tokenizer, corpus, config).measure(Signals())
+    corpus = PairCorpus.open(out / "data" / "valid")
+    measured = Validator(TASKS["translation"], model, tokenizer, corpus, config).measure(Signals())
     assert metrics(out)[-1]["loss"] == pytest.approx(measured["loss"], rel=1e-6)
 
 
 @pytest.mark.parametrize("precision", ["float32", "fp16"])
 def test_the_average_replaces_the_weights_of_computations_for_a_while(precision):
     model = Transformer(TransformerConfig(vocab_size=11, d_model=4, d_ff=6, n_heads=2, n_layers=1), 1)
-    update = Update(
+    updater = Updater(
         TASKS["translation"], model, TrainSection(precision=precision, ema_decay=DECAY), SilentReport(RunFolder(""), 1)
     )
     for step in range(1, 4):
-        update.flat.flatten_grad()[...] = step % 2 - 0.5
-        update.apply(0.1, 1.0)
-    flat = update.flat
-    average = update.average.values.copy()
+        updater.flat.flatten_grad()[...] = step % 2 - 0.5
+        updater.apply_gradient(0.1, 1.0)
+    flat = updater.flat
+    average = updater.average.values.copy()
     before = flat.data.copy(), [p.data.copy() for p in flat.parameters]
-    with update.averaged_weights():
+    with updater.use_average():
         assert flat.data.tobytes() == average.tobytes() != before[0].tobytes()
         for p, span in zip(flat.parameters, flat.spans.values(), strict=True):
             assert p.data.tobytes() == average[span].astype(p.data.dtype).tobytes()
-    assert flat.data.tobytes() == before[0].tobytes() and update.average.values.tobytes() == average.tobytes()
+    assert flat.data.tobytes() == before[0].tobytes() and updater.average.values.tobytes() == average.tobytes()
     assert [p.data.tobytes() for p in flat.parameters] == [data.tobytes() for data in before[1]]
 
 

@@ -13,7 +13,7 @@ from tests.helpers.trainings import outcome, run
 from train import UserError, average_checkpoints
 from train.cli import main
 from train.files import WriteError, write_text
-from train.json_files import write_json
+from train.json_files import write_sealed
 from train.run.folder import RunFolder
 
 UNSUPPORTED = [errno.EINVAL, errno.ENOSYS, errno.ENOTSUP]
@@ -59,7 +59,7 @@ def test_any_other_error_ends_in_one_line(
     (tmp_path / "file").write_text("earlier")
     before = {path: path.read_bytes() for path in (copied / "checkpoints").rglob("*") if path.is_file()}
     fail(monkeypatch, module, name, number, is_affected)
-    for write in (write_text, lambda path, content: write_json(path, {"content": content})):
+    for write in (write_text, lambda path, content: write_sealed(path, {"content": content})):
         with pytest.raises(WriteError, match=f"got '{os.strerror(number)}'; earlier files are intact; try"):
             write(tmp_path / "file", "new")
     if name != "fchmod":
@@ -103,4 +103,4 @@ def test_a_leftover_that_cannot_be_removed_is_named(copied, monkeypatch):
         UserError, match=f"^{leftover}: expected a leftover .*; got 'Device or resource busy'; .* removing"
     ):
         average_checkpoints(copied, 2)
-    assert not RunFolder(copied).averaged.exists()
+    assert not RunFolder(copied).averaged_path.exists()

@@ -22,11 +22,11 @@ from train.text.lines import read_lines
 @pytest.mark.parametrize("name", TASKS)
 def test_a_task_declares_its_keys_files_and_models(name):
     declared = TASKS[name]
-    keys = {f.name: f for f in fields(declared.keys)}
-    assert declared.name == name and declared.keys.__doc__ and declared.tokenizers
+    keys = {f.name: f for f in fields(declared.key_class)}
+    assert declared.name == name and declared.key_class.__doc__ and declared.tokenizers
     assert any(kind.data_kind == declared.data_kind for kind in ARCHITECTURES.values())
-    assert {"train", "valid"} == declared.files.keys()
-    assert {n for names in declared.files.values() for n in names} <= keys.keys()
+    assert {"train", "valid"} == declared.file_keys.keys()
+    assert {n for names in declared.file_keys.values() for n in names} <= keys.keys()
     assert all(len(f.metadata["help"]) > 15 and option(n) in f.metadata["help"] for n, f in keys.items())
     assert {f.name for f in fields(RunConfig().data)} > keys.keys()
     assert {p.name for p in task_options()} >= keys.keys()
@@ -54,10 +54,10 @@ class CopyBatch:
     ids: np.ndarray
 
     @property
-    def n_target_tokens(self):
+    def n_targets(self):
         return int((self.ids[:, 1:] != 0).sum())
 
-    n_tokens = n_target_tokens
+    n_tokens = n_targets
 
     @property
     def shape(self):
@@ -85,11 +85,11 @@ class CopyBatches:
     def __init__(self, corpus):
         self.corpus = corpus
 
-    def epoch(self, epoch):
+    def epoch_batches(self, epoch):
         return [np.array([i]) for i in range(len(self.corpus))]
 
-    def sizes(self, indices):
-        return self.batch(indices).n_target_tokens, self.batch(indices).n_tokens
+    def token_counts(self, indices):
+        return self.batch(indices).n_targets, self.batch(indices).n_tokens
 
     def batch(self, indices):
         return CopyBatch(np.array([[1, *self.corpus[i], 2] for i in indices], np.int32))
@@ -99,9 +99,9 @@ class Copying(Task):
     """A task with one side, as a user would add it."""
 
     name = "copying"
-    keys = CopyKeys
+    key_class = CopyKeys
     data_kind = "pairs"
-    files = {"train": ("copied",), "valid": ("valid_copied",)}
+    file_keys = {"train": ("copied",), "valid": ("valid_copied",)}
     scores = {"lines": "lines"}
 
     def prepare(self, files, tokenizer, out_dir, max_length, on_progress):
@@ -112,9 +112,9 @@ class Copying(Task):
 
     def validation_batches(self, corpus, batch_tokens):
         batches = CopyBatches(corpus)
-        return ((indices, batches.batch(indices)) for indices in batches.epoch(0))
+        return ((indices, batches.batch(indices)) for indices in batches.epoch_batches(0))
 
-    def sequences(self, batch):
+    def loss_inputs(self, batch):
         return batch.ids[:, 1:], batch.ids
 
     def evaluation(self, config, tokenizer, corpus):

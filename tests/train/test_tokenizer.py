@@ -253,7 +253,7 @@ def test_special_ids_are_read_from_the_file(tmp_path, tokenizers):
     spec["model"]["vocab"] = {token: i ^ 1 for token, i in spec["model"]["vocab"].items()}
     spec["added_tokens"] = [token | {"id": token["id"] ^ 1} for token in spec["added_tokens"]]
     other = Tokenizer(spec)
-    assert other.special == (1, 0, 3, 2) and (other.pad_id, other.bos_id, other.eos_id) == (1, 0, 3)
+    assert other.special_ids == (1, 0, 3, 2) and (other.pad_id, other.bos_id, other.eos_id) == (1, 0, 3)
     assert other.decode([0, *other.encode("plain text"), 3, 1]) == "plain text"
 
 

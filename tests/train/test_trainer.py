@@ -20,12 +20,12 @@ from tests.helpers.trainings import config, crash_after, metrics, outcome, run, 
 from train import Adam, NoamSchedule, RunConfig, Trainer, load_model, train
 from train.cli import main
 from train.cli.info import last_update
-from train.learn.update import Update
-from train.learn.validation import Validation
+from train.learn.update import Updater
+from train.learn.validation import Validator
 from train.run.checkpoint import load_checkpoint
 from train.run.folder import RunFolder
 from train.text.batches import Batches
-from train.text.corpus import Corpus
+from train.text.corpus import PairCorpus
 
 # ---- stopping and resuming
 
@@ -55,7 +55,7 @@ def test_a_crash_at_any_step_resumes_to_the_same_bits(text, uninterrupted, tmp_p
 def test_a_finished_run_has_logged_and_validated_its_last_step(text, tmp_path):
     out = tmp_path / "run"
     summary = run(text, out, max_steps=7)
-    assert (summary.step, summary.stopped) == (7, "max_steps")
+    assert (summary.step, summary.stop_reason) == (7, "max_steps")
     last_entry = metrics(out)[-1]
     assert last_entry["kind"] == "valid" and last_entry["step"] == 7
     folder = RunFolder(out)
@@ -121,13 +121,13 @@ def test_ctrl_c_writes_a_checkpoint_and_resumes_to_the_same_bits(
 
 def interrupt_validations(monkeypatch):
     """Make each validation begin with Ctrl-C."""
-    measure = Validation.measure
+    measure = Validator.measure
 
     def interrupted(self, signals):
         os.kill(os.getpid(), signal.SIGINT)
         return measure(self, signals)
 
-    monkeypatch.setattr(Validation, "measure", interrupted)
+    monkeypatch.setattr(Validator, "measure", interrupted)
 
 
 def test_ctrl_c_during_the_last_validation_is_logged(text, tmp_path, monkeypatch):
@@ -181,19 +181,20 @@ def test_the_same_seed_and_text_give_the_same_run(text, uninterrupted, tmp_path)
 def test_micro_batches_are_one_batch_of_their_union(text, cuts, smoothing, seed):
     rng = np.random.default_rng(seed)
     pairs = [tuple(rng.integers(4, 20, size=rng.integers(1, 6)).tolist() for _ in range(2)) for _ in range(8)]
-    corpus = Corpus.from_pairs(pairs)
+    corpus = PairCorpus.from_pairs(pairs)
     batches = Batches(corpus, 1000)
     shape = TransformerConfig(vocab_size=20, d_model=8, d_ff=16, n_heads=2, n_layers=1, dropout=0.0)
     union = batches.batch(np.arange(8))
     parts = [batches.batch(indices) for indices in np.split(np.arange(8), sorted(cuts))]
-    total = sum(part.n_target_tokens for part in parts)
-    assert total == union.n_target_tokens == sum(len(tgt) + 1 for _, tgt in pairs)
+    total = sum(part.n_targets for part in parts)
+    assert total == union.n_targets == sum(len(tgt) + 1 for _, tgt in pairs)
     gradients = []
     for micro in ([union], parts):
         model = Transformer(shape, seed=seed, dtype=np.float64)
         run_config = config(text, label_smoothing=smoothing, precision="float64")
         trainer = Trainer(model, run_config, None, {"train": corpus}, "nowhere", progress=False)
-        gradients.append((trainer.update.compute_gradient(micro, step=1)[0], trainer.update.flat.flatten_grad().copy()))
+        updater = trainer.updater
+        gradients.append((updater.compute_gradient(micro, step=1)[0], updater.flat.flatten_grad().copy()))
     assert gradients[0][0] == pytest.approx(gradients[1][0], rel=1e-12)
     np.testing.assert_allclose(gradients[1][1], gradients[0][1], rtol=1e-9, atol=1e-14)
     assert np.abs(gradients[0][1]).max() > 1e-3
@@ -212,8 +213,8 @@ def test_the_schedule_advances_once_per_update(text, tmp_path, monkeypatch, grad
 def test_float64_stays_float64(text, tmp_path):
     run(text, tmp_path / "run", max_steps=2, precision="float64")
     saved = load_checkpoint(RunFolder(tmp_path / "run").step_paths()[-1])
-    assert {array.dtype for array in (saved.model | saved.optimizer).values()} == {np.dtype(np.float64)}
-    assert all(np.array_equal(v, saved.model[k]) for k, v in load_model(tmp_path / "run")[0].state_dict().items())
+    assert {array.dtype for array in (saved.weights | saved.optimizer_arrays).values()} == {np.dtype(np.float64)}
+    assert all(np.array_equal(v, saved.weights[k]) for k, v in load_model(tmp_path / "run")[0].state_dict().items())
 
 
 def test_every_pair_is_trained_on_once_per_epoch(text, tmp_path, monkeypatch):
@@ -255,7 +256,7 @@ def test_ten_sentences_can_be_memorized(tmp_path):
 def test_validation_is_plain_cross_entropy_without_dropout(uninterrupted):
     model, _, run_config = load_model(uninterrupted)
     assert run_config.train.label_smoothing == 0.1
-    corpus = Corpus.open(uninterrupted / "data" / "valid")
+    corpus = PairCorpus.open(uninterrupted / "data" / "valid")
     total, count = 0.0, 0
     for i in range(len(corpus)):
         src, tgt = corpus.pair(i)
@@ -276,13 +277,13 @@ def scripted(monkeypatch, losses):
         self.last_result = {"loss": next(values), "perplexity": 1.0, "seconds": 0.0}
         return self.last_result
 
-    monkeypatch.setattr(Validation, "measure", measure)
+    monkeypatch.setattr(Validator, "measure", measure)
 
 
 @pytest.mark.parametrize(("perplexity", "shown"), [(1.075, "1.07"), (123456.789, "123456.79"), (1e300, "1e+300")])
 def test_a_huge_perplexity_is_logged_with_few_digits(text, tmp_path, monkeypatch, perplexity, shown):
     result = {"loss": 1.0, "perplexity": perplexity, "seconds": 0.0}
-    monkeypatch.setattr(Validation, "measure", lambda self, signals: result)
+    monkeypatch.setattr(Validator, "measure", lambda self, signals: result)
     run(text, tmp_path / "run", max_steps=1)
     assert f"loss 1.0000  perplexity {shown}  " in (tmp_path / "run" / "log.txt").read_text(encoding="utf-8")
 
@@ -300,7 +301,7 @@ def test_patience_counts_validations_without_a_better_loss(text, tmp_path, monke
     scripted(monkeypatch, losses)
     summary = run(text, tmp_path / "run", validate_every=1, patience=patience)
     assert (summary.step, summary.best_step) == (stop, best)
-    assert summary.stopped == ("max_steps" if stop == 12 else "patience")
+    assert summary.stop_reason == ("max_steps" if stop == 12 else "patience")
     assert load_checkpoint(summary.checkpoint).state["step"] == stop
 
 
@@ -312,7 +313,7 @@ def test_patience_survives_a_stop_and_can_be_changed(text, tmp_path, monkeypatch
     assert run(text, out, resume=True, validate_every=1, patience=3).step == 4
     scripted(monkeypatch, [4])
     summary = run(text, out, resume=True, validate_every=1, patience=4, max_steps=5)
-    assert (summary.step, summary.best_step, summary.stopped) == (5, 5, "max_steps")
+    assert (summary.step, summary.best_step, summary.stop_reason) == (5, 5, "max_steps")
 
 
 def test_metrics_and_log_record_the_run(text, uninterrupted):
@@ -332,15 +333,15 @@ def test_metrics_and_log_record_the_run(text, uninterrupted):
 
 
 def test_the_logged_loss_is_the_mean_over_the_target_tokens_since_the_last_line(text, tmp_path, monkeypatch):
-    gradient = Update.compute_gradient
+    gradient = Updater.compute_gradient
     updates = []
 
     def watched(self, micro, step, share):
         result = gradient(self, micro, step, share)
-        updates.append((result[0], sum(batch.n_target_tokens for batch in micro)))
+        updates.append((result[0], sum(batch.n_targets for batch in micro)))
         return result
 
-    monkeypatch.setattr(Update, "compute_gradient", watched)
+    monkeypatch.setattr(Updater, "compute_gradient", watched)
     run(text, tmp_path / "run")
     logged = [entry["loss"] for entry in metrics(tmp_path / "run") if entry["kind"] == "train"]
     expected = [
@@ -387,7 +388,7 @@ def test_a_start_reports_dropped_pairs_and_a_smaller_vocabulary(text, tmp_path, 
         changed["data"]["max_length"] = max_length
         out = tmp_path / str(max_length)
         train(RunConfig.from_dict(changed), out, progress=False)
-        kept = Corpus.open(out / "data" / "train")
+        kept = PairCorpus.open(out / "data" / "train")
         assert kept.meta["pairs"]["read"] == 40 and (len(kept) < 20) == (max_length == 2)
         log = (out / "log.txt").read_text(encoding="utf-8")
         size = f"{load_model(out)[1].vocab_size:,} subwords"

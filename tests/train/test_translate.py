@@ -1,4 +1,4 @@
-"""Translation of text (train/tasks/translation.py): order, alignment, windows, limits."""
+"""Translation of text (train/tasks/translation.py): order, alignment, buffers, limits."""
 
 from functools import partial
 from types import SimpleNamespace
@@ -45,10 +45,10 @@ class EchoModel:
     def train(self, mode=True):
         self.training = mode
 
-    def limits(self, src, max_extra_tokens):
+    def length_limits(self, src, max_extra_tokens):
         return (src > EOS).sum(axis=1) + max_extra_tokens
 
-    def start(self, src):
+    def start_decoding(self, src):
         self.shapes.append(src.shape)
         cache = SimpleNamespace(source=src, position=0)
         cache.select = lambda rows: setattr(cache, "source", cache.source[rows])
@@ -72,16 +72,17 @@ text_lines = st.lists(st.text("abcdefgh ", max_size=12), max_size=30)
 
 @given(text_lines, st.integers(1, 200), st.integers(1, 9), st.integers(1, 3))
 @settings(max_examples=60, deadline=None)
-def test_outputs_are_in_the_order_of_the_input(lines, batch_tokens, window, beam_size):
-    results = echo([line + "\n" for line in lines], batch_tokens=batch_tokens, window=window, beam_size=beam_size)
+def test_outputs_are_in_the_order_of_the_input(lines, batch_tokens, buffer_size, beam_size):
+    options = {"batch_tokens": batch_tokens, "buffer_size": buffer_size, "beam_size": beam_size}
+    results = echo([line + "\n" for line in lines], **options)
     assert [translations[0][0] for translations in results] == [line.replace(" ", "") for line in lines]
     assert all(len(translations) == 1 for translations in results)
 
 
 @given(text_lines)
 @settings(max_examples=20, deadline=None)
-def test_results_do_not_depend_on_batches_and_windows(lines):
-    single = echo(lines, n_best=3, batch_tokens=1, window=1)
+def test_results_do_not_depend_on_batches_and_buffers(lines):
+    single = echo(lines, n_best=3, batch_tokens=1, buffer_size=1)
     batched = echo(lines, n_best=3)
     for a, b in zip(single, batched, strict=True):
         assert [text for text, _ in a] == [text for text, _ in b]
@@ -109,7 +110,7 @@ def test_an_empty_line_stays_empty_without_a_search():
 
 def test_a_long_line_is_truncated_with_a_warning():
     warnings = []
-    results = echo(["a", "abcd", "abcde", "abc"], max_length=4, window=2, on_warning=warnings.append)
+    results = echo(["a", "abcd", "abcde", "abc"], max_length=4, buffer_size=2, on_warning=warnings.append)
     assert [translations[0][0] for translations in results] == ["a", "abc", "abc", "abc"]
     assert [message.split(";")[0] for message in warnings] == [
         "line 2: expected at most 3 tokens",
@@ -136,7 +137,7 @@ def test_output_begins_before_the_input_ends():
             read.append("ab")
             yield "ab"
 
-    stream = translate_stream(EchoModel(), LetterTokenizer(), endless(), window=5)
+    stream = translate_stream(EchoModel(), LetterTokenizer(), endless(), buffer_size=5)
     assert next(stream)[0][0] == "ab"
     assert len(read) == 5
 

@@ -92,8 +92,8 @@ def test_a_lossy_network_changes_no_bit_and_a_cut_one_ends_the_run(text, tmp_pat
     done = load_checkpoint(RunFolder(two_hosts_run).step_paths()[-1]).state
     for step in range(1, min(done["step"], LAST) + 1):
         one, other = (load_checkpoint(RunFolder(out).step_path(step)) for out in runs)
-        for name, array in (other.model | other.optimizer).items():
-            assert (one.model | one.optimizer)[name].tobytes() == array.tobytes(), (step, name)
+        for name, array in (other.weights | other.optimizer_arrays).items():
+            assert (one.weights | one.optimizer_arrays)[name].tobytes() == array.tobytes(), (step, name)
     waits = [entry["network"] for entry in RunFolder(two_hosts_run).metrics()]
     assert min(waits) >= 2 * DELAY  # the gradients go one way, their sums come back
     assert 2 * DELAY * done["step"] <= done["run"]["network"] <= done["run"]["seconds"]

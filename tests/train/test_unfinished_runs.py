@@ -16,7 +16,7 @@ from train.run import checkpoint, folder, storage
 from train.run.checkpoint import find_checkpoint, load_checkpoint
 from train.run.config import END
 from train.run.folder import RUN_HEADER, RunFolder, edit_config
-from train.run.replace import original_name, remove_partial
+from train.run.folder_swap import original_name, remove_partial
 
 
 @pytest.mark.parametrize(

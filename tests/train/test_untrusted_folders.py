@@ -223,7 +223,7 @@ def test_a_clock_that_is_set_back_leaves_a_state_that_can_be_read():
     state = RunState(step=1)
     state.add_time(-863_998.0, -1.0)
     state.add_time(2.0, 1.0)
-    assert (state.seconds, state.network, state.window_seconds) == (2.0, 1.0, 2.0)
+    assert (state.seconds, state.network_seconds, state.window_seconds) == (2.0, 1.0, 2.0)
     assert RunState.read(json.loads(json.dumps(state.to_json())), 1) == state
 
 

@@ -11,7 +11,7 @@ from train.errors import UserError
 from train.run.checkpoint import load_checkpoint
 from train.run.folder import RunFolder
 from train.tasks.translation import best_translations
-from train.text.corpus import Corpus
+from train.text.corpus import PairCorpus
 from train.text.pair_tokenizer import PairTokenizer, load_tokenizer
 from train.text.tokenizer import Tokenizer
 
@@ -40,7 +40,7 @@ def test_each_side_has_a_tokenizer_trained_on_it(text, out, tmp_path):
         encode = tokenizer.encode_batch if side == "source" else tokenizer.target.encode_batch
         assert encode(lines) == alone.encode_batch(lines)
     assert tokenizer.decode(tokenizer.target.encode("fünf null")) == "fünf null"
-    corpus = Corpus.open(out / "data" / "train")
+    corpus = PairCorpus.open(out / "data" / "train")
     first = [(text / f"train.{language}").read_text(encoding="utf-8").split("\n")[0] for language in ("en", "de")]
     assert corpus.pair(0) == (tokenizer.encode(first[0]), tokenizer.target.encode(first[1]))
     tokenizer.save(tmp_path / "copy.json")

@@ -15,7 +15,7 @@ import typer
 from typer.core import TyperGroup
 
 from npx.ranges import Range
-from train.cli.options import checked_option, warn
+from train.cli.options import checked_option, print_stderr
 from train.cli.streams import GuardedStream, raise_broken_output, stream_lines
 from train.errors import UserError, quote
 from train.files import WOULD_REPLACE_A_FILE, atomic_write, open_for_reading
@@ -146,8 +146,8 @@ def check_values(params: Sequence[Any], args: Sequence[str]) -> None:
             raise UserError(f"{path}: expected a file to write; got the name of a folder; try another path")
         parts = re.split("[,:]", path)
         if len(parts) > 1 and options[option].multiple and not os.path.exists(path) and all(map(os.path.exists, parts)):
-            attempt = " ".join(f"{option} {quote(part)}" for part in parts)
-            raise UserError(f"{option}: expected one path; got {path}; try {attempt}")
+            suggestion = " ".join(f"{option} {quote(part)}" for part in parts)
+            raise UserError(f"{option}: expected one path; got {path}; try {suggestion}")
         if name not in options or options[name].is_flag:
             continue
         n = options[name].nargs
@@ -167,22 +167,22 @@ def reject_unknown(option: str, value: str, options: Container[str]) -> None:
         name, _, text = value.removeprefix("search.").partition("=")
         key = resolve_name(name) if searches else None
         key_option = option_of(key or f"search.{name}")
-        attempt = f"{key_option} {text}" if key_option in options else ""
+        suggestion = f"{key_option} {text}" if key_option in options else ""
     else:
         has_keys = searches or "--set" in options or "--train-src" in options
         key = resolve_name(option[2:]) if option.startswith("--") and has_keys else None
         key_option = option_of(key) if key else ""
-        attempt = own_option(option, options) or (key_option if key_option in options else "")
-        if key and not attempt and not searches:
+        suggestion = equivalent_option(option, options) or (key_option if key_option in options else "")
+        if key and not suggestion and not searches:
             is_preset = key == "model.preset"  # the first argument, which is required, sets this key
-            attempt = "" if "--set" in options else "`train` with "
-            attempt += PRESET_ARGUMENT if is_preset else suggest_setting(option[2:], value, key)
-            raise UserError(f"{option}: this is a configuration key, not an option of this command; try {attempt}")
-    if searches and key and key.startswith("search.") and not attempt:
+            suggestion = "" if "--set" in options else "`train` with "
+            suggestion += PRESET_ARGUMENT if is_preset else suggest_setting(option[2:], value, key)
+            raise UserError(f"{option}: this is a configuration key, not an option of this command; try {suggestion}")
+    if searches and key and key.startswith("search.") and not suggestion:
         got = f"the configuration key {key}; try setting it in config.toml of the run"
         raise UserError(f"{option}: expected an option of this command; got {got}")
-    if attempt:
-        raise UserError(f"{option}: unknown option; try {attempt}")
+    if suggestion:
+        raise UserError(f"{option}: unknown option; try {suggestion}")
 
 
 def option_of(key: str) -> str:
@@ -190,7 +190,7 @@ def option_of(key: str) -> str:
     return f"--{key.partition('.')[2].replace('_', '-')}"
 
 
-def own_option(name: str, options: Container[str]) -> str:
+def equivalent_option(name: str, options: Container[str]) -> str:
     """Return the option among `options` that is called `name` in another program, or ""."""
     ours = (our for our, names in OTHER_OPTIONS.items() if name in names.split())
     return next((our for our in ours if re.split("[, ]", our)[0] in options), "")
@@ -296,10 +296,10 @@ def open_output(path: Path | None, *others: Path | None, models: Sequence[Path] 
         return
     check_output(path, *others, models=models)
     try:
-        with atomic_write(path, mode, write_through=True) as file:
+        with atomic_write(path, mode, follow_links=True) as file:
             yield file
     except KeyboardInterrupt:
-        warn(f"interrupted before {path} was complete")
+        print_stderr(f"interrupted before {path} was complete")
         raise
 
 

@@ -35,7 +35,7 @@ def average(
         raise UserError("--last cannot be combined with --best; try only one of them")
     path = average_checkpoints(run, last, best)
     steps = ", ".join(f"{step:,}" for step in read_state(path)["averaged_steps"])
-    replaced = " instead of checkpoints/best" if RunFolder(run).best.is_dir() else ""
+    replaced = " instead of checkpoints/best" if RunFolder(run).best_path.is_dir() else ""
     print(f"averaged the weights after steps {steps}", file=sys.stderr)
     print(f"commands that load the run now use this average{replaced}", file=sys.stderr)
     print(path)

@@ -10,10 +10,10 @@ from typing import Annotated, Any
 import typer
 
 from train.cli.app import STDIO, Device, Quiet, app, line_progress, open_input, open_output, use_device
-from train.cli.options import Model, Output, check_single_input, number_option, warn
+from train.cli.options import ModelPath, OutputPath, check_single_input, number_option, print_stderr
 from train.errors import UserError
 
-TASKS = ("classification", "tagging")
+LABEL_TASKS = ("classification", "tagging")
 
 
 @app.command(
@@ -22,7 +22,7 @@ TASKS = ("classification", "tagging")
     " one tag per word. A tab separates the texts of a pair."
 )
 def classify(
-    model: Model,
+    model_path: ModelPath,
     input: Annotated[
         Path | None, typer.Option(metavar="F", help="Texts to label, one per line; default: standard input.")
     ] = None,
@@ -40,7 +40,7 @@ def classify(
             metavar="F", help="Tags of the sentences in --gold, one line per sentence; default: the tags in --gold."
         ),
     ] = None,
-    output: Output = None,
+    output: OutputPath = None,
     top: Annotated[
         int | None,
         number_option(
@@ -57,16 +57,16 @@ def classify(
     device: Device = "cpu",
 ) -> None:
     """Label each line of text with a classifier, or each of its words (tokens) with a tagger."""
-    from train.run.checkpoint import load_with_origin, read_chosen, read_state, task_of
+    from train.run.checkpoint import find_and_read, load_with_origin, read_state, task_of
     from train.tasks.line_predictions import label_lines, score_labels, text_of
     from train.tasks.task import TaskError
     from train.text.labeled_text import check_tag_lines, label_names
 
     use_device(device)
     check_single_input(input, gold)
-    task: Any = task_of(read_chosen(model, read_state)[1])
-    if task.name not in TASKS:
-        raise TaskError(model, TASKS, task)
+    task: Any = task_of(find_and_read(model_path, read_state)[1])
+    if task.name not in LABEL_TASKS:
+        raise TaskError(model_path, LABEL_TASKS, task)
     if top is not None and task.name == "tagging":
         raise UserError("--top applies only to classifiers; for a tagger, try --json, which prints probabilities")
     if gold_tags is not None and task.name != "tagging":
@@ -81,13 +81,13 @@ def classify(
         open_input(input) if gold is None else nullcontext(text_of(example, task.name) for example in examples)
     )
     predicted = []
-    with texts as lines, open_output(output, input, gold, gold_tags, models=[model]) as file:
-        network, tokenizer, _, origin = load_with_origin(model, task.name, warn)
+    with texts as lines, open_output(output, input, gold, gold_tags, models=[model_path]) as file:
+        model, tokenizer, _, origin = load_with_origin(model_path, task.name, print_stderr)
         names = label_names(tokenizer)
         if gold is None and task.name == "classification":
             lines = warn_about_labels(lines, names)
         with line_progress("labeled", gold or input, output, not quiet and gold is None) as work:
-            results = label_lines(network, tokenizer, lines, task.name, on_progress=work.advance)
+            results = label_lines(model, tokenizer, lines, task.name, on_progress=work.advance)
             for index, result in enumerate(results):
                 file.write(format_prediction(index, result, names, top or 1, as_json) + "\n")
                 file.flush()
@@ -97,7 +97,7 @@ def classify(
         for line in score_labels(examples, predicted).table():
             print(line, file=sys.stderr if output in (None, STDIO) else sys.stdout)
     elif not quiet:
-        warn(f"labeled {work.result()}, with {origin.path}")
+        print_stderr(f"labeled {work.result()}, with {origin.path}")
 
 
 def warn_about_labels(lines: Iterable[str | None], labels: list[str]) -> Iterator[str | None]:
@@ -106,7 +106,9 @@ def warn_about_labels(lines: Iterable[str | None], labels: list[str]) -> Iterato
     for line in lines:
         label, tab, _ = (line or "").partition("\t")
         if is_first and tab and label in labels:
-            warn(f"warning: the input begins with the label {label!r} and a tab; for a labeled file, try --gold F")
+            print_stderr(
+                f"warning: the input begins with the label {label!r} and a tab; for a labeled file, try --gold F"
+            )
         is_first = is_first and line is None
         yield line
 

@@ -9,7 +9,7 @@ from typing import Annotated
 import typer
 
 from train.cli.app import app
-from train.cli.options import number_option, warn
+from train.cli.options import number_option, print_stderr
 from train.errors import UserError, check_choice, plural, quote
 
 OWN = "own"
@@ -78,10 +78,10 @@ def data(
     from train.text.download.prepare import PreparationOptions, prepare_dataset
     from train.text.tokenizer import KINDS
 
-    check_choice("data", name, (*NAMES, OWN), otherwise="own --train-src F --train-tgt F for your own text")
+    check_choice("data", name, (*NAMES, OWN), fallback="own --train-src F --train-tgt F for your own text")
     if tokenizer is not None:
-        attempt = f"`train --set data.tokenizer={quote(tokenizer)}`" if os.path.exists(tokenizer) else ""
-        check_choice("--tokenizer", tokenizer, KINDS, otherwise=attempt)
+        suggestion = f"`train --set data.tokenizer={quote(tokenizer)}`" if os.path.exists(tokenizer) else ""
+        check_choice("--tokenizer", tokenizer, KINDS, fallback=suggestion)
     files = train_src, train_tgt, valid_src, valid_tgt
     if name == OWN:
         if not (train_src and train_tgt) or bool(valid_src) != bool(valid_tgt):
@@ -93,7 +93,7 @@ def data(
             )
         valid = (Pair("", valid_src, valid_tgt),) if valid_src else ()
         for file in filter(os.path.isfile, {train_src, valid_src} & {train_tgt, valid_tgt}):
-            warn(f"warning: {file} is both a source and a target; try the file of each language")
+            print_stderr(f"warning: {file} is both a source and a target; try the file of each language")
         if mirror:
             raise UserError(f"data own: --mirror {mirror} has no effect, because nothing is downloaded; omit --mirror")
         if hold_out and valid_src:
@@ -111,7 +111,7 @@ def data(
     try:
         manifest = prepare_dataset(corpus, out, settings, mirror, command, progress=not quiet)
     except KeyboardInterrupt:
-        warn("interrupted; run the same command again to continue")
+        print_stderr("interrupted; run the same command again to continue")
         raise
     pairs = manifest["pairs"]
     clean = manifest["texts"]["train"]["counts"]["kept"]
@@ -128,10 +128,10 @@ def data(
     if "valid" in manifest["arrays"]:
         n = manifest["shared_sources"]
         total = manifest["texts"]["valid"]["lines"]
-        attempt = ""
+        consequence = ""
         if n and not hold_out:
-            attempt = ", so validation scores will overestimate the quality on new text; try --hold-out"
-        print(f"valid: {n:,} of {total:,} sources also occur in the training text{attempt}")
+            consequence = ", so validation scores will overestimate the quality on new text; try --hold-out"
+        print(f"valid: {n:,} of {total:,} sources also occur in the training text{consequence}")
     print(f"{out / 'manifest.json'} records the sources and settings")
     options = ["base" if clean >= LARGE else "tiny", "--data", str(out), "--out", f"runs/{out.absolute().name}"]
     print(f"train a model on it: {shlex.join(['npx-transformer', 'train', *options])}")

@@ -6,7 +6,7 @@ from typing import Annotated
 import typer
 
 from train.cli.app import app
-from train.cli.options import SEEDS, number_option
+from train.cli.options import SEED_RANGE, number_option
 from train.errors import pip_install
 
 DEMO_EXTRA = pip_install("demo").replace("[", "\\[")  # rich would read it as markup
@@ -15,7 +15,7 @@ DEMO_EXTRA = pip_install("demo").replace("[", "\\[")  # rich would read it as ma
 @app.command(epilog=f"The demo needs num2words and matplotlib ({DEMO_EXTRA}) and about 3 minutes on 2 cores.")
 def demo(
     out: Annotated[Path, typer.Option(help="New folder for the texts, the run and attention.png.")] = Path("demo-run"),
-    seed: Annotated[int, number_option(int, SEEDS, help="Seed of the data and of the training.")] = 1,
+    seed: Annotated[int, number_option(int, SEED_RANGE, help="Seed of the data and of the training.")] = 1,
 ) -> None:
     """Train a model that translates English number words into German, score it and draw its attention."""
     from train.experiments.demo import run_demo

@@ -7,14 +7,14 @@ from typing import Annotated, Any
 import typer
 
 from train.cli.app import Device, RunPath, app, check_output, use_device
-from train.cli.options import number_option, search_option, text_option, warn
+from train.cli.options import number_option, print_stderr, search_option, text_option
 from train.errors import UserError, check_choice, nearest
 from train.run.config import RunConfig
 from train.run.folder import RunFolder, not_a_run_error
 from train.tasks import TASKS, Task
 from train.tasks.protocols import TextTokenizer
 from train.tasks.task import describe_model
-from train.text.corpus import Corpus
+from train.text.corpus import PairCorpus
 
 PICTURES = ("heads", "beam", "curves", "memory", "roles", "confusion")
 PICTURE_SYNONYMS = {  # other names for the pictures
@@ -37,7 +37,9 @@ MODEL_DESCRIPTIONS = {"text": "a language model", "labels": "an encoder"}  # map
 )
 def draw(
     run: RunPath,
-    what: Annotated[str, typer.Argument(metavar="|".join(PICTURES), help="Picture to draw.", show_default=False)],
+    picture_name: Annotated[
+        str, typer.Argument(metavar="|".join(PICTURES), help="Picture to draw.", show_default=False)
+    ],
     out: Annotated[Path, typer.Option(metavar="F.png|F.svg", help="File to write.", show_default=False)],
     input: Annotated[
         str,
@@ -77,10 +79,10 @@ def draw(
     from train.progress import Display
     from train.viewer import picture
 
-    if what not in PICTURES:
-        named = PICTURE_SYNONYMS.get(what.lower()) or nearest(what, PICTURES)
-        attempt = f"`draw {what} {run}`" if str(run) in PICTURES else named
-        raise UserError(f"draw: expected RUN and one of {', '.join(PICTURES)}; got '{what}'; try {attempt}")
+    if picture_name not in PICTURES:
+        named = PICTURE_SYNONYMS.get(picture_name.lower()) or nearest(picture_name, PICTURES)
+        suggestion = f"`draw {picture_name} {run}`" if str(run) in PICTURES else named
+        raise UserError(f"draw: expected RUN and one of {', '.join(PICTURES)}; got '{picture_name}'; try {suggestion}")
     picture.check_picture(out)
     picture.check_alt_text(out)
     for path in (out, picture.alt_text_path(out)):
@@ -90,39 +92,39 @@ def draw(
         "beam-size": (beam_size, ("heads", "beam")), "length-penalty": (length_penalty, ("heads", "beam")),
         "sentences": (sentences, ("roles",)),
     }.items():  # fmt: skip
-        if value not in (None, "") and what not in pictures:
+        if value not in (None, "") and picture_name not in pictures:
             raise UserError(
-                f"draw: --{name} applies only to {' and '.join(pictures)}; got {what}; try without --{name}"
+                f"draw: --{name} applies only to {' and '.join(pictures)}; got {picture_name}; try without --{name}"
             )
     use_device(device)
-    if what not in ("heads", "beam"):
-        with Display() as display, display.work(f"drawing {what}") as work:
-            if what == "curves":
+    if picture_name not in ("heads", "beam"):
+        with Display() as display, display.work(f"drawing {picture_name}") as work:
+            if picture_name == "curves":
                 draw_curves_of([run, *(also or ())], out)
-            elif what == "memory":
+            elif picture_name == "memory":
                 draw_memory_of(run, out)
-            elif what == "roles":
+            elif picture_name == "roles":
                 draw_roles_of(run, out, sentences or DEFAULT_SENTENCES, work)
             else:
                 draw_confusion_of(run, out)
         return
     if not input.strip():
-        raise UserError(f'draw: expected a sentence for {what}; got no --input; try --input "A dog runs ."')
+        raise UserError(f'draw: expected a sentence for {picture_name}; got no --input; try --input "A dog runs ."')
     overrides = {
         name: value
         for name, value in {"beam_size": beam_size, "length_penalty": length_penalty}.items()
         if value is not None
     }
-    if what == "beam":
+    if picture_name == "beam":
         return draw_beam_of(run, out, input, overrides)
     draw_heads_of(run, out, input, kind, overrides)
 
 
 def load_for_search(run: Path, overrides: dict[str, Any]) -> tuple[Any, Any, str, dict[str, Any]]:
-    """Return the model, the tokenizer, the checkpoint's description and the search options with `overrides`."""
+    """Return the model, the tokenizer, the checkpoint's caption and the search options with `overrides`."""
     from train.run.checkpoint import load_with_origin
 
-    model, tokenizer, config, origin = load_with_origin(run, "", warn)
+    model, tokenizer, config, origin = load_with_origin(run, "", print_stderr)
     search = {name: value for name, value in asdict(config.search).items() if name != "batch_tokens"}
     return model, tokenizer, origin.caption, search | overrides
 
@@ -144,22 +146,22 @@ def draw_heads_of(run: Path, out: Path, sentence: str, kind: str, overrides: dic
 
     if kind:
         check_choice("--kind", kind, [*AXES])
-    model, tokenizer, origin, search = load_for_search(run, overrides)
+    model, tokenizer, caption, search = load_for_search(run, overrides)
     if model.data_kind != "pairs":
         if kind or overrides:
             name = "kind" if kind else next(iter(overrides)).replace("_", "-")
             got = MODEL_DESCRIPTIONS[model.data_kind]
             raise UserError(f"--{name}: expected an encoder-decoder model; got {got}; omit --{name}")
         inspect_one = inspect_text if model.data_kind == "text" else inspect_encoder
-        draw_heads(inspect_one(model, tokenizer, sentence), sentence, out, origin, ["text"])
+        draw_heads(inspect_one(model, tokenizer, sentence), sentence, out, caption, ["text"])
         return
-    kinds = [kind] if kind else [name for name in AXES if model.attentions()[name]] or ["cross"]
+    kinds = [kind] if kind else [name for name in AXES if model.attention_layers()[name]] or ["cross"]
     check_heads(model, kinds)
     src = source_ids(model, tokenizer, sentence)
     best = translate(constrained_model(model, tokenizer, sentence), src, search)[0]
     print(output_text(tokenizer, sentence, best.tokens))
     inspection = inspect(model, tokenizer, src, best.tokens)
-    draw_heads(inspection, sentence, out, origin, kinds)
+    draw_heads(inspection, sentence, out, caption, kinds)
 
 
 def draw_beam_of(run: Path, out: Path, sentence: str, overrides: dict[str, Any]) -> None:
@@ -168,7 +170,7 @@ def draw_beam_of(run: Path, out: Path, sentence: str, overrides: dict[str, Any])
     from train.viewer.beams import draw_beam
     from train.viewer.inspection import constrained_model, output_text, source_ids, translate
 
-    model, tokenizer, origin, search = load_for_search(run, overrides)
+    model, tokenizer, caption, search = load_for_search(run, overrides)
     if model.data_kind != "pairs":
         got = MODEL_DESCRIPTIONS[model.data_kind]
         raise UserError(f"{run}: expected a model that translates or parses; got {got}; try `draw RUN heads`")
@@ -176,7 +178,7 @@ def draw_beam_of(run: Path, out: Path, sentence: str, overrides: dict[str, Any])
     tree = SearchTree()
     hypotheses = translate(constrained_model(model, tokenizer, sentence), src, search, observe=tree)
     print(output_text(tokenizer, sentence, hypotheses[0].tokens))
-    draw_beam(tree, hypotheses, tokenizer, sentence, out, origin)
+    draw_beam(tree, hypotheses, tokenizer, sentence, out, caption)
 
 
 def draw_curves_of(runs: list[Path], out: Path) -> None:
@@ -191,18 +193,18 @@ def draw_curves_of(runs: list[Path], out: Path) -> None:
         if not curves[name]:
             if not folder.has_run_files():
                 raise not_a_run_error(run, "a run folder")
-            got, attempt = "no metrics yet", "again after train.log_every updates"
+            got, suggestion = "no metrics yet", "again after train.log_every updates"
             if is_imported(folder):
-                got, attempt = "an imported run, which has no training history", "a run that `train` has written"
-            raise UserError(f"{run}: expected a run with metrics; got {got}; try {attempt}")
+                got, suggestion = "an imported run, which has no training history", "a run that `train` has written"
+            raise UserError(f"{run}: expected a run with metrics; got {got}; try {suggestion}")
     draw_curves(curves, out, ", ".join(f"{name}/metrics.jsonl" for name in curves))
 
 
-def open_corpus(run: Path, part: str, config: RunConfig, tokenizer: TextTokenizer) -> Corpus:
+def open_corpus(run: Path, part: str, config: RunConfig, tokenizer: TextTokenizer) -> PairCorpus:
     """Open the prepared "train" or "valid" text of a run. Raises UserError if the run has none."""
-    if not getattr(config.data, name := TASKS[config.data.task].files[part][0]):
+    if not getattr(config.data, name := TASKS[config.data.task].file_keys[part][0]):
         raise UserError(f"{run}: expected a run with data.{name}; got a run in which it is empty; try another run")
-    return Corpus.open(RunFolder(run).data_path(part, config.data.prepared), tokenizer.special)
+    return PairCorpus.open(RunFolder(run).data_path(part, config.data.prepared), tokenizer.special_ids)
 
 
 def pairs_task(run: Path, config: RunConfig) -> Task:
@@ -219,10 +221,10 @@ def draw_memory_of(run: Path, out: Path) -> None:
     from train.text.batches import Batches
     from train.viewer.memory import draw_memory, measure_memory
 
-    model, tokenizer, config, origin = load_with_origin(run, "", warn)
+    model, tokenizer, config, origin = load_with_origin(run, "", print_stderr)
     task = pairs_task(run, config)
     batches = Batches(open_corpus(run, "train", config, tokenizer), config.train.batch_tokens, config.train.seed)
-    batch = batches.batch(batches.epoch(1)[0])
+    batch = batches.batch(batches.epoch_batches(1)[0])
     draw_memory(measure_memory(task, model, batch, config.train), batch.describe(), out, origin.caption)
 
 
@@ -233,7 +235,7 @@ def draw_confusion_of(run: Path, out: Path) -> None:
     from train.text.labeled_text import LabeledText
     from train.viewer.confusion import draw_confusion
 
-    model, tokenizer, config, origin = load_with_origin(run, "", warn)
+    model, tokenizer, config, origin = load_with_origin(run, "", print_stderr)
     task = TASKS[config.data.task]
     if not isinstance(task, LabeledTask):
         raise UserError(f"{run}: expected a classifier or a tagger; got {describe_model(task.name)}")
@@ -251,7 +253,7 @@ def draw_roles_of(run: Path, out: Path, sentences: int, work: Any) -> None:
     from train.viewer.inspection import check_heads
     from train.viewer.roles import EvaluationText, draw_roles, measure_roles
 
-    model, tokenizer, config, origin = load_with_origin(run, "", warn)
+    model, tokenizer, config, origin = load_with_origin(run, "", print_stderr)
     task = pairs_task(run, config)
     check_heads(model)
     text = EvaluationText(task, open_corpus(run, "valid", config, tokenizer), config, tokenizer, sentences)

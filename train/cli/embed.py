@@ -8,7 +8,7 @@ import typer
 
 from npx.ranges import Range
 from train.cli.app import Device, Quiet, app, line_progress, open_input, open_output, use_device
-from train.cli.options import Model, checked_option, warn
+from train.cli.options import ModelPath, checked_option, print_stderr
 from train.errors import UserError
 
 POOLINGS = ("mean", "first")
@@ -20,7 +20,7 @@ OTHER_FORMATS = ".npz", ".pt", ".safetensors", ".h5"  # formats of other program
     " array has one row per line. Without .npy, the output is text: one line of space-separated numbers per input line."
 )
 def embed(
-    model: Model,
+    model_path: ModelPath,
     input: Annotated[
         Path | None, typer.Option(metavar="F", help="Texts, one per line; default: standard input.")
     ] = None,
@@ -50,25 +50,25 @@ def embed(
         expected = "a name that ends in .npy, or the name of a text file"
         raise UserError(f"{output}: expected {expected}; got {output.suffix}; try {output.with_suffix('.npy')}")
     use_device(device)
-    task = task_of(read_state(find_checkpoint(model)))
+    task = task_of(read_state(find_checkpoint(model_path)))
     if task.data_kind != "labels":
-        raise TaskError(model, ("masking", "classification", "tagging"), task)
-    network, tokenizer, _, origin = load_with_origin(model, "", warn)
+        raise TaskError(model_path, ("masking", "classification", "tagging"), task)
+    model, tokenizer, _, origin = load_with_origin(model_path, "", print_stderr)
     as_array = output is not None and output.suffix.lower() == ".npy"
     with (
         open_input(input) as lines,
-        open_output(output, input, models=[model], mode="b" if as_array else "t") as file,
+        open_output(output, input, models=[model_path], mode="b" if as_array else "t") as file,
         line_progress("embedded", input, output, not quiet) as work,
     ):
-        vectors = embed_lines(network, tokenizer, lines, pooling, on_progress=work.advance)
+        vectors = embed_lines(model, tokenizer, lines, pooling, on_progress=work.advance)
         if as_array:
-            write_array(file, list(vectors), network.config.d_model)
+            write_array(file, list(vectors), model.config.d_model)
         else:
             for vector in vectors:
                 file.write(" ".join(f"{x:.6g}" for x in vector.tolist()) + "\n")
                 file.flush()
     if not quiet:
-        warn(f"embedded {work.result()}, with {origin.path}")
+        print_stderr(f"embedded {work.result()}, with {origin.path}")
 
 
 def write_array(file: Any, vectors: list[Any], width: int) -> None:

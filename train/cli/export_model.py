@@ -7,9 +7,9 @@ import typer
 
 from npx.ranges import Range
 from train.cli.app import RunPath, app
-from train.cli.options import checked_option, warn
+from train.cli.options import checked_option, print_stderr
 
-TARGETS = Range(str, choices=("huggingface", "ctranslate2", "onnx", "safetensors"))
+FORMATS = Range(str, choices=("huggingface", "ctranslate2", "onnx", "safetensors"))
 DTYPES = Range(str, choices=("float32", "float16", "int8"))
 
 
@@ -23,7 +23,7 @@ def export_model(
     to: Annotated[
         str,
         checked_option(
-            TARGETS, metavar="FORMAT", help="huggingface, ctranslate2, onnx or safetensors.", show_default=False
+            FORMATS, metavar="FORMAT", help="huggingface, ctranslate2, onnx or safetensors.", show_default=False
         ),
     ],
     out: Annotated[Path, typer.Option(metavar="DIR", help="New folder.", show_default=False)],
@@ -35,5 +35,5 @@ def export_model(
     """Export a model to transformers, CTranslate2, ONNX or plain safetensors."""
     from train.formats import export_run
 
-    export_run(run, to, out, dtype, warn)
-    warn(f"exported {run} to {out} in {to} format")
+    export_run(run, to, out, dtype, print_stderr)
+    print_stderr(f"exported {run} to {out} in {to} format")

@@ -5,7 +5,7 @@ from pathlib import Path
 from typing import Annotated, Any
 
 from train.cli.app import Device, app, use_device
-from train.cli.options import SEEDS, Model, number_option, text_option, warn
+from train.cli.options import SEED_RANGE, ModelPath, number_option, print_stderr, text_option
 
 
 @app.command(
@@ -13,7 +13,7 @@ from train.cli.options import SEEDS, Model, number_option, text_option, warn
     " seed gives the same text."
 )
 def generate(
-    model: Model,
+    model_path: ModelPath,
     prompt: Annotated[
         str, text_option(metavar="TEXT", help="Beginning of the text; if empty, generation starts on a new line.")
     ] = "",
@@ -33,7 +33,7 @@ def generate(
             float, "(0, 1]", metavar="P", help="Sample from the fewest tokens whose total probability is at least P."
         ),
     ] = 1.0,
-    seed: Annotated[int, number_option(int, SEEDS, help="Seed of the samples.")] = 0,
+    seed: Annotated[int, number_option(int, SEED_RANGE, help="Seed of the samples.")] = 0,
     device: Device = "cpu",
 ) -> None:
     """Continue a text with a trained language model."""
@@ -42,10 +42,10 @@ def generate(
     from train.tasks.language import continue_text
 
     if not prompt and Path("/dev/stdin").is_fifo():
-        warn("--prompt is empty, and standard input is not read; try --prompt TEXT")
+        print_stderr("--prompt is empty, and standard input is not read; try --prompt TEXT")
     use_device(device)
     options: dict[str, Any] = {"temperature": temperature, "top_k": top_k, "top_p": top_p}
-    network, tokenizer, config = load_model(model, "language", warn)
+    model, tokenizer, config = load_model(model_path, "language", print_stderr)
     with Display() as display, display.work(f"generating {tokens:,} tokens"):
-        text = continue_text(network, tokenizer, prompt, tokens, config.data.max_length, seed=seed, **options)
+        text = continue_text(model, tokenizer, prompt, tokens, config.data.max_length, seed=seed, **options)
     sys.stdout.write(prompt + text + "\n")

@@ -6,7 +6,7 @@ from typing import Annotated
 import typer
 
 from train.cli.app import app
-from train.cli.options import warn
+from train.cli.options import print_stderr
 
 
 @app.command(
@@ -21,5 +21,5 @@ def import_model(
     """Import a MarianMT (OPUS-MT), GPT-2 or BERT model in Hugging Face format, or a Marian model, as a run folder."""
     from train.formats import import_folder
 
-    run = import_folder(folder, out, warn)
-    warn(f"imported {folder} as the run {run.path}")
+    run = import_folder(folder, out, print_stderr)
+    print_stderr(f"imported {folder} as the run {run.path}")

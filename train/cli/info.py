@@ -11,7 +11,7 @@ import typer
 from models import TransformerConfig
 from train.cli.app import Device, app, use_device
 from train.cli.models import resolve_model
-from train.cli.options import VocabSize, number_option, warn
+from train.cli.options import VocabSize, number_option, print_stderr
 from train.errors import NoCheckpoint, UserError, plural
 from train.run.config import RunConfig
 from train.run.folder import RunFolder, step_of
@@ -34,7 +34,9 @@ def info(
         ),
     ],
     vocab_size: VocabSize = None,
-    config: Annotated[bool, typer.Option("--config", help="Print the complete configuration with comments.")] = False,
+    print_config: Annotated[
+        bool, typer.Option("--config", help="Print the complete configuration with comments.")
+    ] = False,
     measure: Annotated[
         bool, typer.Option("--measure", help="Time a few updates to estimate the training time.")
     ] = False,
@@ -48,7 +50,7 @@ def info(
         Path | None,
         typer.Option(metavar="DIR", help="Use the vocabulary and maximum length of a folder written by `data`."),
     ] = None,
-    settings: Annotated[
+    overrides: Annotated[
         list[str] | None,
         typer.Option("--set", metavar="TABLE.KEY=VALUE", help="Override a key of CONFIG or PRESET; may be repeated."),
     ] = None,
@@ -57,40 +59,42 @@ def info(
     """Print a model's parameters, FLOPs and memory next to the paper's; for a run, also its validation curve."""
     if measure and tokens_per_second:
         raise UserError("info: --measure cannot be combined with --tokens-per-second; try only one of them")
-    if config and models[1:]:
+    if print_config and models[1:]:
         raise UserError(f"info: --config prints one configuration; got {len(models)} models; try only one of them")
-    for i, what in enumerate(models):
+    for i, model_spec in enumerate(models):
         if models[1:]:
-            print(f"{chr(10) * (i > 0)}name         {what}")
-        print_info(what, vocab_size, config, measure, tokens_per_second, data, settings or (), device)
+            print(f"{chr(10) * (i > 0)}name         {model_spec}")
+        print_info(model_spec, vocab_size, print_config, measure, tokens_per_second, data, overrides or (), device)
 
 
 def print_info(
-    what: str,
+    model_spec: str,
     vocab_size: int | None,
-    config: bool,
+    print_config: bool,
     measure: bool,
     tokens_per_second: float | None,
     data: Path | None,
-    settings: Sequence[str],
+    overrides: Sequence[str],
     device: str,
 ) -> None:
     """Print the information about one model; the arguments are those of the command."""
-    from train.run.checkpoint import check_tokenizer, read_chosen, read_state, task_of, warn_of_old_average
+    from train.run.checkpoint import check_tokenizer, find_and_read, read_state, task_of, warn_of_old_average
 
-    run, run_config, model_config = resolve_model(what, vocab_size, settings, data)
+    run, run_config, model_config = resolve_model(model_spec, vocab_size, overrides, data)
     loaded: Path | None = None
     if run:
-        if settings or data:
-            option = "--set" if settings else "--data"
-            raise UserError(f"{option} applies only to presets and configuration files; {what} is a run; omit {option}")
+        if overrides or data:
+            option = "--set" if overrides else "--data"
+            raise UserError(
+                f"{option} applies only to presets and configuration files; {model_spec} is a run; omit {option}"
+            )
         with suppress(NoCheckpoint):
-            loaded, state = read_chosen(what, read_state)
+            loaded, state = find_and_read(model_spec, read_state)
     if run and loaded:
-        warn_of_old_average(what, loaded, state, warn)
+        warn_of_old_average(model_spec, loaded, state, print_stderr)
         if run.tokenizer_file.is_file():
             check_tokenizer(task_of(state).load_tokenizer(run.tokenizer_file), state, run.tokenizer_file)
-    if config:
+    if print_config:
         print(run_config.dump(), end="")
         return
     origin = "as given"
@@ -133,19 +137,19 @@ def describe(
     additional memory that an update takes, in bytes, if it has been measured.
     """
     import npx
-    from train.experiments.paper import FIGURES, TABLE2_ROWS
+    from train.experiments.paper import TABLE2_ROWS, TABLE3
     from train.learn.memory import count_trained, training_memory
     from train.tasks import TASKS
 
     preset, t, task = config.model.preset, config.train, TASKS[config.data.task]
     sides = task.sides
     is_changed = model_config != type(model_config).preset(preset, model_config.vocab_size)
-    paper = {} if is_changed else FIGURES.get(preset, {})
-    pairs, tested = ((), {}) if is_changed else TABLE2_ROWS.get(preset, ((), {}))
+    paper = {} if is_changed else TABLE3.get(preset, {})
+    language_pairs, table2_row = ((), {}) if is_changed else TABLE2_ROWS.get(preset, ((), {}))
     n = model_config.n_parameters()
     tokens = t.batch_tokens * t.gradient_accumulation_steps
     is_read = "source" in sides or model_config.architecture == "encoder"
-    update = model_config.training_flops(tokens if is_read else 0, task.n_predictions(tokens, config))
+    update_flops = model_config.training_flops(tokens if is_read else 0, task.n_targets(tokens, config))
     precision = npx.precision_named(t.precision)
     n_trained = count_trained(model_config, t.freeze)
     memory = training_memory(n, n_trained, precision, bool(t.ema_decay))
@@ -157,7 +161,7 @@ def describe(
     sizes = f"N {c.n_layers}, d_model {c.d_model}, d_ff {c.d_ff}, heads {c.n_heads}, "
     sizes += f"d_k {c.key_size}, d_v {c.value_size}, dropout {c.dropout}"
     paper_size = f"   (the paper: {paper['params_millions']:g} million)" if paper else ""
-    paper_cost = f"   (the paper: {float(tested[f'{pairs[0]} FLOPs']):.1e})" if pairs else ""
+    paper_cost = f"   (the paper: {float(table2_row[f'{language_pairs[0]} FLOPs']):.1e})" if language_pairs else ""
     yield f"model        {preset}{' with changes' if is_changed else ''}: {sizes}"
     has_attention = c.architecture in ("encoder_decoder", "decoder", "encoder")
     details = f", norm {c.norm_placement}, positions {c.positions}" if has_attention else ""
@@ -165,12 +169,12 @@ def describe(
     yield f"vocabulary   {describe_vocabulary(model_config, sides)}"
     yield f"parameters   {n:,}{frozen}{paper_size}"
     note = ", as if no parameter were frozen" if frozen else ""
-    yield f"operations   {update / tokens / len(sides):.3g} FLOPs per training token{note}"
-    yield f"update       {update:.3g} FLOPs for {' and '.join(f'{tokens:,} {side}' for side in sides)} tokens"
+    yield f"operations   {update_flops / tokens / len(sides):.3g} FLOPs per training token{note}"
+    yield f"update       {update_flops:.3g} FLOPs for {' and '.join(f'{tokens:,} {side}' for side in sides)} tokens"
     done = t.max_steps if updates is None else updates
     all_updates = plural(t.max_steps, "update")
     in_updates = f"{done:,} of {all_updates}" if done < t.max_steps else plural(done, "update")
-    yield f"training     {update * done:.2g} FLOPs in {in_updates}{paper_cost}"
+    yield f"training     {update_flops * done:.2g} FLOPs in {in_updates}{paper_cost}"
     yield f"memory       {total / unit_size:,.0f} {unit}: {parts}; activations not included"
     if activations is not None:
         batch = " and ".join(f"{t.batch_tokens:,} {side}" for side in sides)
@@ -179,8 +183,8 @@ def describe(
     if paper:
         yield (f"quality      the paper on newstest2013 English-German: perplexity {paper['ppl']:.2f},"
                f" BLEU {paper['bleu']:.1f}")  # fmt: skip
-    for pair in pairs:
-        yield f"quality      the paper on newstest2014 {LANGUAGES[pair]}: BLEU {tested[pair]}"
+    for pair in language_pairs:
+        yield f"quality      the paper on newstest2014 {LANGUAGES[pair]}: BLEU {table2_row[pair]}"
 
 
 def memory_unit(n_bytes: float) -> tuple[str, int]:
@@ -231,9 +235,9 @@ def describe_run(run: RunFolder, config: RunConfig, loaded: Path | None) -> Iter
 
     `loaded` is the checkpoint that commands load.
     """
-    from train.progress import format_figure
-    from train.run.checkpoint import read_chosen, read_state
-    from train.run.replace import original_name
+    from train.progress import format_metric
+    from train.run.checkpoint import find_and_read, read_state
+    from train.run.folder_swap import original_name
     from train.run.report import describe_vocabularies
     from train.tasks import TASKS
 
@@ -252,7 +256,7 @@ def describe_run(run: RunFolder, config: RunConfig, loaded: Path | None) -> Iter
         yield f"trained      {updates}, {last['tokens']:,} tokens, loss {last['loss']:.4f}, {speed}"
     if not (curve := [entry for entry in entries if has_metrics(entry, "valid", "loss", "perplexity")]):
         return
-    best_step = read_chosen(run.best, read_state)[1]["step"] if run.best.is_dir() else None
+    best_step = find_and_read(run.best_path, read_state)[1]["step"] if run.best_path.is_dir() else None
     measured = {name: title for name, title in task.scores.items() if any(name in entry for entry in curve)}
     widths = {name: max(7, len(title) + 2) for name, title in measured.items()}
     titles = "".join(f"{title:>{widths[name]}}" for name, title in measured.items())
@@ -263,5 +267,5 @@ def describe_run(run: RunFolder, config: RunConfig, loaded: Path | None) -> Iter
             for name, width in widths.items()
         )
         mark = "  checkpoints/best" if entry["step"] == best_step else ""
-        perplexity = format_figure(entry["perplexity"])
+        perplexity = format_metric(entry["perplexity"])
         yield f"           {entry['step']:8,} {entry['loss']:8.4f} {perplexity:>11}{scores}{mark}"

@@ -26,7 +26,7 @@ from train.cli.app import COMMANDS, app
 from train.cli.streams import BrokenOutput, guard_standard_streams
 from train.errors import UserError, one_line, quote
 from train.files import CANNOT_WRITE, files_read
-from train.run.key_names import misspelled
+from train.run.key_names import similar_names
 
 OUT_OF_MEMORY = "out of memory; try shorter lines, or a smaller train.batch_tokens or search.batch_tokens"
 # Fragments of the messages that NumPy, the dynamic linker and the tokenizers library (a Rust panic) print when memory
@@ -76,7 +76,7 @@ def run_command(argv: Sequence[str] | None) -> int:
     except CLICK_ERROR as error:  # for example, an unknown option; click's message has several lines
         name = getattr(error, "option_name", "")
         similar = getattr(error, "possibilities", None) or ()
-        error.possibilities = misspelled(name, similar)  # click also suggests names that are less similar
+        error.possibilities = similar_names(name, similar)  # click also suggests names that are less similar
         details: Any = getattr(error.__cause__, "errors", list)()  # `errors` exists if typer uses pydantic
         got = f"; got {str(details[0]['input'])[:60]!r}" if details else ""
         return report_user_error(f"{error.format_message().rstrip('.')}{got}; try {suggest_usage(error, words)}")
@@ -94,8 +94,8 @@ def run_command(argv: Sequence[str] | None) -> int:
         if error.errno is None or error.filename is None and error.errno not in CANNOT_WRITE:
             return report_internal_error()
         path = error.filename or "output"
-        expected, remedy = CANNOT_WRITE.get(error.errno, ("a readable or writable file", "another path"))
-        return report_user_error(f"{path}: expected {expected}; got '{error.strerror}'; try {remedy}")
+        expected, suggestion = CANNOT_WRITE.get(error.errno, ("a readable or writable file", "another path"))
+        return report_user_error(f"{path}: expected {expected}; got '{error.strerror}'; try {suggestion}")
     except BaseException as error:
         if any(fragment in str(error) for fragment in ALLOCATION_FAILED):
             return report_user_error(OUT_OF_MEMORY)
@@ -117,7 +117,7 @@ def suggest_usage(error: Any, words: Sequence[str]) -> str:
         if "--resume" in words and "--out" in error.param.opts and runs:
             return "--resume --out " + quote(runs[0])
         if "--model" in error.param.opts and positional[:1] == runs[:1] != []:
-            return f"--model {quote(runs[0])} {name_options(files, words, params)}".rstrip()
+            return f"--model {quote(runs[0])} {suggest_options(files, words, params)}".rstrip()
         return f"{error.param.opts[0]} {error.param.metavar}, or {usage}"
     if not (match := re.search(r"unexpected extra argument\S* \((.*)\)", error.format_message())):
         return usage
@@ -134,7 +134,7 @@ def suggest_usage(error: Any, words: Sequence[str]) -> str:
             return f"--data {quote(extra)}"
     elif not files and any("--input" in p.opts and p.metavar == "F" for p in params) and "--input" not in words:
         return f"`echo {shlex.quote(match[1])} | {without_extra(words, match[1])}`, or --input F for a file"
-    elif "=" not in extra and (options := name_options(files or [extra], words, params)):
+    elif "=" not in extra and (options := suggest_options(files or [extra], words, params)):
         first = {"data": "own ", "train": "tiny "}.get(words[0], "") if files == positional else ""
         return first + options
     if option == "--set" and "=" not in extra:
@@ -156,7 +156,7 @@ def without_extra(words: Sequence[str], extra: str) -> str:
     return shlex.join(command)
 
 
-def name_options(files: Sequence[str], words: Sequence[str], params: Sequence[Any]) -> str:
+def suggest_options(files: Sequence[str], words: Sequence[str], params: Sequence[Any]) -> str:
     """Suggest unused options of a command for `files`, which were given without an option; return "" if none fits."""
     unused = {name for param in params for name in param.opts} - {*words}
     for names in OPTIONS_OF_FILES:

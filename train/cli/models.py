@@ -37,44 +37,48 @@ def load_models(
 
 
 def resolve_model(
-    what: str, vocab_size: int | None, settings: Sequence[str] = (), data: Path | None = None
+    model_spec: str, vocab_size: int | None, overrides: Sequence[str] = (), data: Path | None = None
 ) -> tuple[RunFolder | None, RunConfig, TransformerConfig]:
-    """Return the run folder (or None) and the configurations of the run and of the model for `what`.
+    """Return the run folder (or None) and the configurations of the run and of the model for `model_spec`.
 
     Args:
-        what: a run folder, a configuration file or the name of a preset.
+        model_spec: a run folder, a configuration file or the name of a preset.
         vocab_size: the value of --vocab-size, which a run does not accept; None leaves the configuration unchanged.
-        settings: changes to the configuration, as for --set.
+        overrides: `table.key=value` strings, as for --set.
         data: a folder written by `data`, as for `train --data`; ignored for a run.
 
-    Raises UserError for any other `what`, and for a run with --vocab-size.
+    Raises UserError for any other `model_spec`, and for a run with --vocab-size.
     """
     from train.cli.train import load_config, use_data_folder
-    from train.run.checkpoint import read_chosen
+    from train.run.checkpoint import find_and_read
     from train.run.storage import model_config, read_state
 
-    run = RunFolder(what)
+    run = RunFolder(model_spec)
     if run.config_file.is_file():
         if vocab_size is not None:
             raise UserError(
-                f"--vocab-size applies only to presets and configuration files; {what} is a run with its own "
+                f"--vocab-size applies only to presets and configuration files; {model_spec} is a run with its own "
                 "vocabulary; omit --vocab-size"
             )
-        config = run.load_config(settings)
+        config = run.load_config(overrides)
         try:
-            return run, config, model_config(read_chosen(what, read_state)[1])
+            return run, config, model_config(find_and_read(model_spec, read_state)[1])
         except NoCheckpoint:
             return run, config, planned_model_config(config, run.tokenizer_file)
     if run.path.is_dir():
         raise not_a_run_error(run.path, "a run folder", "a folder without config.toml")
-    if what not in PRESETS and not run.path.is_file():
-        similar = difflib.get_close_matches(what, PRESETS, n=1) or [similar_run(run.path)]
-        attempt = similar[0] or "a folder that `train` has written, CONFIG.toml or a preset such as base"
-        raise UserError(f"{what}: expected a run folder, CONFIG.toml or a preset; got {MISSING}; try {attempt}")
-    changes = [*settings, *([f"data.vocab_size={vocab_size}"] if vocab_size else ())]
+    if model_spec not in PRESETS and not run.path.is_file():
+        similar = difflib.get_close_matches(model_spec, PRESETS, n=1) or [similar_run(run.path)]
+        suggestion = similar[0] or "a folder that `train` has written, CONFIG.toml or a preset such as base"
+        raise UserError(
+            f"{model_spec}: expected a run folder, CONFIG.toml or a preset; got {MISSING}; try {suggestion}"
+        )
+    all_overrides = [*overrides, *([f"data.vocab_size={vocab_size}"] if vocab_size else ())]
 
     def read(folder_keys: Mapping[str, Any]) -> RunConfig:
-        return load_config(what, [*(f"data.{name}={to_toml(value)}" for name, value in folder_keys.items()), *changes])
+        return load_config(
+            model_spec, [*(f"data.{name}={to_toml(value)}" for name, value in folder_keys.items()), *all_overrides]
+        )
 
     config = read({}) if data is None else use_data_folder(data, read, {}, None)[0]
     return None, config, planned_model_config(config)

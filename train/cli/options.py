@@ -20,7 +20,7 @@ from npx.ranges import NUMBERS, Range
 from train.errors import TO_UTF8, UserError, quote
 from train.run.value_names import suggest_value
 
-SEEDS, VOCABULARY = "[0, 4294967295]", "[5, 16777216]"
+SEED_RANGE, VOCAB_SIZE_RANGE = "[0, 4294967295]", "[5, 16777216]"
 
 
 def number_option(kind: type, interval: str, **settings: Any) -> Any:
@@ -34,9 +34,9 @@ def search_option(key: str, **settings: Any) -> Any:
     The help text is that of the key, unless `settings` contains one.
     """
     from models.fields import range_of
-    from train.run.config import keys_of
+    from train.run.config import fields_of
 
-    field = keys_of("search")[key]
+    field = fields_of("search")[key]
     return checked_option(
         range_of(field), **{"help": f"{field.metadata['help'].rstrip('.')}; default: the run's setting.", **settings}
     )
@@ -62,8 +62,8 @@ def checked_option(allowed: Range, example: str = "", **settings: Any) -> Any:
             if parameter.default is None:
                 default = example or f"leaving {name} out"
             number = "" if choices else allowed.normalize_number(value) or default
-            attempt = suggest_value(name[2:], value, choices) or number
-            got = f"{str(value)[:60]}{attempt and f'; try {attempt}'}"
+            suggestion = suggest_value(name[2:], value, choices) or number
+            got = f"{str(value)[:60]}{suggestion and f'; try {suggestion}'}"
             raise UserError(f"{name}: expected {allowed.describe()}; got {got}")
         return value
 
@@ -82,15 +82,19 @@ def text_option(*names: str, is_sentence: bool = False, **settings: Any) -> Any:
         if any("\ud800" <= c <= "\udfff" for c in value or ""):
             raise UserError(f"{parameter.opts[0]}: expected UTF-8; got invalid bytes; try {TO_UTF8}")
         if is_sentence and value and os.path.isfile(value):
-            attempt = f'{parameter.opts[0]} "$(head -n 1 {quote(value)})"'
-            raise UserError(f"{parameter.opts[0]}: expected a sentence; got the path of a file, {value}; try {attempt}")
+            suggestion = f'{parameter.opts[0]} "$(head -n 1 {quote(value)})"'
+            raise UserError(
+                f"{parameter.opts[0]}: expected a sentence; got the path of a file, {value}; try {suggestion}"
+            )
         return value
 
     return typer.Option(*names, callback=check, **settings)
 
 
-Model = Annotated[Path, typer.Option(metavar="RUN", help="Run folder, or one checkpoint folder.", show_default=False)]
-Models = Annotated[
+ModelPath = Annotated[
+    Path, typer.Option("--model", metavar="RUN", help="Run folder, or one checkpoint folder.", show_default=False)
+]
+ModelPaths = Annotated[
     list[Path],
     typer.Option(
         "--model",
@@ -99,7 +103,7 @@ Models = Annotated[
         show_default=False,
     ),
 ]
-Output = Annotated[
+OutputPath = Annotated[
     Path | None, typer.Option(metavar="F", help="Output file, written atomically; default: standard output.")
 ]
 BeamSize = Annotated[int | None, search_option("beam_size", help="Beam size; default: the run's setting.")]
@@ -128,7 +132,9 @@ BatchTokens = Annotated[
 ]
 VocabSize = Annotated[
     int | None,
-    number_option(int, VOCABULARY, metavar="V", help="Vocabulary size (not for runs); default: the configuration's."),
+    number_option(
+        int, VOCAB_SIZE_RANGE, metavar="V", help="Vocabulary size (not for runs); default: the configuration's."
+    ),
 ]
 
 
@@ -142,11 +148,11 @@ def search_options(run_search: dict[str, Any], n_best: int, **overrides: Any) ->
         raise UserError(
             f"--n-best: expected at most the beam size, {search['beam_size']}; got {n_best}; try --beam-size {n_best}"
         )
-    return search | {"n_best": n_best, "on_warning": warn}
+    return search | {"n_best": n_best, "on_warning": print_stderr}
 
 
 @contextmanager
-def name_option(argument: str, option: str) -> Iterator[None]:
+def rename_in_error(argument: str, option: str) -> Iterator[None]:
     """If a UserError begins with the name of a function's argument, replace it with the name of an option."""
     try:
         yield
@@ -164,9 +170,9 @@ def check_single_input(input: Path | None, gold: Path | None) -> None:
 
 
 def ignore_warning(text: str) -> None:
-    """Do nothing. Ranks other than 0 use this function instead of `warn`."""
+    """Do nothing. Ranks other than 0 use this function instead of `print_stderr`."""
 
 
-def warn(text: str) -> None:
+def print_stderr(text: str) -> None:
     """Print a line on stderr."""
     print(text, file=sys.stderr, flush=True)

@@ -14,12 +14,12 @@ from train.cli.options import (
     LengthPenalty,
     LengthPenaltyType,
     MaxExtraTokens,
-    Model,
+    ModelPath,
     NBest,
-    Output,
+    OutputPath,
     check_single_input,
+    print_stderr,
     search_options,
-    warn,
 )
 from train.errors import UserError
 
@@ -30,14 +30,14 @@ from train.errors import UserError
     " empty."
 )
 def parse(
-    model: Model,
+    model_path: ModelPath,
     input: Annotated[
         Path | None, typer.Option(metavar="F", help="Sentences to parse, one per line; default: standard input.")
     ] = None,
     gold: Annotated[
         Path | None, typer.Option(metavar="F", help="Parse the sentences of these trees and report F1 on stderr.")
     ] = None,
-    output: Output = None,
+    output: OutputPath = None,
     beam_size: BeamSize = None,
     length_penalty: LengthPenalty = None,
     length_penalty_type: LengthPenaltyType = None,
@@ -75,14 +75,14 @@ def parse(
     if svg is not None:
         check_suffix(svg, (".svg",))
         others = (input, gold, lexicon, Path("/dev/stdout") if output in (None, STDIO) else output)
-        check_output(svg, *others, models=[model])
+        check_output(svg, *others, models=[model_path])
     trees = list(read_clean_trees(gold)) if gold is not None else []
     tags = Lexicon.from_trees(read_clean_trees(lexicon)) if lexicon is not None else None
     source: AbstractContextManager[Iterator[str | None]] = nullcontext(iter(())) if gold else open_input(input)
-    with source as lines, open_output(output, input, gold, lexicon, models=[model]) as file:
-        network, tokenizer, config, origin = load_with_origin(model, "parsing", warn)
-        if tags and not tokenizer.with_tags:
-            got = f"{model}, which writes XX instead of tags"
+    with source as lines, open_output(output, input, gold, lexicon, models=[model_path]) as file:
+        model, tokenizer, config, origin = load_with_origin(model_path, "parsing", print_stderr)
+        if tags and not tokenizer.uses_tags:
+            got = f"{model_path}, which writes XX instead of tags"
             raise UserError(f"--lexicon: expected a parser that writes tags; got {got}; omit --lexicon")
         overrides = {
             "beam_size": beam_size,
@@ -96,18 +96,18 @@ def parse(
             search["on_progress"] = work.advance
             if gold is not None:
                 work.total = len(trees)
-                parses, report = parse_gold(network, tokenizer, trees, **search)
+                parses, report = parse_gold(model, tokenizer, trees, **search)
                 written = write_parses(file, parses, n_best)
             else:
-                written = write_parses(file, parse_stream(network, tokenizer, lines, **search), n_best)
+                written = write_parses(file, parse_stream(model, tokenizer, lines, **search), n_best)
     if not quiet:
-        warn(f"parsed {work.result()}, with {origin.path}")
+        print_stderr(f"parsed {work.result()}, with {origin.path}")
     if svg is not None:
         if written.first_tree is None:
             raise UserError("--svg: the input has no sentence to draw; try an input with words, or omit --svg")
-        with open_output(svg, *others, models=[model]) as file:
-            file.write(draw_tree(written.first_tree, *attention_over_words(network, tokenizer, written.first_tree)))
+        with open_output(svg, *others, models=[model_path]) as file:
+            file.write(draw_tree(written.first_tree, *attention_over_words(model, tokenizer, written.first_tree)))
     if gold is not None:
-        warn("\n".join(summarize(parses, report)))
+        print_stderr("\n".join(summarize(parses, report)))
     elif not quiet:
-        warn(str(written))
+        print_stderr(str(written))

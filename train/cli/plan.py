@@ -20,7 +20,7 @@ PAPER_SECONDS = {"base": 0.4, "big": 1.0}  # seconds per step (section 5.2)
     " pass. Link figures are nominal. Example: [b]npx-transformer plan base --tokens-per-second 200000[/b]."
 )
 def plan(
-    what: Annotated[str, typer.Argument(metavar="RUN|PRESET", help="Run folder or preset.", show_default=False)],
+    model_spec: Annotated[str, typer.Argument(metavar="RUN|PRESET", help="Run folder or preset.", show_default=False)],
     gpus: Annotated[str, typer.Option(metavar="K,K,...", help="Numbers of GPUs.")] = "1,8,64,512",
     link: Annotated[
         str,
@@ -58,7 +58,7 @@ def plan(
         ),
     ] = None,
     vocab_size: VocabSize = None,
-    settings: Annotated[
+    overrides: Annotated[
         list[str] | None,
         typer.Option("--set", metavar="train.KEY=VALUE", help="Override a training key; may be repeated."),
     ] = None,
@@ -73,18 +73,18 @@ def plan(
         raise UserError(
             f"--gpus: expected numbers from 1 to 1,000,000, separated by commas; got {gpus[:60]}; try 1,8,64"
         )
-    for setting in settings or ():
-        if not setting.strip().startswith("train."):
+    for override in overrides or ():
+        if not override.strip().startswith("train."):
             raise UserError(
-                f"--set: expected a key of [train]; got {setting[:60]}; try --set train.shard_optimizer=true"
+                f"--set: expected a key of [train]; got {override[:60]}; try --set train.shard_optimizer=true"
             )
-    run, config, model_config = resolve_model(what, vocab_size, settings or ())
+    run, config, model_config = resolve_model(model_spec, vocab_size, overrides or ())
     if tokens_per_second is None and run and (last := last_update(run, run.metrics())):
         tokens_per_second = last["tokens_per_second"]
     if not tokens_per_second:
         raise UserError(
             "plan: --tokens-per-second, measured on one GPU, is missing; "
-            f"try `npx-transformer info {quote(what)} --measure`"
+            f"try `npx-transformer info {quote(model_spec)} --measure`"
         )
     nominal = LINKS[link]
     link_figures = nominal._replace(
@@ -95,21 +95,24 @@ def plan(
     precision = precision_named(t.precision)
     weight_bytes = precision.weight_dtype.itemsize
     gradient_bytes = weight_bytes * n  # sums have the weights' dtype
-    reduction_costs = {
+    reduction_options = {
         "wire_fraction": 1.0 if t.reduce_dtype == "float32" else 2 / weight_bytes,
-        "gathered": t.shard_optimizer * n * (2 if precision.is_mixed else weight_bytes),
+        "gathered_bytes": t.shard_optimizer * n * (2 if precision.is_mixed else weight_bytes),
     }
-    n_micro = t.gradient_accumulation_steps
+    n_micro_batches = t.gradient_accumulation_steps
     tokens = t.batch_tokens * len(TASKS[config.data.task].sides)  # tokens of a micro-batch
-    last_ready_fraction = model_config.vocab_size * model_config.d_model / n
-    seconds = tokens / tokens_per_second
-    plans = [
-        estimate_step(gradient_bytes, last_ready_fraction, seconds, n_micro, int(k), link_figures, **reduction_costs)
+    late_fraction = model_config.vocab_size * model_config.d_model / n
+    micro_batch_seconds = tokens / tokens_per_second
+    estimates = [
+        estimate_step(
+            gradient_bytes, late_fraction, micro_batch_seconds, n_micro_batches, int(k), link_figures,
+            **reduction_options,
+        )
         for k in counts
-    ]
-    print(f"gradient     {gradient_bytes / 2**20:,.0f} MiB, of which {100 * last_ready_fraction:.0f}% is ready last "
+    ]  # fmt: skip
+    print(f"gradient     {gradient_bytes / 2**20:,.0f} MiB, of which {100 * late_fraction:.0f}% is ready last "
           "(the embedding)")  # fmt: skip
-    print(f"one GPU      {tokens:,} tokens per micro-batch, train.gradient_accumulation_steps {n_micro}, "
+    print(f"one GPU      {tokens:,} tokens per micro-batch, train.gradient_accumulation_steps {n_micro_batches}, "
           f"{tokens_per_second:,.0f} tokens/s; "
           "a step on k GPUs has k times as many tokens")  # fmt: skip
     print(f"link         {link_figures.name if bandwidth is None and latency is None else 'as given'}: "
@@ -117,7 +120,7 @@ def plan(
     if t.shard_optimizer or t.reduce_dtype != "float32":
         updated = "its shard (train.shard_optimizer)" if t.shard_optimizer else "all weights"
         print(f"ranks        each updates {updated}; gradients are sent as {t.reduce_dtype}")
-    for line in (*table(plans, tokens * n_micro), "", *training_table(plans, t.max_steps, price)):
+    for line in (*table(estimates, tokens * n_micro_batches), "", *training_table(estimates, t.max_steps, price)):
         print(line)
-    if what in PAPER_SECONDS:
-        print(f"the paper    {PAPER_SECONDS[what]} s per step of about 50,000 tokens on 8 P100")
+    if model_spec in PAPER_SECONDS:
+        print(f"the paper    {PAPER_SECONDS[model_spec]} s per step of about 50,000 tokens on 8 P100")

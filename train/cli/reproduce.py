@@ -6,14 +6,14 @@ from typing import Annotated, Any
 import typer
 
 from train.cli.app import Commands, Device, app, use_device
-from train.cli.options import Model, number_option, text_option, warn
+from train.cli.options import ModelPath, number_option, print_stderr, text_option
 from train.errors import UserError, check_choice
 
 tables = typer.Typer(cls=Commands, help="Reproduce a table or the figures of the paper.")
 app.add_typer(tables, name="reproduce")
 Out = Annotated[Path, typer.Option(metavar="DIR", help="Folder to write.", show_default=False)]
-Text = Annotated[Path, typer.Option(metavar="F", help="UTF-8 text, one sentence per line.", show_default=False)]
-RowSettings = Annotated[
+TextPath = Annotated[Path, typer.Option(metavar="F", help="UTF-8 text, one sentence per line.", show_default=False)]
+RowOverrides = Annotated[
     list[str] | None,
     typer.Option("--set", metavar="TABLE.KEY=VALUE", help="Override a key in every row; may be repeated."),
 ]
@@ -50,10 +50,10 @@ def table1(
 )
 def table3(
     out: Out,
-    train_src: Text,
-    train_tgt: Text,
-    valid_src: Text,
-    valid_tgt: Text,
+    train_src: TextPath,
+    train_tgt: TextPath,
+    valid_src: TextPath,
+    valid_tgt: TextPath,
     scale: Annotated[str, typer.Option(metavar="paper|small|tiny", help="Model size and training length.")] = "paper",
     rows: Annotated[
         str | None, typer.Option(metavar="ROW,ROW", help="Rows to train, such as A-h1,B-dk16; default: all.")
@@ -67,7 +67,7 @@ def table3(
         number_option(int, "[1, 100]", metavar="N", help="Training runs per row; default: 2 for small, otherwise 1."),
     ] = None,
     jobs: Annotated[int, number_option(int, "[1, 1000]", metavar="N", help="Number of parallel training runs.")] = 1,
-    settings: RowSettings = None,
+    overrides: RowOverrides = None,
     device: Device = "cpu",
     quiet: Quiet = False,
 ) -> None:
@@ -80,7 +80,7 @@ def table3(
     texts |= {"valid_src": valid_src, "valid_tgt": valid_tgt}
     names = row_names(rows, "A-h1,B-dk16")
     files = {name: str(path) for name, path in texts.items()}
-    run_table3(out, files, scale, names, steps, settings or (), not quiet, seeds, jobs)
+    run_table3(out, files, scale, names, steps, overrides or (), not quiet, seeds, jobs)
     print((out / "table3.md").read_text("utf-8"), end="")
 
 
@@ -106,10 +106,10 @@ def length(
 
     Writes length.md, length.json and length.png.
     """
-    from train.experiments.length import run_length
+    from train.experiments.length import run_length_extrapolation
 
     use_device(device)
-    run_length(out, row_names(rows, "copy-alibi,reverse-t5"), steps, seed, progress=not quiet)
+    run_length_extrapolation(out, row_names(rows, "copy-alibi,reverse-t5"), steps, seed, progress=not quiet)
     print((out / "length.md").read_text("utf-8"), end="")
 
 
@@ -166,7 +166,7 @@ def table2(
     print((out / "table2.md").read_text("utf-8"), end="")
 
 
-Trees = Annotated[Path, typer.Option(metavar="F", help="Trees in Penn Treebank brackets.", show_default=False)]
+TreesPath = Annotated[Path, typer.Option(metavar="F", help="Trees in Penn Treebank brackets.", show_default=False)]
 
 
 @tables.command(
@@ -176,9 +176,9 @@ Trees = Annotated[Path, typer.Option(metavar="F", help="Trees in Penn Treebank b
 )
 def table4(
     out: Out,
-    train_trees: Trees,
-    valid_trees: Trees,
-    test_trees: Trees,
+    train_trees: TreesPath,
+    valid_trees: TreesPath,
+    test_trees: TreesPath,
     silver: Annotated[
         Path | None, typer.Option(metavar="F", help="Automatically parsed trees for the semi-supervised row.")
     ] = None,
@@ -189,7 +189,7 @@ def table4(
     other: Annotated[
         list[str] | None, typer.Option(metavar="NAME=F", help="Another parser's trees; may be repeated.")
     ] = None,
-    settings: RowSettings = None,
+    overrides: RowOverrides = None,
     device: Device = "cpu",
     quiet: Quiet = False,
 ) -> None:
@@ -202,7 +202,7 @@ def table4(
     if unknown := runs.keys() - ROW_NAMES.keys():
         raise UserError(f"--run: expected {' or '.join(ROW_NAMES)}; got '{unknown.pop()}'; try wsj=RUN")
     trees = {"train": train_trees, "valid": valid_trees, "test": test_trees} | ({"silver": silver} if silver else {})
-    run_table4(out, trees, scale, runs, others, settings or (), progress=not quiet)
+    run_table4(out, trees, scale, runs, others, overrides or (), progress=not quiet)
     print((out / "table4.md").read_text("utf-8"), end="")
 
 
@@ -220,7 +220,7 @@ def named_paths(option: str, values: list[str] | None) -> dict[str, Path]:
 )
 def figures(
     out: Out,
-    model: Model,
+    model_path: ModelPath,
     input: Annotated[
         str,
         text_option(
@@ -245,13 +245,13 @@ def figures(
 
     check_picture(out.parent / "figure3.svg")
     use_device(device)
-    network, tokenizer, _, origin = load_with_origin(model, "translation", warn)
-    check_heads(network, ("encoder",))
-    inspection = inspect(network, tokenizer, source_ids(network, tokenizer, input), [])
+    model, tokenizer, _, origin = load_with_origin(model_path, "translation", print_stderr)
+    check_heads(model, ("encoder",))
+    inspection = inspect(model, tokenizer, source_ids(model, tokenizer, input), [])
     tokens = inspection.source
     word = word or tokens[(len(tokens) - 1) // 2]
     check_choice("--word", word, tokens)
-    last = network.config.n_layers - 1
+    last = model.config.n_layers - 1
     if layer is not None and layer > last:
         raise UserError(f"--layer: expected 0 to {last}; got {layer}; try {last}")
     open_table_folder(out, {}, "figures.json")

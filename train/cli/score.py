@@ -15,7 +15,7 @@ from typing import Annotated
 import typer
 
 from train.cli.app import Device, Quiet, app, open_output, use_device
-from train.cli.options import Output, number_option, warn
+from train.cli.options import OutputPath, number_option, print_stderr
 from train.errors import UserError, check_choice, plural, quote
 
 # Matches a line of the output of `translate` that contains more than the translation.
@@ -44,9 +44,10 @@ def score(
             help="Add confidence intervals from N resamples; 0 adds none, but --baseline then uses 1000.",
         ),
     ] = 0,
-    model: Annotated[
+    model_paths: Annotated[
         list[Path] | None,
         typer.Option(
+            "--model",
             metavar="RUN",
             help="Also print the perplexity of the references under this model. --pairs and --text need this option;"
             " with --pairs, repeat it for an ensemble of several models.",
@@ -72,7 +73,7 @@ def score(
     as_json: Annotated[
         bool, typer.Option("--json", help="Print one JSON object, or one per line with --pairs.")
     ] = False,
-    output: Output = None,
+    output: OutputPath = None,
     quiet: Quiet = False,
     device: Device = "cpu",
 ) -> None:
@@ -82,9 +83,9 @@ def score(
     from train.progress import Display
     from train.text.lines import read_all_lines
 
-    if pairs is None and model and len(model) > 1:
-        attempt = "only one, or --pairs, which scores with an ensemble"
-        raise UserError(f"score: expected one --model; got {len(model)}; try {attempt}")
+    if pairs is None and model_paths and len(model_paths) > 1:
+        suggestion = "only one, or --pairs, which scores with an ensemble"
+        raise UserError(f"score: expected one --model; got {len(model_paths)}; try {suggestion}")
     if pairs is not None or text is not None:
         mode = "--text" if pairs is None else "--pairs"
         options = {
@@ -98,28 +99,28 @@ def score(
         }
         if conflicts := [name for name, value in options.items() if value]:
             raise UserError(f"score: {mode} cannot be combined with {conflicts[0]}; try only one of them")
-        if not model:
+        if not model_paths:
             raise UserError(f"score: {mode} needs a model; try --model RUN")
         use_device(device)
-        with name_scoring_option(), print_to(output, *(pairs or ()), text, models=model):
+        with suggest_scoring_option(), print_to(output, *(pairs or ()), text, models=model_paths):
             if pairs is not None:
-                return score_given_pairs(model, pairs, as_json, quiet)
+                return score_given_pairs(model_paths, pairs, as_json, quiet)
             assert text is not None
-            return score_text(model[0], text, as_json, quiet)
+            return score_text(model_paths[0], text, as_json, quiet)
     for name in metric or ():
         if "," in name:
-            attempt = " ".join(f"--metric {quote(part.strip())}" for part in name.split(",") if part.strip())
-            raise UserError(f"--metric: expected one metric; got {name}; try {attempt}")
+            suggestion = " ".join(f"--metric {quote(part.strip())}" for part in name.split(",") if part.strip())
+            raise UserError(f"--metric: expected one metric; got {name}; try {suggestion}")
         check_choice("--metric", name.lower(), (*SCORES, *SHORT_NAMES))
     if not ref or hyp is None:
         missing = "--ref" if not ref else "--hyp"
-        attempt = f"{missing} F, --pairs SRC TGT --model RUN, or --text F --model RUN for a language model"
-        raise UserError(f"score: missing {missing}; try {attempt}")
-    if device != "cpu" and not model:
+        suggestion = f"{missing} F, --pairs SRC TGT --model RUN, or --text F --model RUN for a language model"
+        raise UserError(f"score: missing {missing}; try {suggestion}")
+    if device != "cpu" and not model_paths:
         raise UserError("--device has no effect without --model; omit --device")
-    if bool(model) != (src is not None):
+    if bool(model_paths) != (src is not None):
         raise UserError("score: --model and --src must be given together; try both, or neither")
-    if model and len(ref) > 1:
+    if model_paths and len(ref) > 1:
         raise UserError(f"score: expected one --ref with --model; got {len(ref)}; try only one")
     metric = [SHORT_NAMES.get(name.lower(), name.lower()) for name in metric or ()]
     if bootstrap == 1:
@@ -142,17 +143,19 @@ def score(
         raise UserError(f"--metric: expected {expected}; got only ter, but {reason}; try --metric chrf")
     if len(metrics) < len(wanted):
         print(reason, file=sys.stderr)
-    with print_to(output, hyp, *ref, baseline, src, models=model or ()):
+    with print_to(output, hyp, *ref, baseline, src, models=model_paths or ()):
         with Display(not quiet) as display, display.work("scoring"):
             report = score_report(
                 hypotheses, *references, bootstrap=bootstrap, baseline=baseline_lines, metrics=metrics
             )
-        if model and src is not None:
+        if model_paths and src is not None:
             from train.learn.validation import perplexity
 
             use_device(device)
-            with name_scoring_option():
-                report["scores"]["perplexity"] = perplexity(model[0], src, ref[0], progress=not quiet, on_warning=warn)
+            with suggest_scoring_option():
+                report["scores"]["perplexity"] = perplexity(
+                    model_paths[0], src, ref[0], progress=not quiet, on_warning=print_stderr
+                )
         if as_json:
             print(json.dumps(report, ensure_ascii=False, indent=2))
         else:
@@ -176,11 +179,13 @@ def score_given_pairs(runs: list[Path], pairs: tuple[Path, Path], as_json: bool,
     from train.text.lines import check_parallel, read_parallel
 
     check_parallel(*pairs)
-    model, tokenizer, config, _ = load_models(runs, warn)
+    model, tokenizer, config, _ = load_models(runs, print_stderr)
     total, n_tokens, n_pairs, n_empty = 0.0, 0, 0, 0
     lines = read_parallel(*pairs)
     size = config.search.batch_tokens
-    for index, t in enumerate(decoding.score_pairs(model, tokenizer, lines, batch_tokens=size, on_warning=warn)):
+    for index, t in enumerate(
+        decoding.score_pairs(model, tokenizer, lines, batch_tokens=size, on_warning=print_stderr)
+    ):
         if as_json:
             fields = {"index": index} | decoding.to_json(t, tokenizer, scores=True, alignments=False)
             del fields["score"]  # unlike a translation's score, this one includes no length penalty
@@ -193,32 +198,32 @@ def score_given_pairs(runs: list[Path], pairs: tuple[Path, Path], as_json: bool,
         n_tokens += len(terms)
         n_pairs += 1
     if n_empty:
-        warn(f"{plural(n_empty, 'pair')} with an empty side; training skips such pairs")
+        print_stderr(f"{plural(n_empty, 'pair')} with an empty side; training skips such pairs")
     if quiet:
         return
     perplexity = math.exp(min(-total / max(1, n_tokens), 700.0))
     counts = f"{plural(n_pairs, 'pair')}, {plural(n_tokens, 'token')}"
-    warn(f"{counts}: log-probability {total:.4f}, perplexity {perplexity:.4f}")
+    print_stderr(f"{counts}: log-probability {total:.4f}, perplexity {perplexity:.4f}")
 
 
 def score_text(run: Path, text: Path, as_json: bool, quiet: bool) -> None:
     """Print the loss of a language model on a text."""
     from train.learn.validation import text_loss
-    from train.progress import format_figure
+    from train.progress import format_metric
 
-    result = text_loss(run, text, progress=not quiet, on_warning=warn)
+    result = text_loss(run, text, progress=not quiet, on_warning=print_stderr)
     if as_json:
         print(json.dumps(result))
     else:
         print(
-            f"loss {result['loss']:.4f}  perplexity {format_figure(result['perplexity'])}  "
+            f"loss {result['loss']:.4f}  perplexity {format_metric(result['perplexity'])}  "
             f"bits per character {result['bits_per_character']:.4f}  "
             f"tokens {result['tokens']:,}  characters {result['characters']:,}"
         )
 
 
 @contextmanager
-def name_scoring_option() -> Iterator[None]:
+def suggest_scoring_option() -> Iterator[None]:
     """If the model was trained for another task, let the error suggest the option for that task."""
     from train.tasks.task import TaskError
 

@@ -8,7 +8,7 @@ from typing import Annotated, Any
 import typer
 
 from train.cli.app import Device, app, use_device
-from train.cli.options import number_option, warn
+from train.cli.options import number_option, print_stderr
 from train.errors import UserError, one_line, pip_install
 
 HOST = "127.0.0.1"
@@ -57,14 +57,14 @@ def serve(
         port = listener.getsockname()[1]
         guarded = application(page, port)
         print(f"http://{HOST}:{port}/?token={guarded.token}")
-        warn("Open this address in a browser on this machine; Ctrl-C stops the server.")
+        print_stderr("Open this address in a browser on this machine; Ctrl-C stops the server.")
         sys.stdout.flush()
 
         class Server(uvicorn.Server):
             """A server that stops without waiting for a running translation."""
 
             def handle_exit(self, sig: int, frame: Any) -> None:
-                page.inference.cancel()
+                page.job_runner.cancel()
                 super().handle_exit(sig, frame)
 
         Server(server_config(guarded, timeout_graceful_shutdown=5)).run(sockets=[listener])
@@ -80,7 +80,7 @@ def load_page(runs: list[Path]) -> Any:
     from train.viewer.server import Page
 
     try:
-        model, tokenizer, config, origin = load_with_origin(runs[0], "", warn)
+        model, tokenizer, config, origin = load_with_origin(runs[0], "", print_stderr)
         if config.data.task == "masking":
             raise UserError(
                 f"{runs[0]}: expected a translation model, a language model, a parser, a classifier or a tagger; got "

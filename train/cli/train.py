@@ -12,10 +12,10 @@ import typer
 
 from npx.ranges import Range
 from train.cli.app import Device, app, use_device
-from train.cli.options import checked_option, number_option, warn
+from train.cli.options import checked_option, number_option, print_stderr
 from train.errors import ReadError, UserError, quote
 from train.files import describe_path
-from train.run.config import END, RunConfig, keys_of, preset_values
+from train.run.config import END, RunConfig, fields_of, preset_values
 from train.run.folder import RunFolder, not_a_run_error
 from train.run.toml_text import to_toml
 from train.tasks import TASKS, Task
@@ -37,7 +37,7 @@ def task_options() -> Iterator[inspect.Parameter]:
     """Yield an option for each key of each task, with the help of the key up to a colon, semicolon or period."""
     from models.fields import range_of
 
-    for f in (f for task in TASKS.values() for f in fields(task.keys)):
+    for f in (f for task in TASKS.values() for f in fields(task.key_class)):
         words = re.split(r"[:;.]", f.metadata["help"])[0]
         metavar = "|".join(range_of(f).choices) or "F"
         kind = Annotated[str | None, typer.Option(metavar=metavar, help=f"{words}.")]
@@ -45,7 +45,7 @@ def task_options() -> Iterator[inspect.Parameter]:
 
 
 @app.command(
-    help="Train a model. " + " ".join(str(task.keys.__doc__) for task in TASKS.values()),
+    help="Train a model. " + " ".join(str(task.key_class.__doc__) for task in TASKS.values()),
     epilog="[b]npx-transformer info base --config[/b] prints every key of CONFIG with its meaning. Ctrl-C finishes the"
     " step and writes a checkpoint; --resume continues with bit-identical results.",
 )
@@ -56,7 +56,7 @@ def train(
         str | None,
         typer.Argument(metavar="CONFIG.toml|PRESET", help="Configuration; optional with --resume.", show_default=False),
     ] = None,
-    settings: Annotated[
+    overrides: Annotated[
         list[str] | None, typer.Option("--set", metavar="TABLE.KEY=VALUE", help="Override a key; may be repeated.")
     ] = None,
     data: Annotated[
@@ -114,36 +114,36 @@ def train(
     paths = {name: path for name, path in texts.items() if path is not None}
     if config is None and init is None and not resume:
         text = f"--data {quote(data)} ..." if data else "..." if paths else "--train-src F --train-tgt F ..."
-        attempt = "--resume" if RunFolder(out).has_run_files() else f"`npx-transformer train tiny {text}`"
-        raise UserError(f"train: expected CONFIG.toml or a preset; got neither; try {attempt}")
-    changes = [*(settings or ()), *(f"data.{name}={to_toml(path)}" for name, path in paths.items())]
+        suggestion = "--resume" if RunFolder(out).has_run_files() else f"`npx-transformer train tiny {text}`"
+        raise UserError(f"train: expected CONFIG.toml or a preset; got neither; try {suggestion}")
+    all_overrides = [*(overrides or ()), *(f"data.{name}={to_toml(path)}" for name, path in paths.items())]
     if init is not None:
         if resume:
             raise UserError("--init applies only to a new run; try --resume without --init")
-        changes = [f"train.init={to_toml(str(init))}", *changes]
+        all_overrides = [f"train.init={to_toml(str(init))}", *all_overrides]
     if init_parameters is not None:
-        changes.append(f"train.init_parameters={to_toml(init_parameters)}")
+        all_overrides.append(f"train.init_parameters={to_toml(init_parameters)}")
 
     def read(folder_keys: Mapping[str, Any]) -> RunConfig:
-        folder_changes = [f"data.{name}={to_toml(value)}" for name, value in folder_keys.items()]
-        return read_config(config, [*folder_changes, *changes], out, resume, init)
+        folder_overrides = [f"data.{name}={to_toml(value)}" for name, value in folder_keys.items()]
+        return read_config(config, [*folder_overrides, *all_overrides], out, resume, init)
 
     run_config = read({})
     if data:
         run_config, notes = use_data_folder(data, read, paths, init)
         for note in notes if not quiet else ():
-            warn(note)
+            print_stderr(note)
     elif resume and paths and not os.path.isdir(run_config.data.prepared):  # the texts have moved
         run_config = replace(run_config, data=replace(run_config.data, prepared=""))
     task = TASKS[run_config.data.task]
     check_task_options(paths, run_config)
     if not resume:
-        check_sides({change.partition("=")[0].strip() for change in changes}, task, run_config.data)
+        check_sides({override.partition("=")[0].strip() for override in all_overrides}, task, run_config.data)
     try:
         run_training(run_config, out, resume=resume, progress=not quiet, max_hours=max_hours, debug=debug or "")
     except KeyboardInterrupt as error:
         if not error.args and world().rank == 0:  # an error with args has been reported by the run
-            warn(
+            print_stderr(
                 f"interrupted; {'run the same command again' if RunFolder(out).is_new() else 'continue with --resume'}"
             )
         raise
@@ -155,21 +155,21 @@ def check_task_options(names: Iterable[str], config: RunConfig) -> None:
 
     task = TASKS[config.data.task]
     for name in names:
-        if name not in {f.name for f in fields(task.keys)}:
-            owner = next(other for other in TASKS.values() if name in {f.name for f in fields(other.keys)})
-            attempt = f"--set data.task={owner.name}"
+        if name not in {f.name for f in fields(task.key_class)}:
+            owner = next(other for other in TASKS.values() if name in {f.name for f in fields(other.key_class)})
+            suggestion = f"--set data.task={owner.name}"
             architectures = [name for name, model in ARCHITECTURES.items() if model.data_kind == owner.data_kind]
             if config.transformer_config(config.data.vocab_size).architecture not in architectures:
-                attempt += f" --set model.architecture={architectures[0]}"
+                suggestion += f" --set model.architecture={architectures[0]}"
             raise UserError(
                 f"{option(name)}: expected an option of the task {task.name}; got an option of the task {owner.name}; "
-                f"try {attempt}"
+                f"try {suggestion}"
             )
 
 
 def check_sides(changed: Collection[str], task: Task[Any, Any, Any], data: Any) -> None:
     """Raise UserError if the options, which set the keys in `changed`, replace only one side of a text in `data`."""
-    for names in task.files.values():
+    for names in task.file_keys.values():
         given = [name for name in names if f"data.{name}" in changed]
         for name in names if given else ():
             if name not in given and (file := getattr(data, name)):
@@ -196,7 +196,7 @@ def use_data_folder(
     from train.text.download.manifest import data_keys
 
     keys = data_keys(folder)
-    valid_files = TASKS["translation"].files["valid"]
+    valid_files = TASKS["translation"].file_keys["valid"]
     if not {*valid_files}.isdisjoint(texts):  # the options replace the folder's validation text
         keys = {name: value for name, value in keys.items() if name not in valid_files}
     for name in texts:
@@ -220,14 +220,14 @@ def use_data_folder(
         notes.append(f"{folder}: {config.data.tokenizer} is used instead of the tokenizer in this folder")
     for name in ("vocab_size", "max_length"):
         value, given = getattr(config.data, name), getattr(original, name)
-        if given not in (value, defaults.get(name, keys_of("data")[name].default)):
+        if given not in (value, defaults.get(name, fields_of("data")[name].default)):
             notes.append(f"{folder}: data.{name} is {value:,}, as in this folder, not {given:,} as configured")
     if config.data.tokenizer == keys.get("tokenizer") and config.data.vocab_size != keys["vocab_size"]:
         raise UserError(
             f"data.vocab_size: expected {keys['vocab_size']}, the size of the tokenizer in {folder}; got "
             f'{config.data.vocab_size}; try another folder, or data.tokenizer = "bpe", which trains a new tokenizer'
         )
-    files = [name for names in TASKS["translation"].files.values() for name in names]
+    files = [name for names in TASKS["translation"].file_keys.values() for name in names]
     is_same = all(getattr(config.data, name) == keys.get(name, "") for name in {*keys, *files}) and not texts
     if config.data.prepared == keys.get("prepared") and not is_same:  # write new token arrays to the run folder
         config = replace(config, data=replace(config.data, prepared=""))
@@ -238,20 +238,22 @@ def use_data_folder(
     return config, notes
 
 
-def read_config(config: str | None, changes: list[str], out: Path, resume: bool, init: Path | None = None) -> RunConfig:
+def read_config(
+    config: str | None, overrides: list[str], out: Path, resume: bool, init: Path | None = None
+) -> RunConfig:
     """Return the configuration of a file or preset or, if neither is given, that of the resumed run or of `init`.
 
-    With `init`, its tokenizer is used unless the file or `changes` name another one. With `resume`, keys that neither
-    the file nor `changes` name keep the values of the run.
+    With `init`, its tokenizer is used unless the file or `overrides` name another one. With `resume`, keys that neither
+    the file nor `overrides` name keep the values of the run.
     """
     from train.run.checkpoint import find_checkpoint, run_files
 
-    changed = {change.partition("=")[0].strip() for change in changes}
+    changed = {override.partition("=")[0].strip() for override in overrides}
     run_file = RunFolder(out).config_file
     if resume and config is None and not run_file.exists():
         if not RunFolder(out).has_run_files():
-            attempt = "without --resume" if RunFolder(out).is_new() else ""
-            raise not_a_run_error(out, "a run folder to resume", describe_path(out), attempt)
+            suggestion = "without --resume" if RunFolder(out).is_new() else ""
+            raise not_a_run_error(out, "a run folder to resume", describe_path(out), suggestion)
         raise UserError(f"{out}: config.toml is missing; try giving CONFIG.toml as well")
     config_is_of_run = init is not None and config is None
     if init is not None:
@@ -260,30 +262,30 @@ def read_config(config: str | None, changes: list[str], out: Path, resume: bool,
         if config is None:
             # The new run copies all weights of `init`, and must not write to the token arrays of `init`.
             config = str(config_file)
-            changes = ["data.prepared=", "train.init_parameters=", tokenizer, *changes]
+            overrides = ["data.prepared=", "train.init_parameters=", tokenizer, *overrides]
         elif "data.tokenizer" not in changed:
             base = load_config(config, ())
             if base.data.tokenizer in TASKS[base.data.task].tokenizers:
-                changes = [tokenizer, *changes]
+                overrides = [tokenizer, *overrides]
     if config is None:
-        return RunFolder(out).load_config(changes)
+        return RunFolder(out).load_config(overrides)
     if not resume:
-        return load_config(config, changes, config_is_of_run)
+        return load_config(config, overrides, config_is_of_run)
     given, stored = load_config(config, ()), load_stored_config(RunFolder(out))
     if stored is not None and not has_training_text(given):
         kept = ("tokenizer", "vocab_size", "max_length", "prepared")
-        changes = [*(f"data.{name}={to_toml(getattr(stored.data, name))}" for name in kept), *changes]
+        overrides = [*(f"data.{name}={to_toml(getattr(stored.data, name))}" for name in kept), *overrides]
     elif stored is not None and given.data.task != stored.data.task:
         raise UserError(
             f"resume: data.task: expected {stored.data.task} as in {run_file}; got {given.data.task} with a text in "
             f"{config}; try --resume without CONFIG"
         )
-    return load_config(config, changes, base=stored)
+    return load_config(config, overrides, base=stored)
 
 
 def has_training_text(config: RunConfig) -> bool:
     """Return whether a configuration names a training text for its task."""
-    return any(getattr(config.data, name) for name in TASKS[config.data.task].files["train"])
+    return any(getattr(config.data, name) for name in TASKS[config.data.task].file_keys["train"])
 
 
 def load_stored_config(run: RunFolder) -> RunConfig | None:
@@ -297,14 +299,14 @@ def load_stored_config(run: RunFolder) -> RunConfig | None:
                 raise  # the file is complete, and has a mistake of the user
             problem = str(error)
     if run.has_run_files():
-        warn(f"warning: {problem}; keys that CONFIG does not name get their defaults")
+        print_stderr(f"warning: {problem}; keys that CONFIG does not name get their defaults")
     return None
 
 
 def load_config(
-    config: str, changes: Iterable[str], complete: bool = False, base: RunConfig | None = None
+    config: str, overrides: Iterable[str], complete: bool = False, base: RunConfig | None = None
 ) -> RunConfig:
-    """Return the configuration of a file or, if there is no such file, of a preset, with changes.
+    """Return the configuration of a file or, if there is no such file, of a preset, with overrides.
 
     Args:
         complete: whether the file belongs to a run and must be complete (see `RunConfig.load`).
@@ -313,14 +315,14 @@ def load_config(
     from models import PRESETS
 
     if config in PRESETS and not Path(config).exists():
-        return RunConfig.from_dict({"model": {"preset": config}}, changes, config, base)
+        return RunConfig.from_dict({"model": {"preset": config}}, overrides, config, base)
     if os.path.isdir(config):
         folder = Path(config)
-        attempt = "the path of a file inside it"
+        suggestion = "the path of a file inside it"
         if (folder / "manifest.json").is_file():
-            attempt = f"a preset, such as tiny, with --data {quote(config)}"
+            suggestion = f"a preset, such as tiny, with --data {quote(config)}"
         elif (folder / "config.toml").is_file():
-            attempt = f"{quote(folder / 'config.toml')}, or, instead of CONFIG, --init {quote(config)}"
-            attempt += f" or --resume --out {quote(config)}"
-        raise UserError(f"{config}: expected a configuration file; got a folder; try {attempt}")
-    return RunConfig.load(config, changes, complete, base)
+            suggestion = f"{quote(folder / 'config.toml')}, or, instead of CONFIG, --init {quote(config)}"
+            suggestion += f" or --resume --out {quote(config)}"
+        raise UserError(f"{config}: expected a configuration file; got a folder; try {suggestion}")
+    return RunConfig.load(config, overrides, complete, base)

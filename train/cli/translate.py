@@ -11,20 +11,20 @@ import typer
 
 from train.cli.app import STDIO, Device, Quiet, app, line_progress, open_input, open_output, use_device
 from train.cli.options import (
-    SEEDS,
+    SEED_RANGE,
     BatchTokens,
     BeamSize,
     LengthPenalty,
     LengthPenaltyType,
     MaxExtraTokens,
-    Models,
+    ModelPaths,
     NBest,
-    Output,
+    OutputPath,
     ignore_warning,
-    name_option,
     number_option,
+    print_stderr,
+    rename_in_error,
     search_options,
-    warn,
 )
 from train.errors import UserError, plural
 
@@ -35,9 +35,9 @@ from train.errors import UserError, plural
     " batches. --scores and --alignments add fields, separated by ' ||| '."
 )
 def translate(
-    model: Models,
+    model_paths: ModelPaths,
     input: Annotated[Path | None, typer.Option(metavar="F", help="Text to translate; default: standard input.")] = None,
-    output: Output = None,
+    output: OutputPath = None,
     beam_size: BeamSize = None,
     length_penalty: LengthPenalty = None,
     length_penalty_type: LengthPenaltyType = None,
@@ -77,7 +77,7 @@ def translate(
             float, "(0, 1]", metavar="P", help="Sample from the fewest tokens of total probability P; default: 1."
         ),
     ] = None,
-    seed: Annotated[int | None, number_option(int, SEEDS, help="Seed of --samples; default: 0.")] = None,
+    seed: Annotated[int | None, number_option(int, SEED_RANGE, help="Seed of --samples; default: 0.")] = None,
     quiet: Quiet = False,
     device: Device = "cpu",
 ) -> None:
@@ -109,7 +109,7 @@ def translate(
             "standard input; got standard input; try --input FILE"
         )
     with ExitStack() as stack:
-        stack.enter_context(name_option("prefixes", f"--prefixes {prefixes}"))
+        stack.enter_context(rename_in_error("prefixes", f"--prefixes {prefixes}"))
         lines: Iterator[str | None] = iter(())
         file = None
         on_warning = ignore_warning
@@ -117,9 +117,9 @@ def translate(
         with world.rank_zero_first():
             if world.rank == 0:  # only rank 0 reads, writes and warns
                 lines = stack.enter_context(open_input(input))
-                file = stack.enter_context(open_output(output, input, prefixes, models=model))
-                on_warning = warn
-        network, tokenizer, config, origins = load_models(model, on_warning)
+                file = stack.enter_context(open_output(output, input, prefixes, models=model_paths))
+                on_warning = print_stderr
+        model, tokenizer, config, origins = load_models(model_paths, on_warning)
         world.start_heartbeat(config.train.rank_timeout)
         if sampling:
             n_extra = max_extra_tokens or config.search.max_extra_tokens
@@ -144,7 +144,7 @@ def translate(
         work = stack.enter_context(line_progress("translated", input, output, not quiet and world.rank == 0))
         options["on_progress"] = lambda n_lines: work.advance(n_lines * world.size)  # assume equal speed
         index = -1
-        results = decoding.decode_stream(network, tokenizer, lines, **options)
+        results = decoding.decode_stream(model, tokenizer, lines, **options)
         for index, translations in enumerate(results):
             if file is None:
                 continue
@@ -163,7 +163,7 @@ def translate(
     if world.rank == 0 and not quiet:
         is_typed = input in (None, STDIO) and sys.stdin.isatty()  # the time includes the pauses of the user
         result = plural(work.done, "line") if is_typed else work.result()
-        warn(f"translated {result}, with {', '.join(origin.path for origin in origins)}")
+        print_stderr(f"translated {result}, with {', '.join(origin.path for origin in origins)}")
 
 
 def check_sampling_options(sampling: dict[str, Any], search: dict[str, Any]) -> None:

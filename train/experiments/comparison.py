@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from train.experiments.folder import write_table
-from train.experiments.paper import FIGURES as ROWS
+from train.experiments.paper import TABLE3
 from train.experiments.plot import import_pyplot
 from train.files import atomic_write
 
@@ -71,17 +71,17 @@ def compare(results: Results) -> dict[str, Any]:
         results: a `mean_result` for each finished row.
     """
     rows = []
-    for row, paper in ROWS.items():
+    for row, paper in TABLE3.items():
         ours = results.get(row, {})
         entry: dict[str, Any] = {"row": row, "paper": paper, "ours": dict(ours)}
-        entry["difference"] = {"paper": differences(paper, ROWS["base"])}
+        entry["difference"] = {"paper": differences(paper, TABLE3["base"])}
         if ours and "base" in results:
             entry["difference"]["ours"] = differences(paper_format(ours), paper_format(results["base"]))
         rows.append(entry)
     measured = {row: paper_format(result) for row, result in results.items()}
     pooled = pooled_deviation(results)
     claims = [
-        {"claim": claim, "rows": order, "paper": is_ordered(ROWS, order), "ours": is_ordered(measured, order, pooled)}
+        {"claim": claim, "rows": order, "paper": is_ordered(TABLE3, order), "ours": is_ordered(measured, order, pooled)}
         for claim, order in CLAIMS.items()
         if all(row in measured for row in order)
     ]
@@ -90,7 +90,7 @@ def compare(results: Results) -> dict[str, Any]:
 
 
 def paper_format(result: Mapping[str, Any]) -> dict[str, float]:
-    """Convert a result to the keys and units of ROWS, and add the number of its training runs."""
+    """Convert a result to the keys and units of TABLE3, and add the number of its training runs."""
     n_trainings = len(result.get("trainings", [result]))
     sizes = {"params_millions": result["parameters"] / 1e6, "trainings": n_trainings}
     return {"ppl": result["perplexity"], "bleu": result["bleu"], **sizes}
@@ -133,13 +133,14 @@ def count_agreements(
 
     If `pooled` is given, "clear" and "clear_alike" count only the pairs that differ by at least two standard errors.
     """
-    pairs = [(a, b) for a, b in combinations(measured, 2) if ROWS[a][measure] != ROWS[b][measure]]
+    pairs = [(a, b) for a, b in combinations(measured, 2) if TABLE3[a][measure] != TABLE3[b][measure]]
     different = [(a, b) for a, b in pairs if measured[a][measure] != measured[b][measure]]
     clear = [(a, b) for a, b in different if is_better(measured[a], measured[b], measure, pooled) is not None]
 
     def count_alike(row_pairs: list[tuple[str, str]]) -> int:
         return sum(
-            (ROWS[a][measure] < ROWS[b][measure]) == (measured[a][measure] < measured[b][measure]) for a, b in row_pairs
+            (TABLE3[a][measure] < TABLE3[b][measure]) == (measured[a][measure] < measured[b][measure])
+            for a, b in row_pairs
         )
 
     counts = {"pairs": len(pairs), "alike": count_alike(different), "ties": len(pairs) - len(different)}
@@ -147,22 +148,22 @@ def count_agreements(
 
 
 def write_comparison(
-    out: Path, results: Results, scale: str, size: tuple[int, int], failed: Mapping[str, str]
+    out: Path, results: Results, scale: str, divisors: tuple[int, int], failed: Mapping[str, str]
 ) -> dict[str, Any]:
     """Write table3.json, table3.md and, if matplotlib is installed, table3.png; return the content of the JSON."""
     comparison = {"table": 3, "scale": scale, **compare(results), "failed": dict(failed)}
     has_picture = draw(comparison, out / "table3.png")
-    write_table(out, "table3", comparison, markdown(comparison, size, has_picture))
+    write_table(out, "table3", comparison, markdown(comparison, divisors, has_picture))
     return comparison
 
 
-def markdown(comparison: Mapping[str, Any], size: tuple[int, int], has_picture: bool) -> Iterator[str]:
+def markdown(comparison: Mapping[str, Any], divisors: tuple[int, int], has_picture: bool) -> Iterator[str]:
     """Yield the lines of the Markdown page."""
     pooled = comparison["deviation"]
     yield from (f"# Table 3, scale {comparison['scale']}", "")
     if comparison["scale"] != "paper":
         unknown = "" if pooled else ", which a single run of each row does not measure"
-        yield from (NOT_COMPARABLE.format(width=size[0], depth=size[1], unknown=unknown), "")
+        yield from (NOT_COMPARABLE.format(width=divisors[0], depth=divisors[1], unknown=unknown), "")
     if pooled:
         two = {f"two_{name}": 2 * value for name, value in pooled.items()}  # 2 * sqrt(1/2 + 1/2)
         yield from (VARIATION.format(**pooled, **two), "")

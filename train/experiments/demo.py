@@ -18,7 +18,7 @@ from train.errors import UserError, pip_install, quote
 from train.experiments.plot import import_pyplot
 from train.files import atomic_write, describe_path, make_folder, write_text
 from train.json_files import check_outside_run
-from train.run.replace import remove_partial
+from train.run.folder_swap import remove_partial
 
 LIMIT = 1_000_000
 PICTURED = (342, 21_965)  # numbers in the attention picture, excluded from training
@@ -94,14 +94,14 @@ def sample_numbers(seed: int, n_train: int) -> dict[str, list[int]]:
     return parts
 
 
-def run_demo(out: Path, seed: int = 1, n_train: int = 20_000, settings: Sequence[str] = ()) -> dict[str, float]:
+def run_demo(out: Path, seed: int = 1, n_train: int = 20_000, overrides: Sequence[str] = ()) -> dict[str, float]:
     """Generate the text, train and average a model, translate and score 1,000 test numbers, and draw the attention.
 
     Args:
         out: new folder for all files.
         seed: seed of the numbers and of the training run.
         n_train: number of training pairs.
-        settings: configuration changes, as for --set, which override CONFIG.
+        overrides: `table.key=value` strings, as for --set, which override CONFIG.
 
     Returns {"exact": percentage of correct test numbers, "bleu": character-level BLEU, "seconds": total time}.
     Raises UserError if num2words or matplotlib is missing, or if `out` is not a new folder.
@@ -124,7 +124,7 @@ def run_demo(out: Path, seed: int = 1, n_train: int = 20_000, settings: Sequence
 
     numbers = sample_numbers(seed, n_train)
     texts = {}
-    changes = [f"train.seed={seed}", *settings]
+    all_overrides = [f"train.seed={seed}", *overrides]
     make_folder(out)
     files = []
     try:
@@ -134,9 +134,9 @@ def run_demo(out: Path, seed: int = 1, n_train: int = 20_000, settings: Sequence
                 files.append(file := out / f"{part}.{language}")
                 write_lines(file, texts[part, language])
                 if part != "test":
-                    changes.append(f"data.{part}_{side}={to_toml(str(file))}")
+                    all_overrides.append(f"data.{part}_{side}={to_toml(str(file))}")
         print(f"{len(numbers['train']):,} pairs of number words for training and 1,000 for testing in {out}")
-        config = RunConfig.from_dict(tomllib.loads(CONFIG), changes, source="demo")
+        config = RunConfig.from_dict(tomllib.loads(CONFIG), all_overrides, source="demo")
         train(config, out / "run")
     except BaseException:
         if not (out / "run").exists():  # the training has not started, so the same command can be repeated
@@ -179,7 +179,7 @@ def draw_attention(model: Any, tokenizer: Any, pairs: Sequence[tuple[str, str]],
     Row t, column s is the weight of source token s when target token t is predicted; a row sums to 1.
     """
     import npx
-    from train.viewer.inspection import labels
+    from train.viewer.inspection import token_texts
 
     plt = import_pyplot(path.name)
     eos, bos = model.config.eos_id, model.config.bos_id
@@ -192,8 +192,8 @@ def draw_attention(model: Any, tokenizer: Any, pairs: Sequence[tuple[str, str]],
     for axis, (src, tgt), (source, target) in zip(axes[0], sides, pairs, strict=True):
         maps = model.attention_maps(npx.asarray([[*src, eos]]), npx.asarray([[bos, *tgt]]))
         image = axis.imshow(maps[-1][0].mean(0), cmap="Blues", vmin=0, vmax=1, aspect="auto")  # (T, S)
-        axis.set_xticks(range(len(src) + 1), [*labels(tokenizer, src), "end"], rotation=60, ha="right")
-        axis.set_yticks(range(len(tgt) + 1), [*labels(tokenizer, tgt), "end"])
+        axis.set_xticks(range(len(src) + 1), [*token_texts(tokenizer, src), "end"], rotation=60, ha="right")
+        axis.set_yticks(range(len(tgt) + 1), [*token_texts(tokenizer, tgt), "end"])
         axis.set(xlabel="source token", ylabel="target token", title=f"{source}\n{target}")
         axis.title.set_fontsize("medium")
     figure.colorbar(image, ax=axes, label="attention weight, last layer, mean of heads", shrink=0.8)

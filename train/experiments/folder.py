@@ -7,7 +7,7 @@ from typing import Any
 
 from train.errors import UserError
 from train.files import write_text
-from train.json_files import open_own_folder, write_json
+from train.json_files import read_output_marker, write_sealed
 from train.run.key_names import upgrade_setting
 
 SHOWN_SETTINGS = ("scale", "steps", "settings")  # settings whose values a message shows; the others are hashes of files
@@ -19,7 +19,7 @@ def open_table_folder(out: Path, settings: Mapping[str, Any], settings_file: str
     The file `settings_file` holds the settings that all rows share; settings that it lacks are added. Raises UserError
     for a folder of another command and for different settings.
     """
-    stored = open_own_folder(out, settings_file) or {}
+    stored = read_output_marker(out, settings_file) or {}
     if "settings" in stored:
         stored["settings"] = [*map(upgrade_setting, stored["settings"])]
     for name, value in settings.items():
@@ -29,7 +29,7 @@ def open_table_folder(out: Path, settings: Mapping[str, Any], settings_file: str
                 expected, got = f"{name} = {stored[name]}", value
             raise UserError(f"{out}: expected {expected}, as in the finished rows; got {got}; try a new --out")
     out.mkdir(parents=True, exist_ok=True)
-    write_json(out / settings_file, {**stored, **settings})
+    write_sealed(out / settings_file, {**stored, **settings})
 
 
 def write_table(out: Path, name: str, table: Mapping[str, Any], lines: Iterable[str]) -> None:

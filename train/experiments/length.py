@@ -22,7 +22,7 @@ from train.errors import check_choice
 from train.experiments.folder import open_table_folder, write_table
 from train.experiments.plot import import_pyplot
 from train.files import atomic_write
-from train.json_files import read_sealed, write_json
+from train.json_files import read_sealed, write_sealed
 from train.learn.optimizer import Adam
 from train.progress import Display
 
@@ -30,8 +30,8 @@ POSITIONS = ("sinusoidal", "learned", "rotary", "alibi", "t5", "shaw")
 MAX_TRAINED_LENGTH = 20
 LENGTHS = (5, 10, 15, 20, 25, 30, 40, 60, 80, 100, 150, 200)  # source lengths in the test
 N_TESTED = 50  # number of test sequences of each length
-BATCH = 64  # number of sequences per update
-PEAK_RATE = 2e-3
+BATCH_SIZE = 64  # number of sequences per update
+PEAK_LR = 2e-3
 MASTERED = 90.0  # a length is mastered if at least this percentage of the outputs is exact
 PAD, BOS, EOS, FIRST = 0, 1, 2, 3
 LETTERS = 26
@@ -82,10 +82,10 @@ def spell(number: int) -> list[int]:
     return [WORDS + 18 + tens, *([WORDS + units] if units else [])]
 
 
-TASKS: dict[str, Callable[[np.random.Generator, int], Pair]] = {
+SEQUENCE_TASKS: dict[str, Callable[[np.random.Generator, int], Pair]] = {
     "copy": copy, "reverse": reverse, "number-words": number_words,
 }  # fmt: skip
-ROWS = [f"{task}-{positions}" for task in TASKS for positions in POSITIONS]
+ROWS = [f"{task}-{positions}" for task in SEQUENCE_TASKS for positions in POSITIONS]
 
 
 def padded(rows: Sequence[Sequence[int]]) -> np.ndarray:
@@ -102,7 +102,7 @@ def batch(pairs: Sequence[Pair]) -> tuple[np.ndarray, np.ndarray]:
     return padded([[*source, EOS] for source in sources]), padded([[BOS, *target, EOS] for target in targets])
 
 
-def run_length(
+def run_length_extrapolation(
     out: Path, rows: Iterable[str] = (), steps: int = 1500, seed: int = 1, progress: bool = True
 ) -> dict[str, Any]:
     """Train and test the unfinished rows in the folder `out` and return the table.
@@ -123,7 +123,7 @@ def run_length(
     (out / "rows").mkdir(exist_ok=True)
     for row in rows:
         if row not in results(out):
-            write_json(out / "rows" / f"{row}.json", run_row(row, steps, seed, progress))
+            write_sealed(out / "rows" / f"{row}.json", run_row(row, steps, seed, progress))
             write_length(out, steps)
     return write_length(out, steps)
 
@@ -140,10 +140,10 @@ def run_row(row: str, steps: int, seed: int, progress: bool) -> dict[str, Any]:
     started = time.perf_counter()
     model = Transformer(TransformerConfig(**MODEL, positions=positions), seed)
     with Display(progress) as display, display.work(row, "updates", steps) as work:
-        train_model(model, TASKS[task], steps, seed, lambda: work.advance(1))
+        train_model(model, SEQUENCE_TASKS[task], steps, seed, lambda: work.advance(1))
     model.eval()
     rng = np.random.default_rng((seed, 2))
-    lengths = {str(n): test_model(model, [TASKS[task](rng, n) for _ in range(N_TESTED)]) for n in LENGTHS}
+    lengths = {str(n): evaluate_model(model, [SEQUENCE_TASKS[task](rng, n) for _ in range(N_TESTED)]) for n in LENGTHS}
     seconds = round(time.perf_counter() - started, 1)
     parameters = model.n_parameters()
     return {"task": task, "positions": positions, "parameters": parameters, "seconds": seconds, "lengths": lengths}
@@ -161,15 +161,15 @@ def train_model(
     rng = np.random.default_rng((seed, 1))
     warmup = max(1, steps // 10)
     for step in range(1, steps + 1):
-        src, tgt = batch([task(rng, int(n)) for n in rng.integers(1, MAX_TRAINED_LENGTH + 1, BATCH)])
+        src, tgt = batch([task(rng, int(n)) for n in rng.integers(1, MAX_TRAINED_LENGTH + 1, BATCH_SIZE)])
         adam.flat.zero_grad()
         with npx.keyed(seed, step):
             model.loss(src, tgt, label_smoothing=0.0).backward()
-        adam.step(PEAK_RATE * min(step / warmup, (steps + 1 - step) / (steps + 1 - warmup)))
+        adam.step(PEAK_LR * min(step / warmup, (steps + 1 - step) / (steps + 1 - warmup)))
         on_update()
 
 
-def test_model(model: Transformer, pairs: Sequence[Pair]) -> dict[str, float]:
+def evaluate_model(model: Transformer, pairs: Sequence[Pair]) -> dict[str, float]:
     """Return the percentage of exact outputs and the percentage of target positions with the correct output token."""
     src, _ = batch(pairs)
     longest = max(len(target) - len(source) for source, target in pairs)
@@ -221,7 +221,8 @@ def markdown(table: Mapping[str, Any], has_picture: bool) -> Iterator[str]:
     """Yield the lines of the Markdown page."""
     yield from ("# Length extrapolation", "")
     yield f"Percentage of exact outputs by source length. The models are trained on lengths up to {table['trained']},"
-    yield f"with {table['steps']:,} updates of {BATCH} sequences, and tested on {N_TESTED} sequences of each length."
+    updates = f"{table['steps']:,} updates of {BATCH_SIZE} sequences"
+    yield f"with {updates}, and tested on {N_TESTED} sequences of each length."
     yield f"`reach` is the greatest length up to which at least {MASTERED:.0f}% of the outputs are exact at every"
     yield "tested length."
     columns = ["task", "positions", "reach", *map(str, LENGTHS), "seconds"]
@@ -242,8 +243,10 @@ def draw(table: Mapping[str, Mapping[str, Any]], path: Path) -> bool:
     pyplot = import_pyplot(path.name)
     if pyplot is None or not table:
         return False
-    figure, axes = pyplot.subplots(1, len(TASKS), figsize=(4 * len(TASKS), 3.6), sharey=True, layout="constrained")
-    for axis, task in zip(axes, TASKS, strict=True):
+    figure, axes = pyplot.subplots(
+        1, len(SEQUENCE_TASKS), figsize=(4 * len(SEQUENCE_TASKS), 3.6), sharey=True, layout="constrained"
+    )
+    for axis, task in zip(axes, SEQUENCE_TASKS, strict=True):
         for result in table.values():
             if result["task"] == task:
                 exact = [scores["exact"] for scores in result["lengths"].values()]

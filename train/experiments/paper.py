@@ -6,7 +6,7 @@ def _row(bleu: float, ppl: float, params_millions: float = 65) -> dict[str, floa
 
 
 # Table 3: perplexity and BLEU on newstest2013 (English-German), parameters in millions.
-FIGURES: dict[str, dict[str, float]] = {
+TABLE3: dict[str, dict[str, float]] = {
     "base": _row(25.8, 4.92),
     "big": _row(26.4, 4.33, 213),
     "A-h1": _row(24.9, 5.29),
@@ -30,7 +30,7 @@ FIGURES: dict[str, dict[str, float]] = {
 }
 
 # Table 4: parser, training data, labeled F1 on section 23 of the Wall Street Journal.
-PARSERS: list[tuple[str, str, float]] = [
+TABLE4: list[tuple[str, str, float]] = [
     ("Vinyals & Kaiser et al. (2014)", "WSJ only, discriminative", 88.3),
     ("Petrov et al. (2006)", "WSJ only, discriminative", 90.4),
     ("Zhu et al. (2013)", "WSJ only, discriminative", 90.4),

@@ -77,35 +77,36 @@ def all_reduce_seconds(size: float, gpus: int, link: Link) -> float:
 
 
 def estimate_step(
-    size: float, late_fraction: float, micro_seconds: float, gradient_accumulation_steps: int, gpus: int, link: Link,
-    backward: float = BACKWARD, wire_fraction: float = 1.0, gathered: float = 0.0,
+    gradient_bytes: float, late_fraction: float, micro_batch_seconds: float, n_micro_batches: int, gpus: int,
+    link: Link, backward: float = BACKWARD, wire_fraction: float = 1.0, gathered_bytes: float = 0.0,
 ) -> StepEstimate:  # fmt: skip
     """Estimate a training step.
 
     Args:
-        size: bytes of the gradient.
+        gradient_bytes: bytes of the gradient.
         late_fraction: fraction of the gradient that is ready only at the end of the backward pass (the embedding).
-        micro_seconds: compute seconds of a micro-batch.
-        gradient_accumulation_steps: micro-batches per step.
+        micro_batch_seconds: compute seconds of a micro-batch.
+        n_micro_batches: micro-batches per step.
         gpus: number of GPUs.
         link: link between them.
         backward: fraction of the compute that communication can overlap with; 0 for none.
         wire_fraction: fraction of the gradient's bytes that is sent (`train.reduce_dtype`).
-        gathered: bytes of weights that are gathered after a sharded update (`train.shard_optimizer`); 0 if every rank
-            updates all weights.
+        gathered_bytes: bytes of weights that are gathered after a sharded update (`train.shard_optimizer`); 0 if every
+            rank updates all weights.
     """
-    n_buckets = math.ceil(size / BUCKET)
-    first = size - (n_buckets - 1) * BUCKET  # the flat buffer begins with the embedding; its first bucket is sent last
-    n_late = 1 + max(0, math.ceil((late_fraction * size - first) / BUCKET))
-    directions = 1 if gathered else 2
-    total = directions * buckets_seconds(wire_fraction * size, n_buckets, gpus, link)
+    n_buckets = math.ceil(gradient_bytes / BUCKET)
+    # The flat buffer begins with the embedding; its first bucket is sent last.
+    first = gradient_bytes - (n_buckets - 1) * BUCKET
+    n_late = 1 + max(0, math.ceil((late_fraction * gradient_bytes - first) / BUCKET))
+    directions = 1 if gathered_bytes else 2
+    total = directions * buckets_seconds(wire_fraction * gradient_bytes, n_buckets, gpus, link)
     end = directions * buckets_seconds(wire_fraction * (first + (n_late - 1) * BUCKET), n_late, gpus, link)
-    overlap = backward * micro_seconds * (1 - 1 / (n_buckets - n_late)) if n_buckets > n_late else 0.0
-    gather = buckets_seconds(gathered, n_buckets, gpus, link) if gathered else 0.0
+    overlap = backward * micro_batch_seconds * (1 - 1 / (n_buckets - n_late)) if n_buckets > n_late else 0.0
+    gather = buckets_seconds(gathered_bytes, n_buckets, gpus, link) if gathered_bytes else 0.0
     exchange = 2 * link.latency if gpus > 1 else 0.0
     exposed = max(total - overlap, end if overlap else total) + gather + exchange
-    all_reduce = all_reduce_seconds(wire_fraction * size, gpus, link)
-    return StepEstimate(gpus, gradient_accumulation_steps * micro_seconds, total + gather, exposed, all_reduce)
+    all_reduce = all_reduce_seconds(wire_fraction * gradient_bytes, gpus, link)
+    return StepEstimate(gpus, n_micro_batches * micro_batch_seconds, total + gather, exposed, all_reduce)
 
 
 def table(estimates: list[StepEstimate], tokens: float) -> Iterator[str]:

@@ -1,4 +1,4 @@
-"""Run independent tasks, such as training runs, in parallel processes."""
+"""Call independent functions, such as training runs, in parallel processes."""
 
 import multiprocessing
 import os
@@ -13,34 +13,32 @@ import npx
 from train.errors import UserError, one_line
 from train.learn.signals import STOP_SIGNALS, Signals
 
-Tasks = Mapping[str, Callable[[], object]]
 
-
-def run_tasks(tasks: Tasks, jobs: int) -> Iterator[tuple[str, str]]:
-    """Run the tasks and yield (name, error) whenever one ends; the error is "" if the task succeeded.
+def run_parallel(functions: Mapping[str, Callable[[], object]], n_jobs: int) -> Iterator[tuple[str, str]]:
+    """Run the functions and yield (name, error) whenever one ends; the error is "" if it succeeded.
 
     Args:
-        tasks: functions by name. With several jobs, the functions must be picklable.
-        jobs: number of parallel tasks, each in its own process with an equal share of the threads. With 1 job, the
-            tasks run one after another in this process.
+        functions: functions by name. With several jobs, they must be picklable.
+        n_jobs: number of parallel jobs, each in its own process with an equal share of the threads. With 1 job, the
+            functions run one after another in this process.
 
-    A signal such as Ctrl-C stops all tasks. KeyboardInterrupt is raised after they have ended.
+    A signal such as Ctrl-C stops all jobs. KeyboardInterrupt is raised after they have ended.
     """
-    if jobs == 1:
-        yield from ((name, run_and_describe_error(task)) for name, task in tasks.items())
+    if n_jobs == 1:
+        yield from ((name, run_and_describe_error(function)) for name, function in functions.items())
         return
     context = multiprocessing.get_context("spawn")
-    threads = max(1, npx.cpu.row_blocks.thread_count() // jobs)
-    waiting = [*tasks.items()]
+    threads = max(1, npx.cpu.row_blocks.thread_count() // n_jobs)
+    waiting = [*functions.items()]
     running: dict[Any, Any] = {}  # maps each connection to the process at its other end
     signals = Signals()
     try:
         with signals.handling():
             while (waiting or running) and not signals.stop_requested:
-                while waiting and len(running) < jobs:
-                    name, task = waiting.pop(0)
+                while waiting and len(running) < n_jobs:
+                    name, function = waiting.pop(0)
                     receiver, sender = context.Pipe(duplex=False)
-                    arguments = task, threads, npx.device(), sender
+                    arguments = function, threads, npx.device(), sender
                     process: Any = context.Process(target=run_in_process, args=arguments, name=name, daemon=True)
                     process.start()
                     sender.close()  # otherwise the receiver would never see that the process has ended
@@ -57,10 +55,10 @@ def run_tasks(tasks: Tasks, jobs: int) -> Iterator[tuple[str, str]]:
         raise KeyboardInterrupt
 
 
-def run_and_describe_error(task: Callable[[], object]) -> str:
-    """Run a task and return its error on one line, or "". Prints the traceback of any error except a UserError."""
+def run_and_describe_error(function: Callable[[], object]) -> str:
+    """Call a function and return its error on one line, or "". Prints the traceback of any error except a UserError."""
     try:
-        task()
+        function()
     except UserError as error:
         return str(error)
     except Exception as error:
@@ -69,8 +67,8 @@ def run_and_describe_error(task: Callable[[], object]) -> str:
     return ""
 
 
-def run_in_process(task: Callable[[], object], threads: int, device: str, sender: Connection) -> None:
-    """Run a task in this process, and send the parent the error that it raises, or "".
+def run_in_process(function: Callable[[], object], threads: int, device: str, sender: Connection) -> None:
+    """Call a function in this process, and send the parent the error that it raises, or "".
 
     Only SIGTERM stops this process; the parent handles the other signals.
     """
@@ -81,7 +79,7 @@ def run_in_process(task: Callable[[], object], threads: int, device: str, sender
     npx.configure_process()
     npx.use_device(device)
     try:
-        error = run_and_describe_error(task)
+        error = run_and_describe_error(function)
     except KeyboardInterrupt:
         raise SystemExit(130) from None
     with suppress(BrokenPipeError):  # the parent was killed

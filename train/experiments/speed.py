@@ -9,14 +9,14 @@ import npx
 from autograd import MemoryProfiler, observing
 from models import TransformerConfig
 from train.errors import UserError
-from train.learn.update import Update
+from train.learn.update import Updater
 from train.run.config import RunConfig
 from train.run.folder import RunFolder
 from train.run.report import SilentReport
 from train.tasks import TASKS
 from train.tasks.task import describe_model
-from train.text.batches import Batch, Batches, Stream
-from train.text.corpus import Corpus
+from train.text.batches import Batches, BatchLoader, PairBatch
+from train.text.corpus import PairCorpus
 
 SENTENCE_LENGTH = 30  # length of a random sentence in tokens, including EOS
 MAX_BATCH_TOKENS = 2048  # tokens per side; larger micro-batches take about the same time per token
@@ -28,12 +28,12 @@ def measure_speed(model_config: TransformerConfig, config: RunConfig, updates: i
     An update has one micro-batch of at most MAX_BATCH_TOKENS tokens per side. Raises UserError for a task other than
     translation.
     """
-    update, batch = first_update(model_config, config)
+    updater, batch = build_updater(model_config, config)
     seconds = []
     for step in range(1, updates + 2):
         started = time.perf_counter()
-        update.compute_gradient([batch], step)
-        update.apply(1e-6, 0.0)
+        updater.compute_gradient([batch], step)
+        updater.apply_gradient(1e-6, 0.0)
         seconds.append(time.perf_counter() - started)
     return batch.n_tokens / min(seconds[1:])
 
@@ -46,11 +46,11 @@ def measure_activations(model_config: TransformerConfig, config: RunConfig) -> f
     The true peak may be lower, because a large batch recomputes more intermediates. The memory that a kernel needs
     while it runs is not included. Raises UserError for a task other than translation.
     """
-    update, batch = first_update(model_config, config)
+    updater, batch = build_updater(model_config, config)
 
-    def peak(batch: Batch) -> int:
+    def peak(batch: PairBatch) -> int:
         with observing(MemoryProfiler()) as memory:
-            update.compute_gradient([batch], 1)
+            updater.compute_gradient([batch], 1)
         return memory.peak.live
 
     measured = peak(batch)
@@ -62,8 +62,8 @@ def measure_activations(model_config: TransformerConfig, config: RunConfig) -> f
     return measured + missing * (measured - peak(half)) / (batch.n_tokens - half.n_tokens)
 
 
-def first_update(model_config: TransformerConfig, config: RunConfig) -> tuple[Update, Batch]:
-    """Return an `Update` for a new model, and a micro-batch of random sentences."""
+def build_updater(model_config: TransformerConfig, config: RunConfig) -> tuple[Updater, PairBatch]:
+    """Return an `Updater` for a new model, and a micro-batch of random sentences."""
     task = TASKS["translation"]
     if config.data.task != task.name:
         raise UserError(
@@ -77,10 +77,10 @@ def first_update(model_config: TransformerConfig, config: RunConfig) -> tuple[Up
     rng = np.random.default_rng(0)
     pairs = settings.batch_tokens // SENTENCE_LENGTH
     ids = rng.integers(4, model_config.vocab_size, (2, pairs, SENTENCE_LENGTH - 1)).tolist()
-    stream = Stream(Batches(Corpus.from_pairs(zip(*ids, strict=True)), settings.batch_tokens, 0))
+    loader = BatchLoader(Batches(PairCorpus.from_pairs(zip(*ids, strict=True)), settings.batch_tokens, 0))
     model = model_config.build(0, npx.use_precision(settings.precision).weight_dtype)
     model.train()
-    return Update(task, model, settings, SilentReport(RunFolder(""), 1)), stream.batch((0, 0))
+    return Updater(task, model, settings, SilentReport(RunFolder(""), 1)), loader.batch((0, 0))
 
 
 def training_hours(tokens_per_second: float, config: RunConfig) -> float:

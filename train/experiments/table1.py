@@ -25,23 +25,23 @@ from models.layers.attention import SelfAttention
 from models.layers.basic import Embedding, Linear
 from models.layers.convolution import Convolution
 from models.layers.norm import LayerNorm
-from models.layers.positions import Sinusoids
+from models.layers.positions import SinusoidalPositions
 from models.layers.recurrent import LSTM, composed_lstm
 from models.layers.restricted_attention import RestrictedSelfAttention, restricted_self_attention
 from models.module import Module
 from train.experiments.folder import open_table_folder
 from train.experiments.table1_page import write_page
 from train.files import make_folder
-from train.json_files import read_sealed, write_json
+from train.json_files import read_sealed, write_sealed
 from train.learn.optimizer import Adam
 
-WINDOW, WIDTH = 16, 3  # r of restricted self-attention, and kernel width k of convolutions
-HEAD = 64  # width of an attention head
+WINDOW, KERNEL_WIDTH = 16, 3  # r of restricted self-attention, and kernel width k of convolutions
+D_HEAD = 64  # width of an attention head
 MIN_SECONDS = 0.3  # minimum seconds for which a measurement is repeated, unless MAX_REPEATS is reached earlier
 MAX_REPEATS = 20  # maximum number of repetitions of a measurement
 SAMPLES = 32  # random inputs over which gradients are averaged
 VOCABULARY, COPY_WIDTH, COPY_BATCH = 8, 32, 16  # sizes for the copying task
-COPY_ACCURACY, COPY_RATE = 0.95, 1e-2
+COPY_ACCURACY, COPY_LR = 0.95, 1e-2
 
 
 @dataclass(frozen=True)
@@ -61,10 +61,10 @@ SCALES = {
 
 
 class Mixing(Module):
-    """The part of a layer that connects positions, for inputs of shape (1, n, inputs * d)."""
+    """The part of a layer that connects positions, for inputs of shape (1, n, n_inputs * d)."""
 
-    def __init__(self, layer: Module | None, function: Callable[[Tensor], Tensor], inputs: int = 1) -> None:
-        self.layer, self.function, self.inputs = layer, function, inputs
+    def __init__(self, layer: Module | None, function: Callable[[Tensor], Tensor], n_inputs: int = 1) -> None:
+        self.layer, self.function, self.n_inputs = layer, function, n_inputs
 
     def forward(self, x: Tensor) -> Tensor:
         return self.function(x)
@@ -91,9 +91,9 @@ class Kind:
     path: str
 
 
-def heads(d: int) -> int:
+def n_heads(d: int) -> int:
     """Return the number of heads for width d."""
-    return max(1, d // HEAD)
+    return max(1, d // D_HEAD)
 
 
 def mixing_of_layer(make: Callable[[int], Module]) -> Callable[[int], Mixing]:
@@ -111,17 +111,17 @@ def lstm_layer(d: int) -> LSTM:
 
 
 def convolution_layer(d: int) -> Convolution:
-    return Convolution(d, d, WIDTH)
+    return Convolution(d, d, KERNEL_WIDTH)
 
 
 def separable_layer(d: int) -> Convolution:
-    return Convolution(d, d, WIDTH, separable=True)
+    return Convolution(d, d, KERNEL_WIDTH, separable=True)
 
 
 KINDS = {
     "self-attention": Kind(
-        lambda d: SelfAttention(d, heads(d)),
-        lambda d: Mixing(None, lambda x: neural.self_attention(x, heads(d), d // heads(d)), 3),
+        lambda d: SelfAttention(d, n_heads(d)),
+        lambda d: Mixing(None, lambda x: neural.self_attention(x, n_heads(d), d // n_heads(d)), 3),
         lambda n, d: 2 * n * n * d,
         "O(n^2 d)", (2, 1), "O(1)", "O(1)",
     ),
@@ -129,16 +129,16 @@ KINDS = {
         lstm_layer, mixing_of_layer(lstm_layer), lambda n, d: 8 * n * d * d, "O(n d^2)", (1, 2), "O(n)", "O(n)"
     ),
     "convolutional": Kind(
-        convolution_layer, mixing_of_layer(convolution_layer), lambda n, d: WIDTH * n * d * d,
+        convolution_layer, mixing_of_layer(convolution_layer), lambda n, d: KERNEL_WIDTH * n * d * d,
         "O(k n d^2)", (1, 2), "O(1)", "O(n/k), O(log_k n) if dilated",
     ),
     "separable convolutional": Kind(
-        separable_layer, mixing_of_layer(separable_layer), lambda n, d: WIDTH * n * d + n * d * d,
+        separable_layer, mixing_of_layer(separable_layer), lambda n, d: KERNEL_WIDTH * n * d + n * d * d,
         "O(k n d + n d^2)", (1, 2), "O(1)", "as convolutional",
     ),
     "restricted self-attention": Kind(
-        lambda d: RestrictedSelfAttention(d, heads(d), window=WINDOW),
-        lambda d: Mixing(None, lambda x: restricted_self_attention(x, heads(d), d // heads(d), WINDOW), 3),
+        lambda d: RestrictedSelfAttention(d, n_heads(d), window=WINDOW),
+        lambda d: Mixing(None, lambda x: restricted_self_attention(x, n_heads(d), d // n_heads(d), WINDOW), 3),
         lambda n, d: 2 * n * min(n, 2 * WINDOW - 1) * d,
         "O(r n d)", (1, 1), "O(1)", "O(n/r)",
     ),
@@ -164,7 +164,7 @@ def run_table1(out: Path, scale: str = "full", progress: bool = True) -> dict[st
     for number, (name, kind) in enumerate(KINDS.items(), 1):
         if name not in results(out):
             report(f"kind {number} of {len(KINDS)}: {name}")
-            write_json(result_file(out, name), measure_kind(kind, SCALES[scale], report))
+            write_sealed(result_file(out, name), measure_kind(kind, SCALES[scale], report))
         write_page(out, scale, KINDS, results(out))
     return write_page(out, scale, KINDS, results(out))
 
@@ -206,7 +206,7 @@ def build_initialized(function: Callable[[int], Any], d: int) -> Any:
 def measure_cell(kind: Kind, n: int, d: int) -> dict[str, Any]:
     """Return the seconds (the minimum over repetitions), peak bytes and FLOPs of a forward and a backward pass."""
     module: Mixing = build_initialized(kind.mixing, d)
-    data = npx.random.normal(npx.Key(1, 1, 0), (1, n, module.inputs * d))
+    data = npx.random.normal(npx.Key(1, 1, 0), (1, n, module.n_inputs * d))
     g = npx.random.normal(npx.Key(1, 2, 0), (1, n, d))
 
     def run() -> tuple[float, float]:
@@ -271,7 +271,7 @@ def input_gradient(layers: list[Module], n: int, d: int) -> Any:
 def gradient_by_distance(kind: Kind, distances: tuple[int, ...]) -> dict[str, float]:
     """Differentiate a layer's last output; return the norm of the gradient at each distance before that output."""
     n = max(distances) + 1
-    norms = input_gradient([build_initialized(kind.layer, HEAD)], n, HEAD)
+    norms = input_gradient([build_initialized(kind.layer, D_HEAD)], n, D_HEAD)
     return {str(distance): float(norms[n - 1 - distance]) for distance in distances}
 
 
@@ -296,7 +296,7 @@ class Copier(Module):
 
     def __init__(self, kind: Kind) -> None:
         self.embedding = Embedding(VOCABULARY, COPY_WIDTH)
-        self.positions = Sinusoids(COPY_WIDTH)
+        self.positions = SinusoidalPositions(COPY_WIDTH)
         self.norm = LayerNorm(COPY_WIDTH)
         self.layer = kind.layer(COPY_WIDTH)
         self.output = Linear(COPY_WIDTH, VOCABULARY)
@@ -321,5 +321,5 @@ def steps_to_copy(kind: Kind, distance: int, longest: int, limit: int) -> int | 
             return step
         adam.zero_grad()
         neural.cross_entropy(logits, targets).backward()
-        adam.step(COPY_RATE)
+        adam.step(COPY_LR)
     return None

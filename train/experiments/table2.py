@@ -18,7 +18,7 @@ from train.errors import UserError
 from train.experiments.folder import open_table_folder
 from train.experiments.paper import TABLE2
 from train.files import digest, write_text
-from train.json_files import read_json, read_sealed, write_json
+from train.json_files import read_json, read_sealed, write_sealed
 from train.metrics.bleu import BLEUS, score_report
 from train.run.checkpoint import find_checkpoint, load_model, newest_state
 from train.run.folder import RunFolder
@@ -55,7 +55,7 @@ def run_table2(out: Path, runs: Mapping[str, TrainedRun]) -> dict[str, Any]:
     open_table_folder(out, {"table": 2}, "table2.json")
     paper = [{name: text if name == "model" else float(text) for name, text in row.items()} for row in TABLE2]
     table = {"table": 2, "paper": paper, "ours": {pair: score_run(out, pair, run) for pair, run in runs.items()}}
-    write_json(out / "table2.json", table)
+    write_sealed(out / "table2.json", table)
     write_text(out / "table2.md", "\n".join(markdown(table)) + "\n")
     return table
 
@@ -109,7 +109,7 @@ def translate_test(file: Path, run: TrainedRun) -> list[str]:
         return file.read_text("utf-8").split("\n")[:-1]
     translations = best_translations(model, tokenizer, read_all_lines(run.src), **asdict(config.search))
     write_text(file, "".join(f"{line}\n" for line in translations))
-    write_json(record_file, inputs | {"translations": digest(file)})
+    write_sealed(record_file, inputs | {"translations": digest(file)})
     return translations
 
 

@@ -20,14 +20,15 @@ from typing import Any
 
 from models import TransformerConfig
 from train.errors import UserError, check_choice
-from train.experiments.comparison import ROWS, mean_result, write_comparison
+from train.experiments.comparison import mean_result, write_comparison
 from train.experiments.folder import open_table_folder
-from train.experiments.processes import run_tasks
+from train.experiments.paper import TABLE3
+from train.experiments.processes import run_parallel
 from train.files import digest
-from train.json_files import read_sealed, write_json
+from train.json_files import read_sealed, write_sealed
 from train.learn.signals import Signals
 from train.learn.training import prepare_corpora, train
-from train.learn.validation import Validation
+from train.learn.validation import Validator
 from train.metrics.bleu import BLEUS, bleu
 from train.progress import Display
 from train.run.average import average_checkpoints
@@ -48,8 +49,8 @@ RESULT = "result.json"
 class TrainingScale:
     """Model size and training length, relative to the paper's."""
 
-    width: int  # divisor of d_model, d_ff, d_k and d_v
-    depth: int  # divisor of the number of layers
+    width_divisor: int  # divisor of d_model, d_ff, d_k and d_v
+    depth_divisor: int  # divisor of the number of layers
     steps: int  # updates of every row except big, which has three times as many, as in the paper
     checkpoints: int  # number written during these updates; the last 5 are averaged
     seeds: int = 1  # training runs per row
@@ -57,11 +58,12 @@ class TrainingScale:
 
     def model(self, row: str) -> dict[str, Any]:
         """Return the [model] table of a row."""
-        if self.width == self.depth == 1:
+        if self.width_divisor == self.depth_divisor == 1:
             return {}
         c = TransformerConfig.preset(row, vocab_size=37000)
         sizes = {"d_model": c.d_model, "d_ff": c.d_ff, "d_k": c.key_size, "d_v": c.value_size}
-        return {name: size // self.width for name, size in sizes.items()} | {"n_layers": c.n_layers // self.depth}
+        narrowed = {name: size // self.width_divisor for name, size in sizes.items()}
+        return narrowed | {"n_layers": c.n_layers // self.depth_divisor}
 
 
 SCALES = {
@@ -81,10 +83,10 @@ def run_table3(
     scale: str = "paper",
     rows: Iterable[str] = (),
     steps: int | None = None,
-    settings: Sequence[str] = (),
+    overrides: Sequence[str] = (),
     progress: bool = True,
     seeds: int | None = None,
-    jobs: int = 1,
+    n_jobs: int = 1,
 ) -> dict[str, Any]:
     """Train and score the unfinished rows in the folder `out` and return the comparison with the paper.
 
@@ -94,56 +96,58 @@ def run_table3(
         scale: key of SCALES.
         rows: rows to train; empty for all.
         steps: updates of base; default: the scale's.
-        settings: configuration changes of every row, as for --set.
+        overrides: `table.key=value` strings for every row, as for --set.
         progress: whether to print the progress of each training run (with several jobs, only its start).
         seeds: training runs per row, with train.seed, train.seed + 1, ...; default: the scale's.
-        jobs: number of parallel training runs, each in its own process.
+        n_jobs: number of parallel training runs, each in its own process.
 
     A training run that fails is reported, and the next call retries it; the others continue. Raises UserError for
     invalid arguments, and at the end if a training run has failed.
     """
-    rows = [*rows] or [*ROWS]
+    rows = [*rows] or [*TABLE3]
     for row in rows:
-        check_choice("--rows", row, ROWS)
+        check_choice("--rows", row, TABLE3)
     steps = steps or SCALES[scale].steps
-    common = row_config("base", scale, steps, texts, settings).data
-    files = TASK.texts(common)
+    common = row_config("base", scale, steps, texts, overrides).data
+    files = TASK.text_files(common)
     if "valid" not in files:
         raise UserError("data.valid_src: missing validation text; try --valid-src FILE --valid-tgt FILE")
     open_table_folder(out, {
-        "scale": scale, "steps": steps, "settings": [*settings],
+        "scale": scale, "steps": steps, "settings": [*overrides],
         "text": {name: digest(texts[name]) for name in sorted(texts)},
     })  # fmt: skip
-    shared = [*settings, f"data.prepared={to_toml(str(out / 'data'))}"]
+    shared = [*overrides, f"data.prepared={to_toml(str(out / 'data'))}"]
     if common.tokenizer in TASK.tokenizers:
         tokenizer = out / "tokenizer.json"
         shared.append(f"data.tokenizer={to_toml(str(tokenizer))}")
         if not tokenizer.is_file():
             print("training the tokenizer of all rows", file=sys.stderr, flush=True)
-            TASK.learn_tokenizer(common, files["train"]).save(tokenizer)
+            TASK.train_tokenizer(common, files["train"]).save(tokenizer)
     seeds = seeds or SCALES[scale].seeds
     names = [
         (row if repeat == 0 else f"{row}-seed{repeat + 1}", row, repeat) for repeat in range(seeds) for row in rows
     ]
-    tasks = {}
+    trainings = {}
     for number, (name, row, repeat) in enumerate(names, 1):
         config = row_config(row, scale, steps, texts, shared)
         config = replace(config, train=replace(config.train, seed=config.train.seed + repeat))
         run = RunFolder(out / "rows" / name)
         if not read_sealed(run.path / RESULT):
-            tasks[name] = partial(run_row, row, run, config, progress and jobs == 1, f"row {number} of {len(names)}")
-    if tasks:  # prepare the text once, before several processes need it
+            trainings[name] = partial(
+                run_row, row, run, config, progress and n_jobs == 1, f"row {number} of {len(names)}"
+            )
+    if trainings:  # prepare the text once, before several processes need it
         config = row_config("base", scale, steps, texts, shared)
         with Display(progress) as display:
             prepare_corpora(RunFolder(out), config, files, TASK.load_tokenizer(config.data.tokenizer), display)
     failed: dict[str, str] = {}
-    sizes = SCALES[scale].width, SCALES[scale].depth
-    for name, error in run_tasks(tasks, jobs):
+    divisors = SCALES[scale].width_divisor, SCALES[scale].depth_divisor
+    for name, error in run_parallel(trainings, n_jobs):
         if error:
             failed[name] = error
             print(f"{name} failed: {error}", file=sys.stderr, flush=True)
-        write_comparison(out, means(out), scale, sizes, failed)
-    comparison = write_comparison(out, means(out), scale, sizes, failed)
+        write_comparison(out, means(out), scale, divisors, failed)
+    comparison = write_comparison(out, means(out), scale, divisors, failed)
     if failed:
         first = next(iter(failed))
         raise UserError(
@@ -153,21 +157,21 @@ def run_table3(
     return comparison
 
 
-def row_config(row: str, scale: str, steps: int, texts: Mapping[str, str], settings: Sequence[str]) -> RunConfig:
-    """Return the configuration of a row: its preset at the given scale, with `settings` (as for --set) applied last."""
-    size = SCALES[scale]
+def row_config(row: str, scale: str, steps: int, texts: Mapping[str, str], overrides: Sequence[str]) -> RunConfig:
+    """Return the configuration of a row: its preset at the given scale, and the `overrides` (as for --set)."""
+    training_scale = SCALES[scale]
     updates = preset_values(row)["train"]["max_steps"] * steps // 100_000
     tables: dict[str, dict[str, Any]] = {
-        "model": {"preset": row, **size.model(row)},
+        "model": {"preset": row, **training_scale.model(row)},
         "data": dict(texts),
         "train": {
-            "max_steps": max(1, updates), "checkpoint_every": max(1, updates // size.checkpoints), "keep_last": 5,
-            "validate_score": False, "validate_every": max(1, updates // 5),
+            "max_steps": max(1, updates), "checkpoint_every": max(1, updates // training_scale.checkpoints),
+            "keep_last": 5, "validate_score": False, "validate_every": max(1, updates // 5),
         },
     }  # fmt: skip
-    for table, values in size.tables.items():
+    for table, values in training_scale.tables.items():
         tables[table] |= values
-    return RunConfig.from_dict(tables, settings, source=row)
+    return RunConfig.from_dict(tables, overrides, source=row)
 
 
 def run_row(row: str, run: RunFolder, config: RunConfig, progress: bool, title: str) -> None:
@@ -182,7 +186,7 @@ def run_row(row: str, run: RunFolder, config: RunConfig, progress: bool, title: 
     del averaged["translated"]
     curve = [{key: e[key] for key in ("step", "perplexity")} for e in run.metrics() if e["kind"] == "valid"]
     result = {"row": row, "steps": summary.step, "tokens": summary.tokens, "seconds": round(summary.seconds, 1)}
-    write_json(run.path / RESULT, result | last | {"averaged": averaged, "curve": curve})
+    write_sealed(run.path / RESULT, result | last | {"averaged": averaged, "curve": curve})
     for folder in run.step_paths()[:-1]:  # the checkpoints of twenty rows would fill the disk
         shutil.rmtree(folder)
 
@@ -191,9 +195,9 @@ def score_checkpoint(checkpoint: Path, config: RunConfig) -> dict[str, Any]:
     """Return the parameters, perplexity per token, BLEU and translations of a checkpoint on the validation text."""
     model, tokenizer, _ = load_model(checkpoint)
     data = config.data
-    files = TASK.texts(config.data)["valid"]
+    files = TASK.text_files(config.data)["valid"]
     corpus = TASK.prepare(files, tokenizer, Path(data.prepared) / "valid", data.max_length)
-    validation = Validation(TASK, model, tokenizer, corpus, config).measure(Signals())
+    validation = Validator(TASK, model, tokenizer, corpus, config).measure(Signals())
     assert validation is not None
     source, references = map(read_all_lines, files)
     translations = best_translations(model, tokenizer, source, **asdict(config.search))
@@ -206,7 +210,7 @@ def score_checkpoint(checkpoint: Path, config: RunConfig) -> dict[str, Any]:
 
 def results(out: Path) -> dict[str, list[dict[str, Any]]]:
     """Return the results of all finished training runs of each row."""
-    finished: dict[str, list[dict[str, Any]]] = {row: [] for row in ROWS}
+    finished: dict[str, list[dict[str, Any]]] = {row: [] for row in TABLE3}
     for file in sorted(out.glob(f"rows/*/{RESULT}")):
         if result := read_sealed(file):
             finished[result["row"]].append(result)

@@ -21,9 +21,9 @@ from typing import Any
 
 from train.errors import UserError, quote
 from train.experiments.folder import open_table_folder, write_table
-from train.experiments.paper import PARSERS
+from train.experiments.paper import TABLE4
 from train.files import digest, write_text
-from train.json_files import read_sealed, write_json
+from train.json_files import read_sealed, write_sealed
 from train.learn.training import train
 from train.run.average import average_checkpoints
 from train.run.checkpoint import find_checkpoint, load_model, read_state
@@ -78,7 +78,7 @@ def run_table4(
     scale: str = "small",
     runs: Mapping[str, Path] | None = None,
     others: Mapping[str, Path] | None = None,
-    settings: Sequence[str] = (),
+    overrides: Sequence[str] = (),
     progress: bool = True,
 ) -> dict[str, Any]:
     """Train and test the unfinished rows in the folder `out` and return the table.
@@ -89,7 +89,7 @@ def run_table4(
         scale: key of SCALES.
         runs: maps a row to the folder of a run that is already trained.
         others: maps the name of another parser to a file with its trees of the test sentences.
-        settings: configuration changes of every row, as for --set.
+        overrides: `table.key=value` strings for every row, as for --set.
         progress: whether to print the progress of each training run.
 
     Raises UserError for an invalid argument.
@@ -97,9 +97,9 @@ def run_table4(
     runs = runs or {}
     gold = {part: list(read_clean_trees(trees[part])) for part in ("valid", "test")}
     rows = ["wsj", *(["semi"] if "silver" in trees or "semi" in runs else [])]
-    shared: dict[str, Any] = {"scale": scale, "settings": [*settings]}
+    shared: dict[str, Any] = {"scale": scale, "settings": [*overrides]}
     for row in rows:
-        row_config(row, scale, trees["train"], trees["valid"], settings)  # raise errors before the folder is created
+        row_config(row, scale, trees["train"], trees["valid"], overrides)  # raise errors before the folder is created
         shared[f"run {row}"] = run_digest(runs[row]) if row in runs else None
     open_table_folder(
         out, shared | {f"{part} trees": digest(path) for part, path in trees.items()}, "table4.settings.json"
@@ -107,7 +107,7 @@ def run_table4(
     (out / "rows").mkdir(parents=True, exist_ok=True)
     test_file = out / "test.mrg"
     write_text(test_file, "".join(f"{write_tree(tree)}\n" for tree in gold["test"]))
-    table: dict[str, Any] = {"table": 4, "scale": scale, "paper": PARSERS, "ours": {}, "others": {}}
+    table: dict[str, Any] = {"table": 4, "scale": scale, "paper": TABLE4, "ours": {}, "others": {}}
     for name, path in (others or {}).items():
         table["others"][name] = report_dict(score_files(test_file, path))
     for row in rows:
@@ -116,11 +116,11 @@ def run_table4(
             run = RunFolder(runs.get(row, out / "rows" / row))
             is_trained = row in runs
             train_trees = trees["train"] if is_trained else training_trees(row, out, trees)
-            config = row_config(row, scale, train_trees, trees["valid"], settings)
+            config = row_config(row, scale, train_trees, trees["valid"], overrides)
             if not is_trained:
                 train(config, run.path, resume=bool(run.step_paths()), progress=progress)
-            result = test_run(run, gold, train_trees, asdict(config.search), out / "rows" / f"{row}.parsed")
-            write_json(file, result)
+            result = evaluate_run(run, gold, train_trees, asdict(config.search), out / "rows" / f"{row}.parsed")
+            write_sealed(file, result)
         table["ours"][row] = result
         write_table(out, "table4", table, markdown(table))
     return table
@@ -143,14 +143,14 @@ def training_trees(row: str, out: Path, trees: Mapping[str, Path]) -> Path:
     return file
 
 
-def row_config(row: str, scale: str, train_trees: Path, valid_trees: Path, settings: Sequence[str]) -> RunConfig:
-    """Return the configuration of a row at a scale, with `settings` (as for --set) applied last."""
+def row_config(row: str, scale: str, train_trees: Path, valid_trees: Path, overrides: Sequence[str]) -> RunConfig:
+    """Return the configuration of a row at a scale, and the `overrides` (as for --set)."""
     tables = {table: dict(values) for table, values in SCALES[scale][row].items()}
     tables["data"] |= {"task": "parsing", "train_trees": str(train_trees), "valid_trees": str(valid_trees)}
-    return RunConfig.from_dict(tables, settings, source=row)
+    return RunConfig.from_dict(tables, overrides, source=row)
 
 
-def test_run(
+def evaluate_run(
     run: RunFolder, gold: Mapping[str, Sequence[Tree]], train_trees: Path, search: dict[str, Any], parsed: Path
 ) -> dict[str, Any]:
     """Select a checkpoint on the validation trees, parse the test sentences into the file `parsed` and score them.
@@ -159,7 +159,7 @@ def test_run(
     """
     if run.step_paths():
         average_checkpoints(run.path, min(10, len(run.step_paths())))
-    candidates = {folder.name: folder for folder in (run.averaged, run.best) if folder.is_dir()}
+    candidates = {folder.name: folder for folder in (run.averaged_path, run.best_path) if folder.is_dir()}
     if not candidates:
         raise UserError(
             f"{run.path}: expected a trained parser; got a run without checkpoints; "
@@ -168,7 +168,7 @@ def test_run(
     valid_f1: dict[str, float] = {}
     for name, folder in candidates.items():
         model, tokenizer, _ = load_model(folder, "parsing")
-        if tokenizer.with_tags and not tokenizer.lexicon and "lexicon" not in search:
+        if tokenizer.uses_tags and not tokenizer.lexicon and "lexicon" not in search:
             search = search | {"lexicon": Lexicon.from_trees(read_clean_trees(train_trees))}
         valid_f1[name] = parse_gold(model, tokenizer, gold["valid"], **search)[1].total.f1
     best = max(valid_f1, key=valid_f1.__getitem__)

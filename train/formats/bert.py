@@ -20,15 +20,15 @@ from train.formats.huggingface import (
     READERS,
     TOKENIZER,
     TOKENIZER_CONFIG,
-    Imported,
+    ImportedModel,
     make_model_config,
     read_object,
 )
 from train.formats.marian import ParameterMapping, linear, norm
-from train.formats.settings import UNSUPPORTED, check_settings, check_vocab_size, read_activation, read_value
+from train.formats.settings import TRY_SUPPORTED, check_required, check_vocab_size, read_activation, read_value
 from train.formats.weights import Tensors, read_weights
 from train.json_files import read_json
-from train.text.affixes import AffixTokenizer
+from train.text.affixes import WordTokenizer
 from train.text.lines import read_all_lines
 from train.text.tokenizer import REMEDY, SPECIAL_IDS, tokenizer_spec
 
@@ -79,14 +79,14 @@ def parameters(config: TransformerConfig) -> Iterator[ParameterMapping]:
 
 @READERS.register("bert")
 def read_bert(
-    folder: Path, config: Mapping[str, Any], settings: Mapping[str, Any], on_warning: Callable[[str], object]
-) -> Imported:
+    folder: Path, config: Mapping[str, Any], generation_config: Mapping[str, Any], on_warning: Callable[[str], object]
+) -> ImportedModel:
     """Read a BERT folder, with or without the layers that predict masked tokens.
 
     Raises UserError for unsupported features.
     """
     path = folder / CONFIG
-    check_settings(config, REQUIRED_SETTINGS, str(path))
+    check_required(config, REQUIRED_SETTINGS, str(path))
     value = partial(read_value, config, str(path))
     weights = {name.removeprefix("bert."): array for name, array in read_weights(folder).items()}
     if removed := [name for name in weights if name.startswith(NEXT_SENTENCE)]:
@@ -104,12 +104,12 @@ def read_bert(
         "output_bias": has_head, "output_transform": has_head, "tying": "output" if is_tied else "none",
     }  # fmt: skip
     if keys["token_types"] < 1:
-        raise UserError(f"{path}: type_vocab_size: expected at least 1; got {keys['token_types']}; {UNSUPPORTED}")
+        raise UserError(f"{path}: type_vocab_size: expected at least 1; got {keys['token_types']}; {TRY_SUPPORTED}")
     tokenizer, bert_ids = read_wordpiece_tokenizer(folder)
     check_vocab_size(folder, "vocab_size", config.get("vocab_size"), len(bert_ids))
     model_config = make_model_config(path, tokenizer, keys, {}, NAMES)
     tables = {"model": keys, "data": {"task": "masking", "max_length": keys["max_positions"]}}
-    return Imported(model_config, tables, tokenizer, from_bert(weights, model_config, bert_ids, str(folder)))
+    return ImportedModel(model_config, tables, tokenizer, from_bert(weights, model_config, bert_ids, str(folder)))
 
 
 def from_bert(weights: Mapping[str, Any], config: TransformerConfig, bert_ids: Any, name: str) -> dict[str, Any]:
@@ -120,7 +120,7 @@ def from_bert(weights: Mapping[str, Any], config: TransformerConfig, bert_ids: A
 
     Raises UserError, naming the tensor and the file `name`, for a tensor that does not fit.
     """
-    shapes = {parameter: p.shape for parameter, p in config.outline().named_parameters()}
+    shapes = {parameter: p.shape for parameter, p in config.build_abstract().named_parameters()}
     tensors = Tensors(weights, name)
     rows: dict[str, tuple[str, ...]] = {"embedding.weight": (EMBEDDING,)}
     rows |= {"output_bias": OUTPUT_BIAS} if config.output_bias else {}
@@ -145,7 +145,7 @@ def candidates(name: str) -> tuple[str, ...]:
 # ---- the tokenizer
 
 
-def read_wordpiece_tokenizer(folder: Path) -> tuple[AffixTokenizer, Any]:
+def read_wordpiece_tokenizer(folder: Path) -> tuple[WordTokenizer, Any]:
     """Return the tokenizer with our ids, and each subword's id in the file. Raises UserError for an invalid folder."""
     spec = read_wordpiece_spec(folder)
     vocabulary = spec["model"]["vocab"]
@@ -162,7 +162,7 @@ def read_wordpiece_tokenizer(folder: Path) -> tuple[AffixTokenizer, Any]:
     our_ids = {names[i]: our_id for our_id, i in enumerate(bert_ids.tolist())}
     added = [{**token, "id": our_ids[token["content"]]} for token in spec["added_tokens"]]
     content = {**spec, "model": {**spec["model"], "vocab": our_ids}, "added_tokens": added, "post_processor": None}
-    return AffixTokenizer({**content, SPECIAL_IDS: [0, 1, 2, 3]}, str(folder)), bert_ids
+    return WordTokenizer({**content, SPECIAL_IDS: [0, 1, 2, 3]}, str(folder)), bert_ids
 
 
 def read_wordpiece_spec(folder: Path) -> dict[str, Any]:
@@ -179,18 +179,18 @@ def read_wordpiece_spec(folder: Path) -> dict[str, Any]:
             or not isinstance(added, list)
             or not all(isinstance(token, dict) and token.get("content") in model["vocab"] for token in added)
         ):
-            raise UserError(f"{folder / TOKENIZER}: expected a WordPiece tokenizer; got another kind; {UNSUPPORTED}")
+            raise UserError(f"{folder / TOKENIZER}: expected a WordPiece tokenizer; got another kind; {TRY_SUPPORTED}")
         return dict(spec)
-    settings = read_object(folder / TOKENIZER_CONFIG) if (folder / TOKENIZER_CONFIG).exists() else {}
+    tokenizer_config = read_object(folder / TOKENIZER_CONFIG) if (folder / TOKENIZER_CONFIG).exists() else {}
     names = [line.rstrip("\n") for line in read_all_lines(folder / VOCABULARY)]
     vocabulary = {name: i for i, name in enumerate(names)}
     if len(vocabulary) < len(names):
         raise UserError(f"{folder / VOCABULARY}: expected each subword once; got a repeated subword; try {REMEDY}")
     normalizer = normalizers.BertNormalizer(
         clean_text=True,
-        handle_chinese_chars=settings.get("tokenize_chinese_chars", True) is not False,
-        strip_accents=settings.get("strip_accents"),
-        lowercase=settings.get("do_lower_case", True) is not False,
+        handle_chinese_chars=tokenizer_config.get("tokenize_chinese_chars", True) is not False,
+        strip_accents=tokenizer_config.get("strip_accents"),
+        lowercase=tokenizer_config.get("do_lower_case", True) is not False,
     )
     model = {
         "type": "WordPiece", "unk_token": UNKNOWN, "continuing_subword_prefix": "##", "max_input_chars_per_word": 100,

@@ -8,7 +8,7 @@ import numpy as np
 from models import TransformerConfig
 from train.errors import UserError, pip_install
 from train.formats import marian
-from train.formats.export import TARGETS, check_range
+from train.formats.export import WRITERS, check_range
 from train.formats.marian_folder import MarianModel, marian_model, write_tokenizer
 from train.run.config import RunConfig
 from train.text.pair_tokenizer import PairTokenizer
@@ -18,7 +18,7 @@ from train.text.tokenizer import SPECIALS
 ACTIVATIONS = {"relu": "RELU", "gelu": "GELUTanh", "gelu_erf": "GELU", "silu": "SWISH"}
 
 
-@TARGETS.register("ctranslate2")
+@WRITERS.register("ctranslate2")
 def write_ctranslate2(model: Any, tokenizer: Any, config: RunConfig, folder: Path, dtype: str) -> None:
     """Write a folder that `ctranslate2.Translator` loads, with the tokenizer."""
     try:
@@ -46,9 +46,9 @@ def write_ctranslate2(model: Any, tokenizer: Any, config: RunConfig, folder: Pat
     spec.optimize(quantization=dtype)
     spec.save(str(folder))
     if not isinstance(tokenizer, PairTokenizer) or isinstance(tokenizer.source, SentencePieceTokenizer):
-        settings = folder / "tokenizer"
-        settings.mkdir()
-        write_tokenizer(tokenizer, converted, settings)
+        tokenizer_folder = folder / "tokenizer"
+        tokenizer_folder.mkdir()
+        write_tokenizer(tokenizer, converted, tokenizer_folder)
     else:
         tokenizer.save(folder / "tokenizer.json")
 

@@ -12,31 +12,31 @@ from safetensors.numpy import save
 
 import npx
 from models import TransformerConfig, sinusoids
-from models.layers.positions import resolve_rates
+from models.layers.positions import resolve_rate_scheme
 from npx.registry import Registry
 from train.errors import UserError
 from train.files import MISSING, describe_path, disk_errors
 from train.json_files import check_outside_run
 from train.run.checkpoint import load_model
 from train.run.config import RunConfig
-from train.run.replace import new_folder
+from train.run.folder_swap import new_folder
 from train.tasks.task import describe_model
 
 # A function that writes files to a folder. Its arguments are a model, its tokenizer, the run's configuration, the
 # folder and the dtype of the weights.
 Writer = Callable[[Any, Any, RunConfig, Path, str], None]
-TARGETS: Registry[Writer] = Registry("target")
-TARGET_TASKS = {  # the tasks whose models a target can represent; other targets represent models of all tasks
+WRITERS: Registry[Writer] = Registry("format")
+WRITER_TASKS = {  # the tasks whose models a format can represent; other formats represent models of all tasks
     "huggingface": ("translation", "language"), **dict.fromkeys(("ctranslate2", "onnx"), ("translation",)),
 }  # fmt: skip
-# The values of [search] that a target's own beam search implements.
+# The values of [search] that the beam search of a format's program implements.
 SEARCHES: dict[str, dict[str, tuple[str, ...]]] = {
     "huggingface": {"length_penalty_type": ("length",), "candidate_rule": ("transformers", "fairseq")},
     "ctranslate2": {"length_penalty_type": ("length",), "candidate_rule": ("fairseq",)},
 }
 DTYPES = ("float32", "float16", "int8")
 # Model fields that need no check: sizes, ids, training settings (such as initialization and dropout), and fields that
-# have no effect for the architectures and positions that the targets support.
+# have no effect for the architectures and positions that the formats support.
 UNCHECKED = frozenset(
     "vocab_size src_vocab_size d_model d_ff n_heads n_layers pad_id bos_id eos_id unk_id suppressed_ids "
     "attention_gain embedding_init matrix_init dropout attention_dropout activation_dropout word_dropout "
@@ -46,12 +46,12 @@ UNCHECKED = frozenset(
 )
 
 
-def export_run(run: Path, target: str, out: Path, dtype: str, on_warning: Callable[[str], object]) -> None:
+def export_run(run: Path, format_name: str, out: Path, dtype: str, on_warning: Callable[[str], object]) -> None:
     """Write the model of a run in another format.
 
     Args:
         run: the run folder, or one checkpoint folder.
-        target: a name in TARGETS.
+        format_name: a name in WRITERS.
         out: the folder to write, which must be missing or empty; it is written atomically.
         dtype: dtype of the weights, one of DTYPES.
         on_warning: called with warnings about the run.
@@ -63,32 +63,32 @@ def export_run(run: Path, target: str, out: Path, dtype: str, on_warning: Callab
         raise UserError(f"{out}: expected a new folder; got {got}; try another --out")
     model, tokenizer, config = load_model(run, "", on_warning)
     check_outside_run(out, models=[run])
-    if (task := config.data.task) not in (tasks := TARGET_TASKS.get(target, (task,))):
+    if (task := config.data.task) not in (tasks := WRITER_TASKS.get(format_name, (task,))):
         got = f"{describe_model(task)}; try --to safetensors"
-        raise UserError(f"{run}: expected {describe_model(*tasks)} for --to {target}; got {got}")
-    if target == "ctranslate2" and model.config.suppressed_ids:
+        raise UserError(f"{run}: expected {describe_model(*tasks)} for --to {format_name}; got {got}")
+    if format_name == "ctranslate2" and model.config.suppressed_ids:
         on_warning(f"{out}: forbidden tokens are not part of CTranslate2's format; try its option suppress_sequences")
     out = Path(os.path.abspath(out))
-    with disk_errors(str(out), "or another --out"), new_folder(out, replaces=False) as partial:
-        TARGETS[target](model, tokenizer, config, Path(partial), dtype)
+    with disk_errors(str(out), "or another --out"), new_folder(out, must_be_new=True) as partial:
+        WRITERS[format_name](model, tokenizer, config, Path(partial), dtype)
     if task == "translation":
-        warn_of_search(config, target, on_warning)
+        warn_of_search(config, format_name, on_warning)
 
 
-def warn_of_search(config: RunConfig, target: str, on_warning: Callable[[str], object]) -> None:
-    """Warn if the target's own beam search lacks the run's search settings."""
-    search, wanted = config.search, SEARCHES.get(target, {})
+def warn_of_search(config: RunConfig, format_name: str, on_warning: Callable[[str], object]) -> None:
+    """Warn if the beam search of the format's program lacks the run's search settings."""
+    search, wanted = config.search, SEARCHES.get(format_name, {})
     keys = [key for key, values in wanted.items() if getattr(search, key) not in values]
     if search.length_penalty == 0.0:
         keys = [key for key in keys if key != "length_penalty_type"]
-    if (search.beam_size, search.candidate_rule) == (1, "plain"):  # greedy, like the rules of the targets
+    if (search.beam_size, search.candidate_rule) == (1, "plain"):  # greedy, like the rules of the other programs
         keys = []
     if keys:
         present = " and ".join(f"search.{key} = {getattr(search, key)}" for key in keys)
-        attempt = " and ".join(f'{key} = "{wanted[key][0]}"' for key in keys)
+        suggestion = " and ".join(f'{key} = "{wanted[key][0]}"' for key in keys)
         on_warning(
-            f"{target} has no equivalent of {present}, so some of its translations will differ from those of "
-            f"`translate`; for equal ones, try {attempt} in [search] of the run's config.toml"
+            f"{format_name} has no equivalent of {present}, so some of its translations will differ from those of "
+            f"`translate`; for equal ones, try {suggestion} in [search] of the run's config.toml"
         )
 
 
@@ -97,10 +97,10 @@ def write_json(path: Path, content: Any) -> None:
     path.write_text(json.dumps(content, ensure_ascii=False, indent=1) + "\n", encoding="utf-8")
 
 
-def write_tensors(path: Path, tensors: dict[str, Any], dtype: str, target: str) -> None:
+def write_tensors(path: Path, tensors: dict[str, Any], dtype: str, format_name: str) -> None:
     """Write a .safetensors file of float32 or float16. Raises UserError for int8."""
     if dtype == "int8":
-        raise UserError(f"--dtype: expected float32 or float16 with --to {target}; got int8; try --to ctranslate2")
+        raise UserError(f"--dtype: expected float32 or float16 with --to {format_name}; got int8; try --to ctranslate2")
     check_range(tensors, dtype)
     arrays = {name: np.ascontiguousarray(array, dtype) for name, array in tensors.items()}
     path.write_bytes(save(arrays, {"format": "pt"}))  # save_file makes the file unreadable for other users
@@ -117,7 +117,7 @@ def check_range(tensors: Mapping[str, Any], dtype: str) -> None:
 
 
 def unsupported_fields(config: TransformerConfig, allowed: Mapping[str, Sequence[Any]]) -> Iterator[tuple[str, str]]:
-    """Yield each model field with a value that the target does not support, and the supported values in words.
+    """Yield each model field with a value that the format does not support, and the supported values in words.
 
     A field that is neither in `allowed` nor in UNCHECKED must have its default value. A new field must therefore be
     listed before a model that changes it can be exported.
@@ -130,13 +130,16 @@ def unsupported_fields(config: TransformerConfig, allowed: Mapping[str, Sequence
 
 
 def check_supported(
-    config: TransformerConfig, target: str, allowed: Mapping[str, Sequence[Any]], attempt: str = "--to safetensors"
+    config: TransformerConfig,
+    format_name: str,
+    allowed: Mapping[str, Sequence[Any]],
+    suggestion: str = "--to safetensors",
 ) -> None:
     """Raise UserError, naming the first of the `unsupported_fields`."""
     for name, words in unsupported_fields(config, allowed):
         raise UserError(
-            f"export: expected model.{name} {words}, because {target} supports nothing else; "
-            f"got {getattr(config, name)}; try {attempt}"
+            f"export: expected model.{name} {words}, because {format_name} supports nothing else; "
+            f"got {getattr(config, name)}; try {suggestion}"
         )
 
 
@@ -147,12 +150,12 @@ def weights_of(model: Any) -> dict[str, Any]:
 
 def sinusoids_of(config: TransformerConfig, n_positions: int) -> Any:
     """Return the sinusoids (n_positions, D) of a model on the host."""
-    halves = config.positions == "sinusoidal_halves"
-    rates = resolve_rates(halves, config.position_rates)
-    return npx.to_host(sinusoids(n_positions, config.d_model, halves, rates=rates))
+    interleaved = config.positions != "sinusoidal_halves"
+    rate_scheme = resolve_rate_scheme(interleaved, config.position_rates)
+    return npx.to_host(sinusoids(n_positions, config.d_model, interleaved, rate_scheme=rate_scheme))
 
 
-@TARGETS.register("safetensors")
+@WRITERS.register("safetensors")
 def write_safetensors(model: Any, tokenizer: Any, config: RunConfig, folder: Path, dtype: str) -> None:
     """Write our own parameters by name, the model's configuration and the tokenizer."""
     write_tensors(folder / "model.safetensors", weights_of(model), dtype, "safetensors")

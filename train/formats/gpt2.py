@@ -21,15 +21,15 @@ from train.formats.huggingface import (
     READERS,
     TOKENIZER,
     VOCABULARY,
-    Imported,
+    ImportedModel,
     make_model_config,
     read_object,
     warn_of_settings,
 )
 from train.formats.settings import (
     ACTIVATIONS,
-    UNSUPPORTED,
-    check_settings,
+    TRY_SUPPORTED,
+    check_required,
     check_vocab_size,
     read_activation,
     read_value,
@@ -77,11 +77,11 @@ def parameters(config: TransformerConfig) -> Iterator[tuple[str, str]]:
 
 @READERS.register("gpt2")
 def read_gpt2(
-    folder: Path, config: Mapping[str, Any], settings: Mapping[str, Any], on_warning: Callable[[str], object]
-) -> Imported:
+    folder: Path, config: Mapping[str, Any], generation_config: Mapping[str, Any], on_warning: Callable[[str], object]
+) -> ImportedModel:
     """Read a GPT-2 folder. Raises UserError for features that our model does not have."""
     path = folder / CONFIG
-    check_settings(config, REQUIRED_SETTINGS, str(path))
+    check_required(config, REQUIRED_SETTINGS, str(path))
     value = partial(read_value, config, str(path))
     keys: dict[str, Any] = {ours: value(theirs) for ours, theirs in SIZES.items()}
     keys["d_ff"] = 4 * keys["d_model"] if config.get("n_inner") is None else value("n_inner")
@@ -93,12 +93,12 @@ def read_gpt2(
     }  # fmt: skip
     tokenizer = read_byte_level_tokenizer(folder, config)
     check_vocab_size(folder, "vocab_size", config.get("vocab_size"), tokenizer.vocab_size)
-    model_config = make_model_config(path, tokenizer, keys, settings, NAMES)
+    model_config = make_model_config(path, tokenizer, keys, generation_config, NAMES)
     if (rate := value("embd_pdrop", float, 0.1)) != keys["dropout"]:
         on_warning(f"{path}: embd_pdrop = {rate} is not imported; resid_pdrop = {keys['dropout']} replaces it")
-    warn_of_settings(settings, folder / GENERATION, on_warning)
+    warn_of_settings(generation_config, folder / GENERATION, on_warning)
     tables = {"model": keys, "data": {"task": "language", "max_length": keys["max_positions"]}}
-    return Imported(model_config, tables, tokenizer, from_gpt2(read_weights(folder), model_config, str(folder)))
+    return ImportedModel(model_config, tables, tokenizer, from_gpt2(read_weights(folder), model_config, str(folder)))
 
 
 def from_gpt2(weights: Mapping[str, Any], config: TransformerConfig, name: str) -> dict[str, Any]:
@@ -106,7 +106,7 @@ def from_gpt2(weights: Mapping[str, Any], config: TransformerConfig, name: str) 
 
     Raises UserError, naming the tensor and the file `name`, for a tensor that does not fit.
     """
-    shapes = {parameter: p.shape for parameter, p in config.outline().named_parameters()}
+    shapes = {parameter: p.shape for parameter, p in config.build_abstract().named_parameters()}
     tensors = Tensors(weights, name)
     pairs = [("embedding.weight", EMBEDDING), ("text_positions.weight", POSITIONS), *parameters(config)]
     pairs += [("projection", OUTPUT)] * (config.tying == "none")
@@ -129,7 +129,7 @@ def read_byte_level_tokenizer(folder: Path, config: Mapping[str, Any]) -> PlainT
         eos = config.get("eos_token_id")
         ids = [vocabulary.get(byte) for byte in UNUSED_BYTES]
         if type(eos) is not int:
-            raise UserError(f"{folder / CONFIG}: eos_token_id: expected a whole number; got {eos!r}; {UNSUPPORTED}")
+            raise UserError(f"{folder / CONFIG}: eos_token_id: expected a whole number; got {eos!r}; {TRY_SUPPORTED}")
         if None in ids:
             raise UserError(f"{folder}: the tokenizer lacks some bytes; try a model with a byte-level tokenizer")
         spec = {**spec, SPECIAL_IDS: [*ids[:2], eos, ids[2]]}
@@ -148,7 +148,7 @@ def read_byte_level_spec(folder: Path) -> dict[str, Any]:
             or not all(isinstance(token, dict) and isinstance(token.get("content"), str) for token in added)
         ):
             raise UserError(
-                f"{folder / TOKENIZER}: expected a byte-level BPE tokenizer; got another kind; {UNSUPPORTED}"
+                f"{folder / TOKENIZER}: expected a byte-level BPE tokenizer; got another kind; {TRY_SUPPORTED}"
             )
         return dict(spec)
     vocabulary = read_object(folder / VOCABULARY)

@@ -10,7 +10,7 @@ from npx.registry import Registry
 from train.errors import UserError, one_line
 from train.files import open_for_reading
 from train.formats import marian
-from train.formats.settings import UNSUPPORTED, check_vocab_size
+from train.formats.settings import TRY_SUPPORTED, check_vocab_size
 from train.formats.weights import read_weights
 from train.json_files import read_json
 from train.run.checkpoint import MODEL
@@ -33,7 +33,7 @@ UNSUPPORTED_SETTINGS: Mapping[str, Any] = {
 }  # fmt: skip
 
 
-class Imported(NamedTuple):
+class ImportedModel(NamedTuple):
     """An imported model: the keys of [model], [data] and [search] for its run, the tokenizer and the parameters."""
 
     model_config: TransformerConfig
@@ -43,7 +43,7 @@ class Imported(NamedTuple):
 
 
 # A function that reads a folder; its arguments are the folder, config.json, generation settings and on_warning.
-Reader = Callable[[Path, Mapping[str, Any], Mapping[str, Any], Callable[[str], object]], Imported]
+Reader = Callable[[Path, Mapping[str, Any], Mapping[str, Any], Callable[[str], object]], ImportedModel]
 READERS: Registry[Reader] = Registry("model_type")
 
 
@@ -51,7 +51,7 @@ def make_model_config(
     path: Path,
     tokenizer: TextTokenizer,
     keys: Mapping[str, Any],
-    settings: Mapping[str, Any],
+    generation_config: Mapping[str, Any],
     names: Mapping[str, str],
 ) -> Any:
     """Return the model's configuration for the [model] `keys`; `names` maps our keys to those of the file.
@@ -61,31 +61,31 @@ def make_model_config(
     special: dict[str, Any] = {
         "pad_id": tokenizer.pad_id, "bos_id": tokenizer.bos_id, "eos_id": tokenizer.eos_id,
         "src_vocab_size": getattr(tokenizer, "src_vocab_size", None),
-        "suppressed_ids": suppressed_ids(settings, tokenizer, path.with_name(GENERATION)),
+        "suppressed_ids": suppressed_ids(generation_config, tokenizer, path.with_name(GENERATION)),
     }  # fmt: skip
     try:
         return TransformerConfig(vocab_size=tokenizer.vocab_size, **special, **keys)
     except ValueError as error:
         key, _, problem = one_line(error).partition(": ")
-        attempt = "" if "; try " in problem else f"; {UNSUPPORTED}"
-        raise UserError(f"{path}: {names.get(key, key)}: {problem}{attempt}") from None
+        suggestion = "" if "; try " in problem else f"; {TRY_SUPPORTED}"
+        raise UserError(f"{path}: {names.get(key, key)}: {problem}{suggestion}") from None
 
 
 @READERS.register("marian")
 def read_marian(
-    folder: Path, config: Mapping[str, Any], settings: Mapping[str, Any], on_warning: Callable[[str], object]
-) -> Imported:
+    folder: Path, config: Mapping[str, Any], generation_config: Mapping[str, Any], on_warning: Callable[[str], object]
+) -> ImportedModel:
     """Read a MarianMT folder."""
     keys = marian.read_config(config, str(folder / CONFIG))
     tokenizer = read_tokenizer(folder, config)
     weights = read_weights(folder)
     keys |= marian.read_positions(weights) | {"decoder_start": "pad"}
     keys = {name: value for name, value in keys.items() if value is not None}
-    model_config = make_model_config(folder / CONFIG, tokenizer, keys, settings, marian.NAMES)
+    model_config = make_model_config(folder / CONFIG, tokenizer, keys, generation_config, marian.NAMES)
     vocabularies = "shared" if model_config.src_vocab_size is None else "separate"
-    search = search_settings(settings, folder / GENERATION, on_warning)
+    search = search_settings(generation_config, folder / GENERATION, on_warning)
     tables = {"model": keys, "data": {"vocabularies": vocabularies}, "search": search}
-    return Imported(model_config, tables, tokenizer, marian.from_marian(weights, model_config, str(folder)))
+    return ImportedModel(model_config, tables, tokenizer, marian.from_marian(weights, model_config, str(folder)))
 
 
 def write_run(
@@ -99,7 +99,7 @@ def write_run(
     state = {"step": 0, "model": model_config.to_dict(), "tokenizer_digest": tokenizer.digest, "task": config.data.task}
     with run.creating(resume=False, program="import"):
         run.prepare(config, tokenizer)
-        write_folder(run.step_path(0), {MODEL: parameters}, state | {"config": config.frozen()})
+        write_folder(run.step_path(0), {MODEL: parameters}, state | {"config": config.fixed_keys()})
         run.commit()
 
 
@@ -117,7 +117,7 @@ def read_tokenizer(folder: Path, config: Mapping[str, Any]) -> PairTokenizer | T
     if (start := config.get("decoder_start_token_id", pad)) != pad:
         raise UserError(
             f"{folder / CONFIG}: decoder_start_token_id: expected {pad}, the value of pad_token_id; "
-            f"got {start!r}; {UNSUPPORTED}"
+            f"got {start!r}; {TRY_SUPPORTED}"
         )
     if (folder / SENTENCEPIECE[0]).exists() or not (folder / TOKENIZER).exists():
         tokenizer: PairTokenizer | Tokenizer = read_sentencepiece(folder, pad, eos)
@@ -141,8 +141,8 @@ def read_sentencepiece(folder: Path, pad: int, eos: int) -> PairTokenizer:
 
     Raises UserError for a damaged file.
     """
-    settings = read_object(folder / TOKENIZER_CONFIG) if (folder / TOKENIZER_CONFIG).exists() else {}
-    is_separate = settings.get("separate_vocabs") is True
+    tokenizer_config = read_object(folder / TOKENIZER_CONFIG) if (folder / TOKENIZER_CONFIG).exists() else {}
+    is_separate = tokenizer_config.get("separate_vocabs") is True
     files = VOCABULARY, TARGET_VOCABULARY if is_separate else VOCABULARY
     sides = []
     for model, file in zip(SENTENCEPIECE, files, strict=True):
@@ -153,8 +153,8 @@ def read_sentencepiece(folder: Path, pad: int, eos: int) -> PairTokenizer:
             raise UserError(
                 f"{folder / file}: expected a vocabulary with {UNKNOWN}; this token is missing; try a new download"
             )
-        special = SpecialIds(pad, pad, eos, vocabulary[UNKNOWN])
-        sides.append(SentencePieceTokenizer(content, vocabulary, special, str(folder / model)))
+        special_ids = SpecialIds(pad, pad, eos, vocabulary[UNKNOWN])
+        sides.append(SentencePieceTokenizer(content, vocabulary, special_ids, str(folder / model)))
     source, target = sides
     return PairTokenizer(source, target, str(folder), shared=not is_separate)
 
@@ -167,14 +167,14 @@ def special_id(config: Mapping[str, Any], name: str, folder: Path) -> int:
     return value
 
 
-def suppressed_ids(settings: Mapping[str, Any], tokenizer: TextTokenizer, path: Path) -> tuple[int, ...]:
+def suppressed_ids(generation_config: Mapping[str, Any], tokenizer: TextTokenizer, path: Path) -> tuple[int, ...]:
     """Return the ids in bad_words_ids and suppress_tokens, except those of tokens that a search never chooses.
 
     Raises UserError for a sequence of several tokens, which our search cannot forbid.
     """
     ids: list[int] = []
     for name in ("bad_words_ids", "suppress_tokens"):
-        value = settings.get(name) or []
+        value = generation_config.get(name) or []
         entries: list[Any] = value if isinstance(value, list) else [None]
         if name == "bad_words_ids":  # a list of sequences
             entries = [entry[0] if isinstance(entry, list) and len(entry) == 1 else None for entry in entries]
@@ -186,19 +186,21 @@ def suppressed_ids(settings: Mapping[str, Any], tokenizer: TextTokenizer, path: 
     return tuple(i for i in dict.fromkeys(ids) if i not in never_chosen)
 
 
-def warn_of_settings(settings: Mapping[str, Any], path: Path, on_warning: Callable[[str], object]) -> None:
+def warn_of_settings(generation_config: Mapping[str, Any], path: Path, on_warning: Callable[[str], object]) -> None:
     """Warn about generation settings that our search does not support."""
     for name, disabled in UNSUPPORTED_SETTINGS.items():
-        if settings.get(name) not in (None, disabled):
-            on_warning(f"{path}: {name} = {settings[name]!r} is not imported")
+        if generation_config.get(name) not in (None, disabled):
+            on_warning(f"{path}: {name} = {generation_config[name]!r} is not imported")
 
 
-def search_settings(settings: Mapping[str, Any], path: Path, on_warning: Callable[[str], object]) -> dict[str, Any]:
+def search_settings(
+    generation_config: Mapping[str, Any], path: Path, on_warning: Callable[[str], object]
+) -> dict[str, Any]:
     """Return the [search] table that makes our search equivalent to transformers' with these generation settings."""
-    warn_of_settings(settings, path, on_warning)
-    beam = settings.get("num_beams") or 1
-    exponent = settings.get("length_penalty")
+    warn_of_settings(generation_config, path, on_warning)
+    beam = generation_config.get("num_beams") or 1
+    exponent = generation_config.get("length_penalty")
     return {
         "beam_size": beam, "length_penalty": 1.0 if exponent is None else exponent, "length_penalty_type": "length",
-        "candidate_rule": "fairseq" if settings.get("early_stopping") is True else "transformers",
+        "candidate_rule": "fairseq" if generation_config.get("early_stopping") is True else "transformers",
     }  # fmt: skip

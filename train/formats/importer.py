@@ -7,7 +7,7 @@ from train.errors import UserError, quote
 from train.files import describe_path
 from train.formats.huggingface import CONFIG, GENERATION, READERS, read_object, write_run
 from train.formats.marian_npz import find_npz, read_npz
-from train.formats.settings import UNSUPPORTED
+from train.formats.settings import TRY_SUPPORTED
 from train.json_files import check_outside_run
 from train.run.config import RunConfig
 from train.run.folder import RunFolder
@@ -28,14 +28,14 @@ def import_folder(folder: Path, out: Path, on_warning: Callable[[str], object]) 
         got = describe_path(folder)
         raise UserError(f"{folder}: expected a folder with {CONFIG}; got {got}; try the folder of a downloaded model")
     if RunFolder(folder).config_file.exists():
-        attempt = f"using it directly, with --model {quote(folder)} or --init {quote(folder)}"
-        raise UserError(f"{folder}: expected a model of another program; got a run folder; try {attempt}")
+        suggestion = f"using it directly, with --model {quote(folder)} or --init {quote(folder)}"
+        raise UserError(f"{folder}: expected a model of another program; got a run folder; try {suggestion}")
     npz = None if (folder / CONFIG).exists() else find_npz(folder)
     config = {} if npz else read_object(folder / CONFIG)
     kind = config.get("model_type")
     if npz is None and kind not in [*READERS]:  # a list, because `kind` may be unhashable
         expected = " or ".join(READERS)
-        raise UserError(f"{folder / CONFIG}: model_type: expected {expected}; got {kind!r}; {UNSUPPORTED}")
+        raise UserError(f"{folder / CONFIG}: model_type: expected {expected}; got {kind!r}; {TRY_SUPPORTED}")
     run = RunFolder(out)
     if not run.is_new():
         raise UserError(f"{out}: expected a new run folder; got {describe_path(out)}; try another --out")
@@ -43,9 +43,9 @@ def import_folder(folder: Path, out: Path, on_warning: Callable[[str], object]) 
     if npz:
         imported = read_npz(npz, on_warning)
     else:
-        generation = read_object(folder / GENERATION) if (folder / GENERATION).exists() else {}
-        settings = {**config, **generation}  # in older folders, config.json contains all settings
-        imported = READERS[str(kind)](folder, config, settings, on_warning)
+        stored = read_object(folder / GENERATION) if (folder / GENERATION).exists() else {}
+        generation_config = {**config, **stored}  # in older folders, config.json contains all settings
+        imported = READERS[str(kind)](folder, config, generation_config, on_warning)
     data = {"tokenizer": str(run.tokenizer_file.absolute()), "vocab_size": max(5, imported.model_config.vocab_size)}
     tables = {**imported.tables, "data": {**imported.tables["data"], **data}}
     write_run(run, RunConfig.from_dict(tables), imported.model_config, imported.tokenizer, imported.parameters)

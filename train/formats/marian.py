@@ -14,7 +14,7 @@ import npx
 from models import TransformerConfig, sinusoids
 from train.errors import UserError
 from train.formats.export import sinusoids_of
-from train.formats.settings import UNSUPPORTED, read_activation, read_value
+from train.formats.settings import TRY_SUPPORTED, read_activation, read_value
 from train.formats.weights import Tensors
 
 EPSILON = 1e-5  # epsilon of the layer norms in transformers' Marian
@@ -87,11 +87,11 @@ def read_config(config: Mapping[str, Any], name: str) -> dict[str, Any]:
         if (encoder := value(sides[0])) != (decoder := value(sides[1])):
             raise UserError(
                 f"{name}: {sides[1]}: expected {encoder}, the same as {sides[0]}, because model.{ours} applies "
-                f"to encoder and decoder; got {decoder}; {UNSUPPORTED}"
+                f"to encoder and decoder; got {decoder}; {TRY_SUPPORTED}"
             )
     for key in ("normalize_before", "normalize_embedding", "add_final_layer_norm"):
         if value(key, bool, False):
-            raise UserError(f"{name}: {key}: expected false, as in transformers' Marian; got true; {UNSUPPORTED}")
+            raise UserError(f"{name}: {key}: expected false, as in transformers' Marian; got true; {TRY_SUPPORTED}")
     is_shared, is_tied = (value(key, bool, True) for key in ("share_encoder_decoder_embeddings", "tie_word_embeddings"))
     return {
         "d_model": value("d_model"), "d_ff": value("encoder_ffn_dim"), "n_heads": value("encoder_attention_heads"),
@@ -105,9 +105,9 @@ def read_config(config: Mapping[str, Any], name: str) -> dict[str, Any]:
     }  # fmt: skip
 
 
-def sinusoid_table(n_positions: int, d_model: int, rates: str = "paper") -> Any:
+def sinusoid_table(n_positions: int, d_model: int, rate_scheme: str = "paper") -> Any:
     """Return Marian's sinusoids (n_positions, D) on the host."""
-    return npx.to_host(sinusoids(n_positions, d_model, True, rates=rates))
+    return npx.to_host(sinusoids(n_positions, d_model, interleaved=False, rate_scheme=rate_scheme))
 
 
 def read_positions(weights: Mapping[str, Any]) -> dict[str, Any]:
@@ -125,7 +125,7 @@ def read_positions(weights: Mapping[str, Any]) -> dict[str, Any]:
             return {"position_rates": rates}
     if len(tables) < len(POSITIONS) or len({table.shape for table in tables}) > 1:
         got = ", ".join(f"{name} {weights[name].shape}" for name in POSITIONS.values() if name in weights)
-        raise UserError(f"positions: expected sinusoids, or two tables of one shape; got {got}; {UNSUPPORTED}")
+        raise UserError(f"positions: expected sinusoids, or two tables of one shape; got {got}; {TRY_SUPPORTED}")
     return {"positions": "learned", "position_rates": None, "max_positions": len(tables[0])}
 
 
@@ -134,7 +134,7 @@ def from_marian(weights: Mapping[str, Any], config: TransformerConfig, name: str
 
     Raises UserError, naming the tensor and the file `name`, for a tensor that does not fit.
     """
-    shapes = {parameter: p.shape for parameter, p in config.outline().named_parameters()}
+    shapes = {parameter: p.shape for parameter, p in config.build_abstract().named_parameters()}
     tensors = Tensors(weights, name)
     result = dict[str, Any]()
     aliases: dict[str, tuple[str, ...]]
@@ -171,7 +171,7 @@ def to_marian(ours: Mapping[str, Any], config: TransformerConfig, n_positions: i
     input, such as the embedding of `bos_id`, become part of the position tables. Biases that our model does not
     have are set to zero.
     """
-    order = column_order(config)
+    columns = column_order(config)
     shapes = {mapped.ours: mapped for mapped in layer_parameters(config)}
     result: dict[str, Any] = {}
     for name, mapped in shapes.items():
@@ -181,18 +181,20 @@ def to_marian(ours: Mapping[str, Any], config: TransformerConfig, n_positions: i
             array = np.zeros(ours[name.replace(".bias", ".weight")].shape[1], np.float32)
         parts = np.split(array, len(mapped.theirs), axis=-1)
         for theirs, part in zip(mapped.theirs, parts, strict=True):
-            result[theirs] = np.ascontiguousarray(permute_columns(theirs, part.T if mapped.is_matrix else part, order))
-    embedding = ours["embedding.weight"][:, order]
-    source = embedding if config.shares_source else ours["source_embedding.weight"][:, order]
+            result[theirs] = np.ascontiguousarray(
+                permute_columns(theirs, part.T if mapped.is_matrix else part, columns)
+            )
+    embedding = ours["embedding.weight"][:, columns]
+    source = embedding if config.shares_source else ours["source_embedding.weight"][:, columns]
     if config.shares_source:
         result[SHARED] = embedding
     else:
         result |= {SOURCE: source, TARGET: embedding}
     if "projection" in ours:
-        result[OUTPUT] = ours["projection"][:, order]
+        result[OUTPUT] = ours["projection"][:, columns]
     bias = ours.get("output_bias")
     result[BIAS] = np.zeros((1, len(embedding)), np.float32) if bias is None else bias[None]
-    return result | position_tables(ours, config, n_positions, order)
+    return result | position_tables(ours, config, n_positions, columns)
 
 
 def column_order(config: TransformerConfig) -> Any:
@@ -204,19 +206,21 @@ def column_order(config: TransformerConfig) -> Any:
     return np.concatenate([columns[::2], columns[1::2]]) if config.positions == "sinusoidal" else columns
 
 
-def permute_columns(name: str, array: Any, order: Any) -> Any:
+def permute_columns(name: str, array: Any, columns: Any) -> Any:
     """Reorder the axis of a layer's tensor whose entries correspond to the columns of the embedding.
 
     It is the output axis for norms, out_proj and fc2, and the input axis for the other matrices (n_out, n_in).
     """
     if "norm" in name:
-        return array[order]
+        return array[columns]
     if any(f".{part}." in name for part in ("out_proj", "fc2")):
-        return array[order]
-    return array[:, order] if array.ndim == 2 else array
+        return array[columns]
+    return array[:, columns] if array.ndim == 2 else array
 
 
-def position_tables(ours: Mapping[str, Any], config: TransformerConfig, n_positions: int, order: Any) -> dict[str, Any]:
+def position_tables(
+    ours: Mapping[str, Any], config: TransformerConfig, n_positions: int, columns: Any
+) -> dict[str, Any]:
     """Return the position tables of encoder and decoder, or no tables if both equal Marian's sinusoids."""
     marian = sinusoid_table(n_positions, config.d_model)
     scale = np.float32(config.d_model**0.5 if config.scale_embedding else 1)
@@ -225,11 +229,11 @@ def position_tables(ours: Mapping[str, Any], config: TransformerConfig, n_positi
         if config.positions == "learned":
             table = ours[f"{side}.weight"][:n_positions].copy()
         else:
-            table = sinusoids_of(config, n_positions)[:, order]
+            table = sinusoids_of(config, n_positions)[:, columns]
         if side == "source_positions" and "target_space.weight" in ours:
-            table = table + ours["target_space.weight"].reshape(-1)[order]
+            table = table + ours["target_space.weight"].reshape(-1)[columns]
         if side == "target_positions" and config.decoder_start == "bos":
-            bos = ours["embedding.weight"][config.bos_id][order]
+            bos = ours["embedding.weight"][config.bos_id][columns]
             table[0] += bos * scale  # the decoder's first input is a row of zeros
         result[theirs] = table
     same = all(table.shape == marian.shape and np.abs(table - marian).max() < 1e-6 for table in result.values())

@@ -8,7 +8,7 @@ import numpy as np
 from models import TransformerConfig
 from train.errors import UserError
 from train.formats import marian
-from train.formats.export import TARGETS, check_supported, unsupported_fields, weights_of, write_json, write_tensors
+from train.formats.export import WRITERS, check_supported, unsupported_fields, weights_of, write_json, write_tensors
 from train.formats.gpt2 import write_gpt2
 from train.formats.huggingface import (
     CONFIG,
@@ -36,22 +36,22 @@ class MarianModel(NamedTuple):
     """A model as Marian tensors.
 
     Attributes:
-        order: our ids of all tokens, in the order of Marian's ids.
+        our_ids: our ids of all tokens, in the order of Marian's ids.
         vocabularies: the subwords of the source and those of the target, in the order of Marian's ids.
     """
 
     tensors: dict[str, Any]
-    order: Any
+    our_ids: Any
     vocabularies: tuple[list[str], list[str]]
     pad_id: int
     n_positions: int
 
     def marian_id(self, our_id: int) -> int:
         """Return Marian's id for one of our ids."""
-        return int(np.flatnonzero(self.order == our_id)[0])
+        return int(np.flatnonzero(self.our_ids == our_id)[0])
 
 
-def check_model(config: TransformerConfig, target: str, norms: tuple[str, ...] = ("post",)) -> None:
+def check_model(config: TransformerConfig, format_name: str, norms: tuple[str, ...] = ("post",)) -> None:
     """Raise UserError, naming the key, for a model that Marian's architecture cannot represent."""
     allowed: dict[str, tuple[Any, ...]] = {
         "norm_placement": norms,
@@ -62,42 +62,42 @@ def check_model(config: TransformerConfig, target: str, norms: tuple[str, ...] =
         **dict.fromkeys(("d_k", "d_v"), (None, config.d_model // config.n_heads)),
     }
     lacks_only_pre = not any(unsupported_fields(config, {**allowed, "norm_placement": ("pre",)}))
-    attempt = "--to ctranslate2, or --to safetensors" if lacks_only_pre else "--to safetensors"
-    check_supported(config, f"--to {target}", allowed, attempt)
+    suggestion = "--to ctranslate2, or --to safetensors" if lacks_only_pre else "--to safetensors"
+    check_supported(config, f"--to {format_name}", allowed, suggestion)
 
 
-def marian_model(model: Any, tokenizer: Any, target: str, norms: tuple[str, ...] = ("post",)) -> MarianModel:
+def marian_model(model: Any, tokenizer: Any, format_name: str, norms: tuple[str, ...] = ("post",)) -> MarianModel:
     """Return a model as Marian tensors. Raises UserError for a model that cannot be represented.
 
     A model whose targets begin with padding keeps its vocabulary. In any other model, padding becomes the last id,
     where CTranslate2 expects it; the row of padding is zeros, and its bias prevents padding from being predicted.
     """
     c = model.config
-    check_model(c, target, norms)
+    check_model(c, format_name, norms)
     weights = weights_of(model)
-    order = np.arange(c.vocab_size)
+    our_ids = np.arange(c.vocab_size)
     pad_id = c.pad_id
     n_positions = min(model.max_length or MAX_POSITIONS, MAX_POSITIONS)
     if c.decoder_start != "pad":
-        order = np.concatenate([np.delete(order, pad_id), [pad_id]])
+        our_ids = np.concatenate([np.delete(our_ids, pad_id), [pad_id]])
     tensors = marian.to_marian(weights, c, n_positions)
-    source_order = order
+    source_ids = our_ids
     if c.decoder_start != "pad":
         if c.src_vocab_size is not None:
-            source_order = np.concatenate([np.delete(np.arange(c.src_vocab_size), pad_id), [pad_id]])
+            source_ids = np.concatenate([np.delete(np.arange(c.src_vocab_size), pad_id), [pad_id]])
         pad_id = c.vocab_size - 1
-        orders = {marian.SOURCE: source_order} | dict.fromkeys((marian.SHARED, marian.TARGET, marian.OUTPUT), order)
-        for name, rows in orders.items():
+        row_ids = {marian.SOURCE: source_ids} | dict.fromkeys((marian.SHARED, marian.TARGET, marian.OUTPUT), our_ids)
+        for name, ids in row_ids.items():
             if name in tensors:
-                tensors[name] = tensors[name][rows]
+                tensors[name] = tensors[name][ids]
                 tensors[name][-1] = 0
-        tensors[marian.BIAS] = tensors[marian.BIAS][:, order]
+        tensors[marian.BIAS] = tensors[marian.BIAS][:, our_ids]
         tensors[marian.BIAS][:, -1] = PADDING_BIAS
     vocabularies = tuple(
-        [subword_names(side)[i] for i in side_order]
-        for side, side_order in ((tokenizer.source, source_order), (tokenizer.target, order))
+        [subword_names(side)[i] for i in side_ids]
+        for side, side_ids in ((tokenizer.source, source_ids), (tokenizer.target, our_ids))
     )
-    return MarianModel(tensors, order, (vocabularies[0], vocabularies[1]), pad_id, n_positions)
+    return MarianModel(tensors, our_ids, (vocabularies[0], vocabularies[1]), pad_id, n_positions)
 
 
 def subword_names(tokenizer: Any) -> list[str]:
@@ -109,7 +109,7 @@ def subword_names(tokenizer: Any) -> list[str]:
     return sorted(vocabulary, key=vocabulary.__getitem__)
 
 
-@TARGETS.register("huggingface")
+@WRITERS.register("huggingface")
 def write_huggingface(model: Any, tokenizer: Any, config: RunConfig, folder: Path, dtype: str) -> None:
     """Write a MarianMT folder, or a GPT-2 folder for a language model: weights, settings and tokenizer."""
     if config.data.task == "language":
@@ -126,11 +126,11 @@ def write_huggingface(model: Any, tokenizer: Any, config: RunConfig, folder: Pat
     write_tokenizer(tokenizer, converted, folder)
 
 
-def check_tokenizer(tokenizer: Any, target: str) -> None:
+def check_tokenizer(tokenizer: Any, format_name: str) -> None:
     """Raise UserError for a tokenizer that transformers cannot read."""
     if isinstance(tokenizer, PairTokenizer) and not isinstance(tokenizer.source, SentencePieceTokenizer):
         raise UserError(
-            f"export: expected a tokenizer with one vocabulary for --to {target}; got two vocabularies, which "
+            f"export: expected a tokenizer with one vocabulary for --to {format_name}; got two vocabularies, which "
             "transformers supports only with SentencePiece; try --to ctranslate2"
         )
 
@@ -168,8 +168,10 @@ def write_settings(
 
 def write_tokenizer(tokenizer: Any, converted: MarianModel, folder: Path) -> None:
     """Write the tokenizer: SentencePiece models and vocabularies, or a tokenizer.json with Marian's ids."""
-    settings: dict[str, Any] = {"model_max_length": converted.n_positions, "clean_up_tokenization_spaces": False}
-    settings |= {"pad_token": SPECIALS[0], "eos_token": SPECIALS[2], "unk_token": SPECIALS[3]}
+    tokenizer_config: dict[str, Any] = {
+        "model_max_length": converted.n_positions, "clean_up_tokenization_spaces": False,
+        "pad_token": SPECIALS[0], "eos_token": SPECIALS[2], "unk_token": SPECIALS[3],
+    }  # fmt: skip
     if isinstance(tokenizer, PairTokenizer):
         is_separate = not tokenizer.shared
         for side, model_file, vocabulary_file in (
@@ -179,11 +181,11 @@ def write_tokenizer(tokenizer: Any, converted: MarianModel, folder: Path) -> Non
             assert isinstance(side, SentencePieceTokenizer)
             (folder / model_file).write_bytes(side.model)
             write_json(folder / vocabulary_file, side.vocabulary)
-        settings |= {"tokenizer_class": "MarianTokenizer", "separate_vocabs": is_separate}
+        tokenizer_config |= {"tokenizer_class": "MarianTokenizer", "separate_vocabs": is_separate}
     else:
         write_json(folder / TOKENIZER, renumbered_spec(tokenizer, converted))
-        settings |= {"tokenizer_class": "PreTrainedTokenizerFast", "bos_token": SPECIALS[1]}
-    write_json(folder / TOKENIZER_CONFIG, settings)
+        tokenizer_config |= {"tokenizer_class": "PreTrainedTokenizerFast", "bos_token": SPECIALS[1]}
+    write_json(folder / TOKENIZER_CONFIG, tokenizer_config)
 
 
 def renumbered_spec(tokenizer: Tokenizer, converted: MarianModel) -> dict[str, Any]:

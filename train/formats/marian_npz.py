@@ -17,14 +17,14 @@ from train.errors import UserError, one_line, pip_install
 from train.files import open_for_reading
 from train.formats import marian
 from train.formats.archive import open_archive, open_untrusted
-from train.formats.huggingface import SENTENCEPIECE, UNKNOWN, Imported, make_model_config
+from train.formats.huggingface import SENTENCEPIECE, UNKNOWN, ImportedModel, make_model_config
 from train.formats.marian_folder import PADDING_BIAS
-from train.formats.settings import UNSUPPORTED
+from train.formats.settings import TRY_SUPPORTED
 from train.text.pair_tokenizer import PairTokenizer
 from train.text.sentencepiece_tokenizer import SentencePieceTokenizer, load_engine
 from train.text.tokenizer import SpecialIds
 
-SETTINGS, DECODER = "special:model.yml", "decoder.yml"
+MODEL_YML, DECODER = "special:model.yml", "decoder.yml"
 EPSILON = 1e-6  # epsilon of the layer norms in Marian itself
 PAD, EOS = "<pad>", "</s>"
 ACTIVATIONS = {"swish": "silu", "relu": "relu"}
@@ -64,38 +64,39 @@ def find_npz(folder: Path) -> Path | None:
     return files[0] if files else None
 
 
-def read_npz(path: Path, on_warning: Callable[[str], object]) -> Imported:
+def read_npz(path: Path, on_warning: Callable[[str], object]) -> ImportedModel:
     """Read the model of a .npz file and the vocabularies in its folder. Raises UserError for unsupported features.
 
     Args:
         on_warning: called with a message for each search setting that has no counterpart here.
     """
     arrays = read_arrays(path)
-    if SETTINGS not in arrays:
-        raise UserError(f"{path}: {SETTINGS}, which Marian writes, is missing; try a model that Marian has saved")
-    text = arrays.pop(SETTINGS).tobytes().rstrip(b"\0").decode("utf-8", "replace")
-    config = read_yaml(text, f"{path}: {SETTINGS}")
-    keys = read_settings(config, f"{path}: {SETTINGS}")
+    if MODEL_YML not in arrays:
+        raise UserError(f"{path}: {MODEL_YML}, which Marian writes, is missing; try a model that Marian has saved")
+    text = arrays.pop(MODEL_YML).tobytes().rstrip(b"\0").decode("utf-8", "replace")
+    config = read_yaml(text, f"{path}: {MODEL_YML}")
+    keys = read_model_keys(config, f"{path}: {MODEL_YML}")
     is_shared = "Wemb" in arrays
     is_tied = not any(OUTPUT + name in arrays for name in ("W", "Wt"))
     keys["tying"] = ("all" if is_shared else "output") if is_tied else "none"
     decoder = path.with_name(DECODER)
-    settings = read_yaml(decoder.read_text("utf-8", "replace"), str(decoder)) if decoder.exists() else {}
-    tokenizer, n_tokens = read_marian_tokenizer(path.parent, settings, is_shared)
+    decoder_config = read_yaml(decoder.read_text("utf-8", "replace"), str(decoder)) if decoder.exists() else {}
+    tokenizer, n_tokens = read_marian_tokenizer(path.parent, decoder_config, is_shared)
     model_config = make_model_config(path, tokenizer, keys, {}, NAMES)
-    if settings.get("allow-unk", "false") != "true":
-        model_config = replace(model_config, suppressed_ids=(tokenizer.special.unk_id,))
-    if read_number(settings, "word-penalty", float, 0.0, str(decoder)):
+    if decoder_config.get("allow-unk", "false") != "true":
+        model_config = replace(model_config, suppressed_ids=(tokenizer.special_ids.unk_id,))
+    if read_number(decoder_config, "word-penalty", float, 0.0, str(decoder)):
         on_warning(f"{decoder}: word-penalty has no counterpart and is ignored; translations may differ in length")
     tables = {"model": keys, "data": {"vocabularies": "shared" if is_shared else "separate"}}
-    search = {"beam_size": read_number(settings, "beam-size", int, 12, str(decoder)), "length_penalty_type": "length"}
-    search |= {
-        "length_penalty": read_number(settings, "normalize", float, 0.0, str(decoder)),
+    search = {
+        "beam_size": read_number(decoder_config, "beam-size", int, 12, str(decoder)),
+        "length_penalty_type": "length",
+        "length_penalty": read_number(decoder_config, "normalize", float, 0.0, str(decoder)),
         "candidate_rule": "transformers",
     }
     weights = dict(map(in_transformers_layout, arrays, arrays.values()))
     parameters = marian.from_marian(with_padding(weights, n_tokens, tokenizer.vocab_size), model_config, str(path))
-    return Imported(model_config, {**tables, "search": search}, tokenizer, parameters)
+    return ImportedModel(model_config, {**tables, "search": search}, tokenizer, parameters)
 
 
 def read_arrays(path: Path) -> dict[str, Any]:
@@ -103,7 +104,7 @@ def read_arrays(path: Path) -> dict[str, Any]:
     with open_untrusted(path, "a Marian model") as file, open_archive(file) as archive:
         content = {name.removesuffix(".npy"): decode_npy(archive.read(name)) for name in archive.namelist()}
     for name, array in content.items():
-        if name != SETTINGS and array.dtype.kind != "f":
+        if name != MODEL_YML and array.dtype.kind != "f":
             raise UserError(f"{path}: {name}: expected floats; got {array.dtype}; try the unquantized model")
     return content
 
@@ -122,14 +123,14 @@ def decode_npy(content: bytes) -> Any:
     return np.frombuffer(content, dtype, offset=header.end()).reshape(sizes, order="F" if order == "True" else "C")
 
 
-def read_settings(config: Mapping[str, str], name: str) -> dict[str, Any]:
+def read_model_keys(config: Mapping[str, str], name: str) -> dict[str, Any]:
     """Return the keys of [model] except `tying`. Raises UserError, naming the setting, for unsupported features."""
     for key, value in config.items():
         if key in TEXT_SETTINGS and not isinstance(value, str):
             raise UserError(f"{name}: {key}: expected one value; got {value}; try a new download")
     for key, values in SUPPORTED_VALUES.items():
         if config.get(key, values[0]) not in values:
-            raise UserError(f"{name}: {key}: expected {values[0]}; got {config[key]}; {UNSUPPORTED}")
+            raise UserError(f"{name}: {key}: expected {values[0]}; got {config[key]}; {TRY_SUPPORTED}")
     placement = tuple(
         config.get(f"transformer-{key}", default)
         for key, default in (("preprocess", ""), ("postprocess", "dan"), ("postprocess-top", ""))
@@ -137,16 +138,16 @@ def read_settings(config: Mapping[str, str], name: str) -> dict[str, Any]:
     if placement not in PLACEMENTS:
         raise UserError(
             f"{name}: transformer-preprocess: expected norms after each sub-layer ('', dan, '') or before it (n, da, "
-            f"n); got {placement}; {UNSUPPORTED}"
+            f"n); got {placement}; {TRY_SUPPORTED}"
         )
     activation = config.get("transformer-ffn-activation", "swish")
     if activation not in ACTIVATIONS:  # Marian's gelu is not supported: it is x * sigmoid(1.702 * x)
         expected = " or ".join(ACTIVATIONS)
-        raise UserError(f"{name}: transformer-ffn-activation: expected {expected}; got {activation}; {UNSUPPORTED}")
+        raise UserError(f"{name}: transformer-ffn-activation: expected {expected}; got {activation}; {TRY_SUPPORTED}")
     if config.get("enc-depth") != config.get("dec-depth"):
         raise UserError(
             f"{name}: dec-depth: expected {config.get('enc-depth')}, the same as enc-depth; got "
-            f"{config.get('dec-depth')}; {UNSUPPORTED}"
+            f"{config.get('dec-depth')}; {TRY_SUPPORTED}"
         )
     keys: dict[str, Any] = {
         ours: read_number(config, theirs, float if "dropout" in ours else int, 0.0 if "dropout" in ours else None, name)
@@ -234,15 +235,15 @@ def read_yaml(text: str, name: str) -> dict[str, Any]:
 
 
 def read_marian_tokenizer(
-    folder: Path, settings: Mapping[str, Any], is_shared: bool
+    folder: Path, decoder_config: Mapping[str, Any], is_shared: bool
 ) -> tuple[PairTokenizer, tuple[int, int]]:
     """Return the tokenizer and the sizes of Marian's two vocabularies. Raises UserError for inconsistent files.
 
     Args:
-        settings: content of decoder.yml, which names the vocabularies. If it contains no valid names, the vocabularies
-            are found by file extension.
+        decoder_config: content of decoder.yml, which names the vocabularies. If it contains no valid names, the
+            vocabularies are found by file extension.
     """
-    names = settings.get("vocabs")
+    names = decoder_config.get("vocabs")
     if isinstance(names, list) and names and all(isinstance(name, str) and name.isprintable() for name in names):
         files = [folder / Path(name).name for name in names]
     else:
@@ -274,7 +275,7 @@ def read_marian_tokenizer(
         if PAD in vocabulary:
             raise UserError(
                 f"{file}: expected a vocabulary without {PAD}, because Marian has no padding token; "
-                f"got {PAD}; {UNSUPPORTED}"
+                f"got {PAD}; {TRY_SUPPORTED}"
             )
         sides.append((content, vocabulary, file))
     n_tokens = len(sides[0][1]), len(sides[1][1])
@@ -282,6 +283,6 @@ def read_marian_tokenizer(
     tokenizers = []
     for content, vocabulary, file in sides:
         unused = {f"<unused{i}>": i for i in range(len(vocabulary), pad)}  # padding has the same id on both sides
-        special = SpecialIds(pad, pad, vocabulary[EOS], vocabulary[UNKNOWN])
-        tokenizers.append(SentencePieceTokenizer(content, vocabulary | unused | {PAD: pad}, special, str(file)))
+        special_ids = SpecialIds(pad, pad, vocabulary[EOS], vocabulary[UNKNOWN])
+        tokenizers.append(SentencePieceTokenizer(content, vocabulary | unused | {PAD: pad}, special_ids, str(file)))
     return PairTokenizer(tokenizers[0], tokenizers[1], str(folder), shared=is_shared), n_tokens

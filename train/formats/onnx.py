@@ -9,16 +9,16 @@ import numpy as np
 from models import TransformerConfig
 from train.errors import UserError, pip_install
 from train.formats import marian
-from train.formats.export import TARGETS
+from train.formats.export import WRITERS
 from train.formats.marian_folder import MarianModel, check_tokenizer, marian_model, write_settings, write_tokenizer
 from train.run.config import RunConfig
 
 ENCODER, DECODER = "encoder_model.onnx", "decoder_model.onnx"
 OPSET, IR_VERSION = 20, 9  # required by the operator Gelu
-BIAS = -1e9  # constant added to the scores of masked positions
+MASKED_SCORE = -1e9  # constant added to the scores of masked positions
 
 
-@TARGETS.register("onnx")
+@WRITERS.register("onnx")
 def write_onnx(model: Any, tokenizer: Any, config: RunConfig, folder: Path, dtype: str) -> None:
     """Write the two graphs, the settings and the tokenizer. The decoder takes complete prefixes (without a cache)."""
     try:
@@ -123,7 +123,7 @@ class GraphBuilder:
     def padding_mask(self, mask: str) -> str:
         """Add nodes that turn a mask (B, S) of ones and zeros into a bias (B, 1, 1, S) of the attention scores."""
         zeros = self.add("Sub", self.number(1.0), self.add("Cast", mask, to=self.onnx.TensorProto.FLOAT))
-        return self.add("Mul", self.add("Unsqueeze", zeros, self.shape(1, 2)), self.number(BIAS))
+        return self.add("Mul", self.add("Unsqueeze", zeros, self.shape(1, 2)), self.number(MASKED_SCORE))
 
     def layers(self, x: str, mask: str, memory: str = "", memory_mask: str = "") -> str:
         """Add the layers of the encoder or decoder, and the norm after the last layer if the model has one."""
@@ -178,7 +178,7 @@ def decoder_graph(onnx: Any, converted: MarianModel, config: TransformerConfig) 
     memory, mask = "encoder_hidden_states", "encoder_attention_mask"
     length = g.add("Shape", "input_ids", start=1, end=2)
     square = g.add("ConstantOfShape", g.add("Concat", length, length, axis=0),
-                   value=onnx.numpy_helper.from_array(np.array([BIAS], np.float32)))  # fmt: skip
+                   value=onnx.numpy_helper.from_array(np.array([MASKED_SCORE], np.float32)))  # fmt: skip
     causal = g.add("Trilu", square, g.constant("one", np.array(1, np.int64)), upper=1)
     x = g.layers(g.embed("input_ids"), causal, memory, g.padding_mask(mask))
     rows = g.tensors.get(marian.OUTPUT, g.tensors.get(marian.TARGET, g.tensors.get(marian.SHARED)))

@@ -11,7 +11,7 @@ ACTIVATIONS = {
     "swish": "silu", "silu": "silu", "relu": "relu", "gelu_pytorch_tanh": "gelu", "gelu_new": "gelu",
     "gelu": "gelu_erf",
 }  # fmt: skip
-UNSUPPORTED = "try a model that docs/formats.md describes"
+TRY_SUPPORTED = "try a model that docs/formats.md describes"
 WORDS = {int: "a whole number", float: "a number", bool: "true or false"}
 
 
@@ -26,11 +26,11 @@ def read_value(config: Mapping[str, Any], name: str, key: str, kind: type = int,
     return value
 
 
-def check_settings(config: Mapping[str, Any], expected: Mapping[str, Any], name: str) -> None:
+def check_required(config: Mapping[str, Any], expected: Mapping[str, Any], name: str) -> None:
     """Raise UserError for a key of the file `name` with an unexpected value. A missing key is accepted."""
     for key, value in expected.items():
         if config.get(key, value) != value:
-            raise UserError(f"{name}: {key}: expected {value}; got {config[key]!r}; {UNSUPPORTED}")
+            raise UserError(f"{name}: {key}: expected {value}; got {config[key]!r}; {TRY_SUPPORTED}")
 
 
 def check_vocab_size(folder: Path, key: str, size: Any, n_subwords: int) -> None:

@@ -9,7 +9,7 @@ from safetensors import SafetensorError, deserialize
 
 from train.errors import UserError, one_line
 from train.files import open_for_reading
-from train.formats.settings import UNSUPPORTED
+from train.formats.settings import TRY_SUPPORTED
 from train.formats.torch_file import bfloat16_values, read_torch_file
 from train.json_files import read_json
 
@@ -50,7 +50,7 @@ class Tensors:
     def check_empty(self, architecture: str, ignored: Callable[[str], bool]) -> None:
         """Raise UserError for a tensor that was not taken, unless it is `ignored`."""
         if others := [key for key in sorted(self.remaining) if not ignored(key)]:
-            raise UserError(f"{self.name}: expected only tensors of {architecture}; got {others[0]}; {UNSUPPORTED}")
+            raise UserError(f"{self.name}: expected only tensors of {architecture}; got {others[0]}; {TRY_SUPPORTED}")
 
 
 def read_weights(folder: Path) -> dict[str, Any]:

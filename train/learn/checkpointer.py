@@ -18,18 +18,18 @@ from train.json_files import schema_error
 from train.learn.optimizer import LossScale
 from train.learn.schedule import Schedule
 from train.learn.text_checks import check_same_text
-from train.learn.update import Update
+from train.learn.update import Updater
 from train.run import checkpoint as store
-from train.run.config import RunConfig, keys_of
+from train.run.config import RunConfig, fields_of
 from train.run.folder import RunFolder, step_of
+from train.run.folder_swap import existing_folder, remove_folder, remove_partial
 from train.run.keys import TrainSection
-from train.run.replace import existing_folder, remove_folder, remove_partial
 from train.run.report import RunReport
 from train.run.state import COUNT, RunState
 from train.run.storage import model_config, write_folder
 from train.tasks import TASKS
 from train.tasks.protocols import Corpus, TextTokenizer
-from train.text.batches import Stream
+from train.text.batches import BatchLoader
 
 RETRY_SECONDS = 60  # seconds until a failed write of a checkpoint is retried
 SCHEMA = {"adam_steps": COUNT, "run": dict}  # keys of state.json, in addition to storage.SCHEMA
@@ -57,12 +57,12 @@ class Checkpointer:
         config: RunConfig,
         tokenizer: TextTokenizer,
         corpora: Mapping[str, Corpus],
-        update: Update,
+        updater: Updater,
         report: RunReport,
     ) -> None:
         self.folder, self.config, self.tokenizer = folder, config, tokenizer
         self.digests = {part: corpus.digest for part, corpus in corpora.items()}  # SHA-256 of the text of each part
-        self.update, self.report = update, report
+        self.updater, self.report = updater, report
         self.world = npx.distributed.world()
         # Micro-batches per update, over all ranks.
         self.micro_batches = config.train.gradient_accumulation_steps * self.world.size
@@ -89,7 +89,7 @@ class Checkpointer:
                         config = replace(self.folder.load_config(), data=config.data)
                     self.folder.prepare(config, self.tokenizer)
                     if not state.best_step:  # the best weights belong to an earlier run in this folder
-                        remove_partial(str(self.folder.best))
+                        remove_partial(str(self.folder.best_path))
                     self._copy_best(state)
                     if removed := self._prune_best(state):
                         keys = f"train.best_metric and train.keep_best = {config.train.keep_best}"
@@ -115,7 +115,7 @@ class Checkpointer:
             return state.seconds - self.newest_seconds >= 60 * settings.checkpoint_minutes
         return state.step % settings.checkpoint_every == 0
 
-    def final_reason(self, state: RunState) -> str:
+    def stop_reason(self, state: RunState) -> str:
         """Return why this run has finished: "max_steps", "patience", or "" if resuming it would continue training."""
         settings = self.config.train
         if state.step >= settings.max_steps:
@@ -123,7 +123,7 @@ class Checkpointer:
         return "patience" if 0 < settings.patience <= state.stale_validations else ""
 
     def continue_advice(self, state: RunState) -> str:
-        """Return the options with which a finished run continues (see `final_reason`)."""
+        """Return the options with which a finished run continues (see `stop_reason`)."""
         settings = self.config.train
         options = []
         if state.step >= settings.max_steps:
@@ -138,8 +138,8 @@ class Checkpointer:
 
     def save(self, state: RunState, required: bool) -> None:
         """Write a checkpoint. If that fails, raise WriteError for a `required` checkpoint, else schedule a retry."""
-        weights = self.update.weights()
-        adam = self.update.optimizer_state()
+        weights = self.updater.weights()
+        adam = self.updater.optimizer_state()
         try:
             with self.world.rank_zero_first():
                 if self.world.rank == 0:
@@ -163,7 +163,7 @@ class Checkpointer:
 
         Folders best-N that are no longer in the ranking are removed.
         """
-        weights = self.update.weights()
+        weights = self.updater.weights()
         try:
             with self.world.rank_zero_first():
                 if self.world.rank == 0:
@@ -176,24 +176,24 @@ class Checkpointer:
 
     def _copy_best(self, state: RunState) -> None:
         """Copy checkpoints/best to best-N if step N is ranked but best-N is missing, because train.keep_best was 1."""
-        target = self.folder.best_path(state.best_step)
+        target = self.folder.ranked_path(state.best_step)
         if str(state.best_step) not in state.ranking or existing_folder(target).is_dir() or not self._has_best(state):
             return
         try:
-            best = store.load_checkpoint(self.folder.best)
+            best = store.load_checkpoint(self.folder.best_path)
             identity = {key: best.state[key] for key in self._identity(state) if key in best.state}
-            write_folder(target, {store.MODEL: best.model}, identity)
+            write_folder(target, {store.MODEL: best.weights}, identity)
         except UserError as error:
             self.warnings.append(f"{error}; training continues; {target.name} is not saved")
 
     def _has_best(self, state: RunState) -> bool:
         """Return whether checkpoints/best has the weights of step `state.best_step`."""
-        folders = store.readable_states([existing_folder(self.folder.best)])
+        folders = store.readable_states([existing_folder(self.folder.best_path)])
         return any(content["step"] == state.best_step for _, content in folders)
 
     def _prune_best(self, state: RunState) -> list[str]:
         """Remove the folders best-N that are not in the ranking, and return the names of those that will not return."""
-        removed = [path for path in self.folder.best_paths() if str(step_of(path)) not in state.ranking]
+        removed = [path for path in self.folder.ranked_paths() if str(step_of(path)) not in state.ranking]
         for path in removed:
             remove_folder(path)
         return [path.name for path in removed if step_of(path) <= state.step]  # training repeats later steps
@@ -203,11 +203,11 @@ class Checkpointer:
         return {
             "step": state.step,
             "task": self.config.data.task,
-            "model": self.update.model.config.to_dict(),
+            "model": self.updater.model.config.to_dict(),
             "tokenizer_digest": self.tokenizer.digest,
             "text_sha256": self.digests["train"],
             "valid_sha256": self.digests.get("valid"),
-            "config": self.config.frozen(),
+            "config": self.config.fixed_keys(),
         }
 
     def _write(self, state: RunState, weights: Mapping[str, Any], adam: dict[str, Any]) -> None:
@@ -217,9 +217,9 @@ class Checkpointer:
                 f"warning: {self.newest} was moved or removed; training continues with a new checkpoint", always=True
             )
         content = self._identity(state) | {
-            "extra": not (self.is_scheduled(state) or self.final_reason(state)),
+            "extra": not (self.is_scheduled(state) or self.stop_reason(state)),
             "adam_steps": adam.pop("step"),
-            "loss_scale": self.update.scale.state_dict(),
+            "loss_scale": self.updater.loss_scale.state_dict(),
             "micro_batches": self.micro_batches,
             "learning_rate": {name: getattr(self.config.train, name) for name in SCHEDULE_KEYS},
             "best_metric": self._metric(self.config.train.best_metric),
@@ -266,7 +266,7 @@ class Checkpointer:
         steps = (step, max(step, min(settings.max_steps, previous.max_steps)))
 
         def rates(section: TrainSection) -> list[float]:
-            return [*map(Schedule(section, self.update.model.config.d_model), steps)]
+            return [*map(Schedule(section, self.updater.model.config.d_model), steps)]
 
         # A key may have no effect: most schedules do not depend on max_steps, and peak_lr replaces lr_scale.
         words = (
@@ -285,9 +285,9 @@ class Checkpointer:
 
         The values of the new metric are read from metrics.jsonl. checkpoints/best stays until a validation is better.
         """
-        frozen = content.get("config")  # where earlier versions stored the metric
-        frozen_metric = frozen.get("train.best_metric") if isinstance(frozen, dict) else None
-        previous = content.get("best_metric", self._metric(frozen_metric))
+        config_values = content.get("config")  # where earlier versions stored the metric
+        former_metric = config_values.get("train.best_metric") if isinstance(config_values, dict) else None
+        previous = content.get("best_metric", self._metric(former_metric))
         metric = self._metric(self.config.train.best_metric)
         if metric == previous or not state.valid_step:
             return
@@ -314,15 +314,15 @@ class Checkpointer:
             "train.patience restarts here"
         )
 
-    def check_position(self, state: RunState, stream: Stream) -> None:
-        """Check the restored `state` against the batches of `stream`.
+    def check_position(self, state: RunState, loader: BatchLoader) -> None:
+        """Check the restored `state` against the batches of `loader`.
 
         Raises UserError if the batch of `state` does not exist in its epoch, or if no update has an example for every
         rank. Warns if there are more ranks than micro-batches.
         """
         if self.newest is None:
             return
-        batches = stream.epoch(state.epoch)
+        batches = loader.epoch_batches(state.epoch)
         if state.index >= len(batches):
             raise foreign_error(self.newest, f"run.index: expected a batch of epoch {state.epoch}; got {state.index}")
         n = self.micro_batches
@@ -340,18 +340,18 @@ class Checkpointer:
             "micro-batch has its own dropout masks"
         )
 
-    def _check_identity(self, path: Path, state: Mapping[str, Any]) -> None:
-        store.check_tokenizer(self.tokenizer, state, self.folder.tokenizer_file)
-        saved = model_config(state).to_dict()
-        for key, value in self.update.model.config.to_dict().items():
+    def _check_identity(self, path: Path, content: Mapping[str, Any]) -> None:
+        store.check_tokenizer(self.tokenizer, content, self.folder.tokenizer_file)
+        saved = model_config(content).to_dict()
+        for key, value in self.updater.model.config.to_dict().items():
             if value != saved[key]:
                 raise UserError(
                     f"resume: model.{key}: expected {saved[key]!r} as in {path}; got {value!r}; "
                     f"try the run's own configuration, or another --out"
                 )
         # A task without files has no digests.
-        check_same_text(path, state, {part: (digests or {}).values() for part, digests in self.digests.items()})
-        if valid := state.get("valid_sha256"):  # a run without its validation text keeps the stored hash
+        check_same_text(path, content, {part: (digests or {}).values() for part, digests in self.digests.items()})
+        if valid := content.get("valid_sha256"):  # a run without its validation text keeps the stored hash
             self.digests = {"valid": valid} | self.digests
 
     def _load(self, checkpoint: store.Checkpoint) -> RunState:
@@ -361,17 +361,17 @@ class Checkpointer:
         state = RunState.read(content.get("run"), content["step"])
         if state.step < self.config.train.max_steps:
             self._update_metric(content, state)
-        if not self.final_reason(state):  # a finished run keeps all its best checkpoints
+        if not self.stop_reason(state):  # a finished run keeps all its best checkpoints
             keep_best = self.config.train.keep_best  # may have changed since the checkpoint was written
             if state.best_loss is not None and self._has_best(state):  # the ranking is empty if keep_best was 1
                 state.ranking |= {str(state.best_step): [state.best_loss, state.best_score]}
             by_loss = self._metric(self.config.train.best_metric) in ("", "loss")
             state.sort_ranking(by_loss, keep_best if keep_best > 1 else 0)
-        self.update.load_optimizer_state({**checkpoint.optimizer, "step": content["adam_steps"]})
+        self.updater.load_optimizer_state({**checkpoint.optimizer_arrays, "step": content["adam_steps"]})
         if "loss_scale" in content:
-            self.update.scale.load_state_dict(content["loss_scale"])
-        trained = checkpoint.optimizer["weights"] if self.update.average is not None else None
-        self.update.load_weights(checkpoint.model, trained)
+            self.updater.loss_scale.load_state_dict(content["loss_scale"])
+        trained = checkpoint.optimizer_arrays["weights"] if self.updater.average is not None else None
+        self.updater.load_weights(checkpoint.weights, trained)
         return state
 
 
@@ -381,10 +381,11 @@ def schedule_of(content: Mapping[str, Any]) -> dict[str, Any]:
     Earlier versions stored max_steps as a key of its own, and the other values in "config".
     """
     config = content.get("config")
-    frozen = config if isinstance(config, dict) else {}
-    values = {name: frozen.get(f"train.{name}") for name in SCHEDULE_KEYS} | {"max_steps": content.get("max_steps")}
+    config_values = config if isinstance(config, dict) else {}
+    values = {name: config_values.get(f"train.{name}") for name in SCHEDULE_KEYS}
+    values["max_steps"] = content.get("max_steps")
     values |= content.get("learning_rate", {})
-    return {name: values[name] for name in SCHEDULE_KEYS if fits(keys_of("train")[name], values[name])}
+    return {name: values[name] for name in SCHEDULE_KEYS if fits(fields_of("train")[name], values[name])}
 
 
 def foreign_error(path: Path, problem: str) -> UserError:

@@ -6,14 +6,14 @@ import npx
 from models import TransformerConfig
 from npx.precision import Precision
 from train.errors import UserError
-from train.learn.initial import select
+from train.learn.warm_start import select_parameters
 from train.run.keys import TrainSection
 
 
 def count_trained(model_config: TransformerConfig, freeze: str) -> int:
     """Return the number of trained parameters: those whose names match no pattern in `freeze`."""
-    sizes = {name: p.size for name, p in model_config.outline().named_parameters()}
-    return sum(sizes.values()) - sum(sizes[name] for name in select("train.freeze", freeze, sizes))
+    sizes = {name: p.size for name, p in model_config.build_abstract().named_parameters()}
+    return sum(sizes.values()) - sum(sizes[name] for name in select_parameters("train.freeze", freeze, sizes))
 
 
 def training_memory(n: int, n_trained: int, precision: Precision, has_average: bool) -> dict[str, int]:

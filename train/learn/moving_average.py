@@ -4,7 +4,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 
 from models import FlatParameters
-from train.learn.parallel.reducer import LocalGradients
+from train.learn.parallel.reducer import LocalReducer
 
 CHUNK = 1 << 17  # number of elements per step, so that temporary arrays stay in the cache
 
@@ -18,12 +18,12 @@ class MovingAverage:
 
     Args:
         flat: the weights.
-        gradients: the gradients of `flat`. They can also send the weights of each shard to the other ranks.
+        reducer: sends the weights of each shard to the other ranks.
         decay: the decay, in (0, 1).
     """
 
-    def __init__(self, flat: FlatParameters, gradients: LocalGradients, decay: float) -> None:
-        self.flat, self.gradients, self.decay = flat, gradients, decay
+    def __init__(self, flat: FlatParameters, reducer: LocalReducer, decay: float) -> None:
+        self.flat, self.reducer, self.decay = flat, reducer, decay
         self.values = flat.data.copy()  # (P,)
 
     def update(self, n: int) -> None:
@@ -33,7 +33,7 @@ class MovingAverage:
             self.values[part] += (1.0 - d) * (self.flat.data[part] - self.values[part])
 
     @contextmanager
-    def applied(self) -> Iterator[None]:
+    def use_average(self) -> Iterator[None]:
         """Replace the weights with their average during this block."""
         self._swap()
         try:
@@ -49,7 +49,7 @@ class MovingAverage:
             self.values[part] = values
         self.flat.mark_updated()
         self.flat.round_weights()
-        self.gradients.all_gather_weights()
+        self.reducer.all_gather_weights()
 
     def _chunks(self) -> Iterator[slice]:
         return (slice(i, i + CHUNK) for i in range(0, self.values.size, CHUNK))

@@ -99,8 +99,8 @@ class Adam:
         """Reset all gradients, to None or, if they share one array, to zero. Call this before every update."""
         self.flat.zero_grad()
 
-    def step(self, lr: float, scale: float = 1.0) -> None:
-        """Update the weights once, with the learning rate `lr` and the current gradients times `scale`.
+    def step(self, lr: float, grad_scale: float = 1.0) -> None:
+        """Update the weights once, with the learning rate `lr` and the current gradients times `grad_scale`.
 
         A gradient that is NaN or infinite makes its weight and moments NaN permanently. Gradients are not checked here,
         because that would take an extra pass over them. Check first that their norm is finite, as the training loop
@@ -110,10 +110,10 @@ class Adam:
         """
         if not 0.0 <= lr < float("inf"):
             raise ValueError(f"Adam: expected a finite learning rate >= 0; got {lr}; try 1e-4")
-        self.flat.check()
+        self.flat.check_views()
         self.flat.mark_updated()
         self.steps += 1
-        scalars = npx.adam_coefficients(self.steps, lr, *self.options, scale)
+        scalars = npx.adam_coefficients(self.steps, lr, *self.options, grad_scale)
         start = 0
         for weights, g, low in self.flat.update_chunks():
             part = slice(start, start := start + g.size)

@@ -10,7 +10,7 @@ from typing import Any
 
 from train.errors import UserError, quote
 from train.files import text_digest
-from train.json_files import open_own_folder, reject_links
+from train.json_files import read_output_marker, reject_links
 from train.run import checkpoint as store
 from train.run.config import RunConfig
 from train.run.folder import RunFolder
@@ -18,26 +18,26 @@ from train.tasks import TASKS, Task
 from train.tasks.protocols import Corpus, TextTokenizer
 from train.text.lines import count_shared_lines
 
-Texts = Mapping[str, tuple[str, ...]]
+TextFiles = Mapping[str, tuple[str, ...]]
 # Maps each part of the text to the key of state.json with the SHA-256 of its files, and to its name in messages.
 TEXT_KEYS = {"train": ("text_sha256", "training"), "valid": ("valid_sha256", "validation")}
 ORIGINAL_FILES = "the original files"
 
 
-def check_resumable(run: RunFolder, task: Task, tokenizer: TextTokenizer, texts: Texts) -> None:
+def check_resumable(run: RunFolder, task: Task, tokenizer: TextTokenizer, text_files: TextFiles) -> None:
     """Raise UserError if a run was trained with another tokenizer or text. Call this before anything is written."""
 
     def advice(part: str, digests: list[str]) -> str:
         with suppress(UserError):  # config.toml is missing or damaged
             data = run.load_config().data
-            files = [getattr(data, key) for key in task.files[part]]
+            files = [getattr(data, key) for key in task.file_keys[part]]
             if all(map(os.path.isfile, files)) and [*map(text_digest, files)] == digests:
                 return f"the files of the run ({', '.join(map(quote, files))}), which it uses if you name none"
         return ORIGINAL_FILES
 
     for path, state in islice(store.readable_states(reversed(run.step_paths())), 1):
         store.check_tokenizer(tokenizer, state, run.tokenizer_file)
-        check_same_text(path, state, {part: map(text_digest, files) for part, files in texts.items()}, advice)
+        check_same_text(path, state, {part: map(text_digest, files) for part, files in text_files.items()}, advice)
 
 
 def check_same_text(
@@ -72,7 +72,7 @@ def check_shared_arrays(
     data = config.data
     folder, max_length = run.data_path(part, data.prepared), data.max_length
     reject_links(folder)
-    meta = open_own_folder(folder, "meta.json")
+    meta = read_output_marker(folder, "meta.json")
     if not meta:
         return
     differing = {
@@ -104,20 +104,20 @@ def left_out_warnings(corpus: Corpus, files: Iterable[str]) -> list[str]:
     ]
 
 
-def equal_sides_warnings(texts: Texts) -> list[str]:
+def equal_sides_warnings(text_files: TextFiles) -> list[str]:
     """Return a warning for each text whose two sides are equal."""
     return [
         f"warning: the two sides of the {part} text are equal ({', '.join(files)}); try the file of each language"
-        for part, files in texts.items()
+        for part, files in text_files.items()
         if len(files) == 2 and filecmp.cmp(*files, shallow=False)
     ]
 
 
-def shared_lines_warnings(texts: Texts) -> list[str]:
+def shared_lines_warnings(text_files: TextFiles) -> list[str]:
     """Return a warning if sources of the validation text also occur in the training text."""
-    if "valid" not in texts or len(texts["valid"]) < 2:  # not a text of pairs
+    if "valid" not in text_files or len(text_files["valid"]) < 2:  # not a text of pairs
         return []
-    n, total = count_shared_lines(texts["valid"][0], texts["train"][0])
+    n, total = count_shared_lines(text_files["valid"][0], text_files["train"][0])
     if not n:
         return []
     return [

@@ -19,16 +19,16 @@ from train.learn.parallel.plan import WorkShare, plan_update
 from train.learn.parallel.sync import UpdateSync
 from train.learn.schedule import Schedule
 from train.learn.signals import Signals
-from train.learn.update import Update
-from train.learn.validation import Validation, patience_warning
+from train.learn.update import Updater
+from train.learn.validation import Validator, patience_warning
 from train.run.config import RunConfig
 from train.run.folder import RunFolder
-from train.run.replace import existing_folder
+from train.run.folder_swap import existing_folder
 from train.run.report import RunReport, SilentReport, nonfinite_origin, vocabulary_sizes
-from train.run.state import RunState, Summary
+from train.run.state import RunState, TrainingSummary
 from train.tasks import TASKS
 from train.tasks.protocols import Batch, Corpus, TextTokenizer, TrainableModel
-from train.text.batches import Position, Stream
+from train.text.batches import BatchLoader, Position
 
 UPDATE_TIMEOUT_FACTOR = 10  # time limit of an update: train.rank_timeout plus this many times the longest update so far
 
@@ -73,7 +73,7 @@ class Trainer:
     ) -> None:
         folder, settings, task = RunFolder(run_dir), config.train, TASKS[config.data.task]
         if not resume and (folder.step_paths() or folder.weights_only_paths()):
-            raise folder.already_exists_error()
+            raise folder.wrong_folder_error()
         self.model, self.config, self.corpora, self.task = model, config, corpora, task
         self.deadline, self.debug = deadline, debug
         self.world = npx.distributed.world()
@@ -82,18 +82,18 @@ class Trainer:
         self.report = report(folder, settings.max_steps, progress, settings.csv, settings.tensorboard)
         self.sync = UpdateSync(self.world, self.signals, self.report)
         self.schedule = Schedule(settings, model.config.d_model)
-        self.update = Update(task, model, settings, self.report, self._prepare_batches)
-        self.validation: Validation | None = None
+        self.updater = Updater(task, model, settings, self.report, self._prefetch_batches)
+        self.validator: Validator | None = None
         if (valid := corpora.get("valid")) is not None:
-            self.validation = Validation(task, model, tokenizer, valid, config, self.report.display)
-        self.checkpoints = Checkpointer(folder, config, tokenizer, corpora, self.update, self.report)
-        self.state = self.checkpoints.restore() if resume else RunState()
-        self.stream = Stream(task.training_batches(corpora["train"], config, tokenizer, self.state.batch_order))
-        self.checkpoints.check_position(self.state, self.stream)
+            self.validator = Validator(task, model, tokenizer, valid, config, self.report.display)
+        self.checkpointer = Checkpointer(folder, config, tokenizer, corpora, self.updater, self.report)
+        self.state = self.checkpointer.restore() if resume else RunState()
+        self.loader = BatchLoader(task.training_batches(corpora["train"], config, tokenizer, self.state.batch_order))
+        self.checkpointer.check_position(self.state, self.loader)
         self.longest_update = 0.0  # seconds
         self.lr = self.norm = math.nan  # learning rate and gradient norm of the last update
 
-    def run(self) -> Summary:
+    def run(self) -> TrainingSummary:
         """Train to train.max_steps, or until early stopping or the deadline, and return a summary.
 
         After Ctrl-C or SIGTERM the current step is completed, a checkpoint is written and KeyboardInterrupt is raised;
@@ -107,23 +107,23 @@ class Trainer:
             result = self._recorded_result() if self.world.rank == 0 else None
         result = self.world.broadcast_object(result)
         is_complete = result is not None
-        folder = str(self.checkpoints.folder.path)
-        with disk_errors(folder, THEN_RESUME), self.checkpoints.open_folder(self.state, is_complete):
+        folder = str(self.checkpointer.folder.path)
+        with disk_errors(folder, THEN_RESUME), self.checkpointer.open_folder(self.state, is_complete):
             if result is not None:
                 return self._confirm_end(result)
-            validates = self._is_validation_due() or bool(self.checkpoints.final_reason(self.state))
+            validates = self._is_validation_due() or bool(self.checkpointer.stop_reason(self.state))
             with self.report.open_files(self.state, validates), self.signals.handling():
                 return self._loop()
 
-    def _loop(self) -> Summary:
+    def _loop(self) -> TrainingSummary:
         self._log_start()
         self.model.train()
         # the previous run stopped before or during this validation
-        if self._is_validation_due() and self._end_reason() != "max_hours":
+        if self._is_validation_due() and self._stop_reason() != "max_hours":
             self._validate()
-            if self._end_reason():  # no later update will write a checkpoint that includes this validation
-                self.checkpoints.save(self.state, required=True)
-        while not self._end_reason():
+            if self._stop_reason():  # no later update will write a checkpoint that includes this validation
+                self.checkpointer.save(self.state, required=True)
+        while not self._stop_reason():
             if self._run_update():
                 self._after_update()
             elif self.signals.stop_requested:
@@ -138,28 +138,28 @@ class Trainer:
         state = self.state
         step = state.step + 1
         positions, tokens, share = self._plan()
-        batches = [self.stream.batch(positions[index]) for index in share.indices]
+        batches = [self.loader.batch(positions[index]) for index in share.indices]
         last_position = positions[-1]
         state.logged_epoch = last_position[0] + 1
-        state.epoch, state.index = self.stream.next_position(last_position)
+        state.epoch, state.index = self.loader.next_position(last_position)
         self.world.step = step
         limit = self.config.train.rank_timeout + UPDATE_TIMEOUT_FACTOR * self.longest_update
         self.world.collective_timeout = limit if self.longest_update else None
-        loss, norm = self.update.compute_gradient(batches, step, share)
+        loss, norm = self.updater.compute_gradient(batches, step, share)
         self.world.collective_timeout = None
         is_finite = math.isfinite(loss) and math.isfinite(norm)
         if is_finite:
             self.lr = self.schedule(step)
             self.norm = norm
-            self.update.apply(self.lr, norm)
+            self.updater.apply_gradient(self.lr, norm)
         seconds, network = self.sync.end()
         state.add_time(seconds, network)
         self.longest_update = max(self.longest_update, seconds)
         if is_finite:
             state.add_update(loss, share.n_targets, tokens)
             self.report.advance(state)
-        elif self.update.scale.reduce_after_overflow():
-            self.report.log_overflow(step, self.update.scale.value, self.update.scale.skipped)
+        elif self.updater.loss_scale.reduce_after_overflow():
+            self.report.log_overflow(step, self.updater.loss_scale.value, self.updater.loss_scale.skipped)
         else:
             quantity, value = ("gradient norm", norm) if math.isfinite(loss) else ("loss", loss)
             self._skip(step, quantity, value, *self._locate_nonfinite(batches, positions, share))
@@ -168,17 +168,17 @@ class Trainer:
     def _plan(self) -> tuple[list[Position], int, WorkShare]:
         """Plan the next update: the positions of its micro-batches, the number of tokens, and this rank's share."""
         position = self.state.epoch, self.state.index
-        return plan_update(self.stream, position, self.checkpoints.micro_batches, self.world)
+        return plan_update(self.loader, position, self.checkpointer.micro_batches, self.world)
 
-    def _prepare_batches(self) -> None:
+    def _prefetch_batches(self) -> None:
         """Build this rank's batches of the next update while the device computes the current gradient."""
         positions, _, share = self._plan()
-        self.stream.prepare([positions[index] for index in share.indices])
+        self.loader.prefetch([positions[index] for index in share.indices])
 
     def _locate_nonfinite(self, batches: list[Batch], positions: list[Position], share: WorkShare) -> tuple[str, str]:
         """Return the examples of the non-finite micro-batches and, with --debug, the first non-finite operation."""
-        indices, operation = self.update.locate_nonfinite(batches, self.state.step + 1, bool(self.debug), share)
-        examples = (self.stream.examples(positions[index]) for index in indices)
+        indices, operation = self.updater.locate_nonfinite(batches, self.state.step + 1, bool(self.debug), share)
+        examples = (self.loader.examples(positions[index]) for index in indices)
         places = [self.task.describe_examples(self.corpora["train"], batch) for batch in examples]
         return "; ".join(places), operation
 
@@ -187,12 +187,12 @@ class Trainer:
         state, max_skipped_updates = self.state, self.config.train.max_skipped_updates
         state.add_skipped()
         self.report.log_skipped(state, step, quantity, value, examples, operation, max_skipped_updates)
-        if state.skipped > max_skipped_updates:
-            updates = f" ({plural(state.skipped, 'update')} in a row)"
+        if state.consecutive_skipped > max_skipped_updates:
+            updates = f" ({plural(state.consecutive_skipped, 'update')} in a row)"
             raise self._nonfinite_error(step, quantity, value, updates + nonfinite_origin(examples, operation))
 
     def _nonfinite_error(self, step: int, quantity: str, value: float, details: str) -> UserError:
-        newest = self.checkpoints.newest
+        newest = self.checkpointer.newest
         message = (
             f"training, step {step:,}: expected a finite {quantity}; got {value}{details}; "
             f"{f'the last checkpoint is {newest}' if newest else 'there is no checkpoint yet'}; "
@@ -207,27 +207,27 @@ class Trainer:
     def _after_update(self) -> None:
         """Log, validate and write a checkpoint when each is due. Raises KeyboardInterrupt after a signal."""
         state, signals = self.state, self.signals
-        self.checkpoints.check_lock()
+        self.checkpointer.check_lock()
         is_logged = state.step % self.config.train.log_every == 0
         if is_logged or state.step >= self.config.train.max_steps:
-            scale = self.update.scale.value if self.update.scale.dynamic else None
+            scale = self.updater.loss_scale.value if self.updater.loss_scale.dynamic else None
             self.report.log_update(state, self.lr, self.norm, scale, self.world.size)
             n_outputs = self.model.config.n_outputs or self.model.config.vocab_size
             self.report.warn_of_divergence(state.loss, math.log(n_outputs), self.schedule.remedies(state.step - 1))
         if is_logged:  # unlogged updates are included in the next log line, even of a resumed run
             state.reset_window()
-        if self._is_validation_due() and not signals.stop_requested and self._end_reason() != "max_hours":
+        if self._is_validation_due() and not signals.stop_requested and self._stop_reason() != "max_hours":
             self._validate()
-        is_last = bool(signals.stop_requested or self._end_reason())
-        retry = self.checkpoints.is_retry_due()
-        if self.checkpoints.is_scheduled(state) or is_last or retry:
-            self.checkpoints.save(state, required=is_last)
+        is_last = bool(signals.stop_requested or self._stop_reason())
+        retry = self.checkpointer.is_retry_due()
+        if self.checkpointer.is_scheduled(state) or is_last or retry:
+            self.checkpointer.save(state, required=is_last)
         if signals.stop_requested:
             raise self._report_stop()
 
     def _report_stop(self) -> KeyboardInterrupt:
         """Report that a signal has stopped the training, and return the exception to raise."""
-        newest = self.checkpoints.newest
+        newest = self.checkpointer.newest
         saved = f"the newest checkpoint is {newest}" if newest else "there is no checkpoint"
         message = f"stopped by a signal after step {self.state.step:,}; {saved}; continue with --resume"
         self.report.write_line(message, always=True)
@@ -235,7 +235,7 @@ class Trainer:
 
     def _is_validation_due(self) -> bool:
         step, every = self.state.step, self.config.train.validate_every
-        return self.validation is not None and self.state.valid_step < step and step % every == 0
+        return self.validator is not None and self.state.valid_step < step and step % every == 0
 
     def _validate(self) -> None:
         """Validate, record the result, and save the best weights.
@@ -248,7 +248,7 @@ class Trainer:
 
     def _record_validation(self, result: Mapping[str, float]) -> None:
         """Record a validation for early stopping, and save the weights if it is one of the best."""
-        state, settings, folder = self.state, self.config.train, self.checkpoints.folder
+        state, settings, folder = self.state, self.config.train, self.checkpointer.folder
         metric = settings.best_metric or self.task.selection_metric
         value = result.get(metric)
         previous_state = copy(state)
@@ -258,18 +258,18 @@ class Trainer:
         is_ranked = settings.keep_best > 1 and state.insert_into_ranking(result["loss"], score, settings.keep_best)
         if is_best or is_ranked:
             # Write a checkpoint first: a folder with best weights but no checkpoint is then known to be damaged.
-            if self.checkpoints.newest is None:
-                self.checkpoints.save(previous_state, required=False)
-            targets = {folder.best: is_best, folder.best_path(state.step): is_ranked}
-            self.checkpoints.save_best(state, *(path for path, is_wanted in targets.items() if is_wanted))
+            if self.checkpointer.newest is None:
+                self.checkpointer.save(previous_state, required=False)
+            targets = {folder.best_path: is_best, folder.ranked_path(state.step): is_ranked}
+            self.checkpointer.save_best(state, *(path for path, is_wanted in targets.items() if is_wanted))
 
     def _run_validation(self) -> dict[str, float] | None:
         """Return the result of a validation, or None after a signal. Raises UserError for a non-finite loss."""
-        assert self.validation is not None
-        with self.update.averaged_weights():
-            result = self.validation.measure(self.signals)
+        assert self.validator is not None
+        with self.updater.use_average():
+            result = self.validator.measure(self.signals)
             if result is not None and not math.isfinite(result["loss"]):
-                origin = nonfinite_origin(*self.validation.locate_nonfinite(bool(self.debug)))
+                origin = nonfinite_origin(*self.validator.locate_nonfinite(bool(self.debug)))
                 raise self._nonfinite_error(self.state.step, "validation loss", result["loss"], origin)
         return result
 
@@ -278,18 +278,18 @@ class Trainer:
     def _log_start(self) -> None:
         state, settings = self.state, self.config.train
         ranks = self.world.size
-        frozen = f" ({n:,} of them frozen)" if (n := self.model.n_parameters() - self.update.flat.size) else ""
+        frozen = f" ({n:,} of them frozen)" if (n := self.model.n_parameters() - self.updater.flat.size) else ""
         dropout = f", BPE dropout {settings.bpe_dropout:g}" if settings.bpe_dropout else ""
         initial = f", weights of {settings.init}" if settings.init and not state.step else ""
-        sizes = vocabulary_sizes(self.checkpoints.tokenizer, self.config.data)
-        batches = plural(len(self.stream.epoch(state.epoch)), "batch", "batches")
+        sizes = vocabulary_sizes(self.checkpointer.tokenizer, self.config.data)
+        batches = plural(len(self.loader.epoch_batches(state.epoch)), "batch", "batches")
         setup = (
             f"{self.model.n_parameters():,} parameters{frozen}, {sizes}, "
             f"{batches} in epoch {state.epoch + 1} of at most {settings.batch_tokens:,} tokens"
-            f"{' per side' if len(self.task.sides) > 1 else ''}, {self.checkpoints.micro_batches} per update"
+            f"{' per side' if len(self.task.sides) > 1 else ''}, {self.checkpointer.micro_batches} per update"
             f"{f' on {ranks} ranks' if ranks > 1 else ''}, seed {settings.seed}{dropout}{initial}"
         )
-        self.report.log_start(state, self.checkpoints.newest, self.corpora, self.checkpoints.warnings, setup)
+        self.report.log_start(state, self.checkpointer.newest, self.corpora, self.checkpointer.warnings, setup)
         self.report.write_line(self.schedule.describe())
         if settings.ema_decay:
             self.report.write_line(
@@ -301,21 +301,21 @@ class Trainer:
         if warning := patience_warning(settings):
             self.report.write_line(warning)
 
-    def _end_reason(self) -> str:
+    def _stop_reason(self) -> str:
         """Return "max_steps", "patience", "max_hours", or "" to continue. Collective: all ranks call it together."""
-        reason = self.checkpoints.final_reason(self.state)
+        reason = self.checkpointer.stop_reason(self.state)
         if reason or self.deadline is None:
             return reason
         is_late = any(self.world.all_gather_object(time.monotonic() + self.longest_update > self.deadline))
         return "max_hours" if is_late else ""
 
-    def _finish(self) -> Summary:
+    def _finish(self) -> TrainingSummary:
         """Validate the last step if it has not been validated, report the end of the run, and return its summary."""
         state = self.state
         result: dict[str, float] = {}
-        reason = self._end_reason()
-        if self.validation is not None and reason != "max_hours":
-            previous = self.validation.last_result if state.valid_step == state.step else None
+        reason = self._stop_reason()
+        if self.validator is not None and reason != "max_hours":
+            previous = self.validator.last_result if state.valid_step == state.step else None
             result = previous or self._run_validation() or {}
             if not result:
                 raise self._report_stop()
@@ -326,9 +326,9 @@ class Trainer:
             metric = self.config.train.best_metric or self.task.selection_metric or "loss"
             self.report.write_line(
                 f"early stopping: {plural(state.stale_validations, 'validation')} without a better {metric} than after "
-                f"step {state.best_step:,}; to continue, try --resume {self.checkpoints.continue_advice(state)}"
+                f"step {state.best_step:,}; to continue, try --resume {self.checkpointer.continue_advice(state)}"
             )
-        self.report.log_end(state, reason, self.checkpoints.newest, self.world.size)
+        self.report.log_end(state, reason, self.checkpointer.newest, self.world.size)
         return self._summarize(reason, result)
 
     def _report_unsaved_best(self, result: Mapping[str, float]) -> None:
@@ -342,7 +342,7 @@ class Trainer:
         if value is None:
             return
         line = ""
-        if not existing_folder(self.checkpoints.folder.best).is_dir():
+        if not existing_folder(self.checkpointer.folder.best_path).is_dir():
             every = settings.validate_every
             line = (
                 f"checkpoints/best is missing, because only validations at multiples of train.validate_every = "
@@ -353,7 +353,7 @@ class Trainer:
             line = (
                 f"the validation after step {state.step:,} has the best {metric}, but checkpoints/best keeps step "
                 f"{state.best_step:,}: only multiples of train.validate_every count; to use step {state.step:,}, name "
-                f"{self.checkpoints.newest} instead of the run"
+                f"{self.checkpointer.newest} instead of the run"
             )
         if line:
             self.report.write_line(line, always=True)
@@ -361,37 +361,37 @@ class Trainer:
     def _recorded_result(self) -> dict[str, float] | None:
         """Return the final validation of a run with nothing left to do ({} if it has none), or None for other runs."""
         state = self.state
-        is_final = bool(self.checkpoints.final_reason(state))
-        if self.checkpoints.newest is None or self._is_validation_due() or not is_final:
+        is_final = bool(self.checkpointer.stop_reason(state))
+        if self.checkpointer.newest is None or self._is_validation_due() or not is_final:
             return None
-        if state.step > self.config.train.max_steps or self.validation is None:
+        if state.step > self.config.train.max_steps or self.validator is None:
             return {}
-        entries = (entry for entry in self.checkpoints.folder.metrics() if entry["step"] == state.step)
+        entries = (entry for entry in self.checkpointer.folder.metrics() if entry["step"] == state.step)
         return next((e for e in entries if e["kind"] == "valid" and isinstance(e.get("loss"), int | float)), None)
 
-    def _confirm_end(self, result: Mapping[str, float]) -> Summary:
+    def _confirm_end(self, result: Mapping[str, float]) -> TrainingSummary:
         """Report that a resumed run has nothing left to do, and return its summary."""
         state, settings = self.state, self.config.train
-        reason = self.checkpoints.final_reason(state)
+        reason = self.checkpointer.stop_reason(state)
         self.report.trim(state, validates=False)
         self.report.write_missing_copies()
-        for text in self.checkpoints.warnings:
+        for text in self.checkpointer.warnings:
             self.report.show(text, always=True)
         end = f"{'stopped early' if reason == 'patience' else 'ended'} after step {state.step:,}"
         if state.step > settings.max_steps:  # a signal may have stopped the run
             end = f"step {state.step:,} is beyond train.max_steps = {settings.max_steps:,}"
         elif state.step < settings.max_steps:
             end += f" of {settings.max_steps:,}"
-        folder = self.checkpoints.folder
-        end += f"; to continue, try {self.checkpoints.continue_advice(state)}"
-        if changed := self.config.changes(folder.load_config()):
+        folder = self.checkpointer.folder
+        end += f"; to continue, try {self.checkpointer.continue_advice(state)}"
+        if changed := self.config.changed_keys(folder.load_config()):
             end += f"; config.toml keeps its {' and '.join(changed)}"
         self.report.show(f"{folder.path}: nothing left to do: {end}", always=True)
         return self._summarize(reason, result)
 
-    def _summarize(self, reason: str, result: Mapping[str, float]) -> Summary:
+    def _summarize(self, reason: str, result: Mapping[str, float]) -> TrainingSummary:
         """Return the summary of a run that ends for `reason` with the validation `result`."""
-        state, newest = self.state, self.checkpoints.newest
+        state, newest = self.state, self.checkpointer.newest
         scores = {name: result[name] for name in self.task.scores if name in result}
         figures = result.get("loss"), result.get("perplexity"), state.best_loss, state.best_step
-        return Summary(state.step, reason, newest, state.tokens, state.seconds, *figures, scores)
+        return TrainingSummary(state.step, reason, newest, state.tokens, state.seconds, *figures, scores)

@@ -16,12 +16,11 @@ import npx
 from models import ARCHITECTURES, TransformerConfig
 from train.errors import UserError, quote
 from train.files import MISSING
-from train.learn.initial import initialize, select, select_frozen
 from train.learn.memory import check_memory
 from train.learn.parallel.join import check_equal, check_equal_inputs, check_equal_run, join_ranks
 from train.learn.signals import reraise_lost_interrupts
 from train.learn.text_checks import (
-    Texts,
+    TextFiles,
     check_resumable,
     check_shared_arrays,
     equal_sides_warnings,
@@ -29,6 +28,7 @@ from train.learn.text_checks import (
     shared_lines_warnings,
 )
 from train.learn.trainer import Trainer
+from train.learn.warm_start import select_frozen, select_parameters, warm_start
 from train.progress import Display, Work
 from train.run.checkpoint import is_imported, resumed_config
 from train.run.config import RunConfig, preset_values
@@ -36,7 +36,7 @@ from train.run.folder import RunFolder
 from train.run.keys import METRICS
 from train.run.metric_files import check_tensorboard
 from train.run.report import describe_vocabularies
-from train.run.state import Summary
+from train.run.state import TrainingSummary
 from train.run.storage import array_digest
 from train.run.toml_text import format_value
 from train.tasks import TASKS, Task
@@ -51,7 +51,7 @@ def train(
     progress: bool = True,
     max_hours: float = 0.0,
     debug: str = "",
-) -> Summary:
+) -> TrainingSummary:
     """Train a model from a configuration: prepare tokenizer, token arrays and model, then call `Trainer.run`.
 
     The tokenizer is trained on the training text only. Configuration and files are checked before anything is
@@ -92,10 +92,10 @@ def train(
     except ValueError as error:
         raise UserError(f"train.{error}") from None
     check_model(config, task)
-    texts = task.texts(config.data)
-    check_equal_inputs(config, chain(*texts.values()), resume=resume, debug=debug, max_hours=max_hours)
+    text_files = task.text_files(config.data)
+    check_equal_inputs(config, chain(*text_files.values()), resume=resume, debug=debug, max_hours=max_hours)
     kind = config.data.tokenizer
-    check_best_metric(config, task, texts)
+    check_best_metric(config, task, text_files)
     if settings.tensorboard and world.rank == 0:
         check_tensorboard()
     has_own_tokenizer = resume and run.tokenizer_file.exists()
@@ -113,11 +113,11 @@ def train(
             reuse = resume or world.rank > 0  # the other ranks read what rank 0 has written
             if reuse:
                 config = resumed_config(run, config)
-            tokenizer = prepare_tokenizer(run, config, texts, existing, reuse, display)
+            tokenizer = prepare_tokenizer(run, config, text_files, existing, reuse, display)
             if resume:
-                check_resumable(run, task, tokenizer, texts)
-            for part in texts if config.data.prepared else ():
-                check_shared_arrays(run, part, config, tokenizer, texts[part])
+                check_resumable(run, task, tokenizer, text_files)
+            for part in text_files if config.data.prepared else ():
+                check_shared_arrays(run, part, config, tokenizer, text_files[part])
             if resume and (changes := describe_changes(run, config)):
                 display.write(f"changed since the last start: {changes}")
             if world.rank == 0 and not has_own_tokenizer:
@@ -128,18 +128,18 @@ def train(
             warnings: list[str] = []
             # Copy the weights before the slow encoding of the text, so that errors show early.
             if settings.init and not (resume and run.step_paths()):
-                line = initialize(model, settings.init, settings.init_parameters, tokenizer, warnings.append)
+                line = warm_start(model, settings.init, settings.init_parameters, tokenizer, warnings.append)
                 warnings = [f"warning: {text}" for text in warnings]
                 display.write(line)
-            corpora = prepare_corpora(run, config, texts, tokenizer, display)
+            corpora = prepare_corpora(run, config, text_files, tokenizer, display)
             for part, corpus in corpora.items():
-                warnings += left_out_warnings(corpus, texts[part]) + task.warnings(corpus, texts[part])
+                warnings += left_out_warnings(corpus, text_files[part]) + task.warnings(corpus, text_files[part])
             with display.work("comparing the training and validation texts"):
                 if world.rank == 0 and not resume:
-                    warnings += equal_sides_warnings(texts) + shared_lines_warnings(texts)
+                    warnings += equal_sides_warnings(text_files) + shared_lines_warnings(text_files)
         deadline = start + 3600 * max_hours if max_hours else None
         trainer = Trainer(model, config, tokenizer, corpora, run_dir, resume, progress, deadline, debug)
-        trainer.checkpoints.warnings += warnings
+        trainer.checkpointer.warnings += warnings
         values = {"--out, tokenizer": tokenizer.digest, "--out, step": trainer.state.step}
         check_equal(lambda: values | {f"weights, {n}": array_digest(n, p.weights) for n, p in model.named_parameters()})
         run.commit()
@@ -149,9 +149,9 @@ def train(
 def describe_changes(run: RunFolder, config: RunConfig) -> str:
     """Return the keys of `config` that differ from config.toml of the run, with their values, or ""."""
     with suppress(UserError):  # config.toml is missing or was damaged; it will be replaced
-        values = {f"{table}.{f.name}": value for table, f, value in config.keys()}
+        values = {f"{table}.{f.name}": value for table, f, value in config.items()}
         stored = run.load_config().with_absolute_paths(is_resumed=True)
-        changes = {key: values[key] for key in config.changes(stored)}
+        changes = {key: values[key] for key in config.changed_keys(stored)}
         return ", ".join(f"{key} {'unset' if v is None else f'= {format_value(v)}'}" for key, v in changes.items())
     return ""
 
@@ -177,14 +177,14 @@ def tokenizer_fields(tokenizer: TextTokenizer, config: RunConfig) -> dict[str, i
     if tokenizer.src_vocab_size is not None:
         result["src_vocab_size"] = tokenizer.src_vocab_size
     if config.transformer_config(tokenizer.vocab_size).word_dropout:
-        result["unk_id"] = tokenizer.special.unk_id
+        result["unk_id"] = tokenizer.special_ids.unk_id
     return result
 
 
 def prepare_tokenizer(
     run: RunFolder,
     config: RunConfig,
-    texts: Texts,
+    text_files: TextFiles,
     existing: TextTokenizer | None,
     reuse: bool,
     display: Display,
@@ -195,7 +195,7 @@ def prepare_tokenizer(
     """
     data, task = config.data, TASKS[config.data.task]
     if existing is not None:
-        existing = task.fit_tokenizer(existing, data, texts["train"])
+        existing = task.adapt_tokenizer(existing, data, text_files["train"])
         check_vocabularies(existing, config, task)
         size = data.vocab_size
         default = preset_values(config.model.preset)["data"]["vocab_size"]
@@ -205,12 +205,12 @@ def prepare_tokenizer(
         return task.load_tokenizer(run.tokenizer_file)
     tokenizer = existing
     if tokenizer is None:
-        task.check_texts(texts)
+        task.check_texts(text_files)
         is_pair = task.data_kind == "pairs" and task.has_separate_vocabularies(data)
         which = f"two {data.tokenizer} tokenizers, each" if is_pair else f"the {data.tokenizer} tokenizer"
         display.write(f"training {which} with at most {data.vocab_size:,} subwords")
         with display.work(f"training the {data.tokenizer} tokenizer") as work:
-            tokenizer = task.learn_tokenizer(data, texts["train"])
+            tokenizer = task.train_tokenizer(data, text_files["train"])
         n_subwords = f"{tokenizer.src_vocab_size or tokenizer.vocab_size:,} subwords"
         trained = (
             f"two tokenizers with {describe_vocabularies(tokenizer, task)}"
@@ -233,17 +233,17 @@ def check_vocabularies(tokenizer: TextTokenizer, config: RunConfig, task: Task) 
 
 
 def prepare_corpora(
-    run: RunFolder, config: RunConfig, texts: Texts, tokenizer: TextTokenizer, display: Display
+    run: RunFolder, config: RunConfig, text_files: TextFiles, tokenizer: TextTokenizer, display: Display
 ) -> dict[str, Corpus]:
     """Return {part: token arrays} for the parts "train" and, if there is such a text, "valid"."""
     data, task = config.data, TASKS[config.data.task]
     corpora: dict[str, Corpus] = {}
-    for part in sorted(texts, reverse=True):  # "valid" first, because errors in this smaller text show sooner
+    for part in sorted(text_files, reverse=True):  # "valid" first, because errors in this smaller text show sooner
         folder = run.data_path(part, data.prepared)
         with display.work(f"preparing the {part} text", "examples") as work:
-            start = partial(display.write, f"preparing the {part} text: {', '.join(texts[part])}")
+            start = partial(display.write, f"preparing the {part} text: {', '.join(text_files[part])}")
             on_progress = partial(report_progress, work, start)
-            corpora[part] = task.prepare(texts[part], tokenizer, folder, data.max_length, on_progress)
+            corpora[part] = task.prepare(text_files[part], tokenizer, folder, data.max_length, on_progress)
         if work.done:
             display.write(f"prepared the {part} text: {work.result()}")
         else:
@@ -258,15 +258,15 @@ def report_progress(work: Work, start: Callable[[], object], n_done: int) -> Non
     work.set_done(n_done)
 
 
-def check_best_metric(config: RunConfig, task: Task, texts: Texts) -> None:
+def check_best_metric(config: RunConfig, task: Task, text_files: TextFiles) -> None:
     """Raise UserError if this run's validations do not measure the metric of train.best_metric or train.patience."""
     metric = config.train.best_metric or task.selection_metric
     metrics = [name for name in METRICS if name in ("loss", *task.scores)]
     if config.train.keep_best > 1 and not metric:
         got = f"keep_best = {config.train.keep_best} without a metric"
         raise UserError(f"train.best_metric: expected {' or '.join(metrics)}; got {got}; try best_metric = loss")
-    option = f"--{task.files['valid'][0].replace('_', '-')} F"
-    if config.train.patience and "valid" not in texts:
+    option = f"--{task.file_keys['valid'][0].replace('_', '-')} F"
+    if config.train.patience and "valid" not in text_files:
         raise UserError(
             f"train.patience: expected a validation text on which to measure {metric or 'the loss'}; got no file; "
             f"try {option}, or train.patience = 0"
@@ -276,7 +276,7 @@ def check_best_metric(config: RunConfig, task: Task, texts: Texts) -> None:
     if metric not in metrics:
         expected = f"{' or '.join(metrics)} for the task {task.name}"
         raise UserError(f"train.best_metric: expected {expected}; got {metric}; try best_metric = loss")
-    if "valid" not in texts:
+    if "valid" not in text_files:
         expected = f"a validation text on which to measure {metric}"
         raise UserError(f"train.best_metric: expected {expected}; got no file; try {option}")
     if metric != "loss" and not config.train.validate_score:
@@ -318,13 +318,13 @@ def check_model(config: RunConfig, task: Task) -> None:
     if config.train.gradient_checkpointing and model_config.n_experts:
         key = "gradient_checkpointing"
         raise UserError(f"train.{key}: expected false for a model with experts; got true; try {key} = false")
-    outline = model_config.outline()
-    names = [name for name, _ in outline.named_parameters()]
-    select("train.init_parameters", config.train.init_parameters, names)
+    abstract_model = model_config.build_abstract()
+    names = [name for name, _ in abstract_model.named_parameters()]
+    select_parameters("train.init_parameters", config.train.init_parameters, names)
     select_frozen(config.train.freeze, names)
     if config.train.init_parameters and not config.train.init:
         raise UserError("train.init_parameters has no effect without train.init; try --init RUN")
-    longest = outline.max_length
+    longest = abstract_model.max_length
     if longest is not None and config.data.max_length > longest:
         raise UserError(
             f"data.max_length: expected at most model.max_positions = {longest} with learned positions; "

@@ -17,12 +17,12 @@ from autograd import Tensor, no_grad, saved_arrays
 from models import FlatParameters, Module
 from train.errors import UserError
 from train.learn.anomaly import NO_OPERATION, first_anomaly, ignore_nonfinite_warnings
-from train.learn.graphs import GraphedLoss
-from train.learn.initial import freeze
+from train.learn.cuda_graphs import GraphedLoss
 from train.learn.moving_average import MovingAverage
 from train.learn.optimizer import Adam, LossScale, clip_factor
 from train.learn.parallel.plan import WorkShare, full_share
-from train.learn.parallel.reducer import gradients_of
+from train.learn.parallel.reducer import make_reducer
+from train.learn.warm_start import freeze
 from train.run.keys import TrainSection
 from train.run.report import RunReport
 from train.tasks import Task
@@ -32,8 +32,8 @@ GIB = 2**30
 OnLeafDone = Callable[[Tensor], object]
 
 
-class Update:
-    """Updates a model. Call `compute_gradient` and, if loss and norm are finite, `apply`.
+class Updater:
+    """Updates a model. Call `compute_gradient` and, if loss and norm are finite, `apply_gradient`.
 
     Args:
         task: the task that the model learns.
@@ -61,7 +61,7 @@ class Update:
         self.world = npx.distributed.world()
         wire = npx.precision_named(settings.reduce_dtype)
         wire_dtype = None if settings.reduce_dtype == "float32" else wire.compute_dtype
-        self.gradients = gradients_of(self.flat, self.world, settings.shard_optimizer, wire_dtype)
+        self.reducer = make_reducer(self.flat, self.world, settings.shard_optimizer, wire_dtype)
         self.adam = Adam(
             self.flat,
             settings.beta1,
@@ -70,10 +70,10 @@ class Update:
             settings.weight_decay,
             settings.adam_eps_before_correction,
         )
-        self.average = MovingAverage(self.flat, self.gradients, settings.ema_decay) if settings.ema_decay else None
-        self.scale = LossScale(dynamic=precision.needs_loss_scaling)
+        self.average = MovingAverage(self.flat, self.reducer, settings.ema_decay) if settings.ema_decay else None
+        self.loss_scale = LossScale(dynamic=precision.needs_loss_scaling)
         has_graphs = settings.cuda_graphs and npx.device() == "cuda"
-        self.graphs = GraphedLoss(model, settings, report.write_line) if has_graphs else None
+        self.graphed_loss = GraphedLoss(model, settings, report.write_line) if has_graphs else None
         self.dropout_calls: int | None = None  # the number of random keys that each micro-batch uses
         self.losses: list[float] = []  # losses of all micro-batches of the last gradient, on all ranks
 
@@ -105,7 +105,7 @@ class Update:
             self.report.write_line(f"step {step:,}: memory ran out: {memory}")
             message = self._out_of_memory_message(step)
             halves = [half for batch in batches for half in batch.halves()]
-            if is_halved or len(halves) == len(batches) or self.gradients.has_sent:
+            if is_halved or len(halves) == len(batches) or self.reducer.has_sent:
                 raise UserError(message)
             npx.free_memory()
             self.report.write_metrics({"kind": "halved", "step": step, "micro_batches": len(halves)})
@@ -116,14 +116,14 @@ class Update:
 
     def _compute_gradient(self, batches: Sequence[Batch], share: WorkShare, step: int) -> tuple[float, float]:
         self.adam.zero_grad()
-        self.gradients.begin()
+        self.reducer.begin()
         losses = []
         with npx.keyed(self.settings.seed, step), ignore_nonfinite_warnings():
             for index, batch in zip(share.indices, batches, strict=True):
-                on_leaf_done = self.gradients.on_leaf_done if index == share.indices[-1] else None
-                with self._dropout_keys(step, index, batch):
+                on_leaf_done = self.reducer.on_leaf_done if index == share.indices[-1] else None
+                with self._use_dropout_keys(step, index, batch):
                     losses.append(self._loss(batch, share.n_targets, on_leaf_done))
-            results = npx.stack([*losses, self.gradients.squared_norm()])
+            results = npx.stack([*losses, self.reducer.squared_norm()])
             self.while_waiting()
             *losses, squared_norm = npx.to_host(results).tolist()
         ranks = self.world.all_gather_object(([*zip(share.indices, losses, strict=True)], squared_norm))
@@ -133,10 +133,10 @@ class Update:
             key=lambda item: item[0],
         )
         self.losses = [sum(loss for index, loss in indexed if index == i) for i in range(share.n_micro_batches)]
-        norm = math.sqrt(sum(squared_norm for _, squared_norm in ranks)) / self.scale.value
+        norm = math.sqrt(sum(squared_norm for _, squared_norm in ranks)) / self.loss_scale.value
         return sum(loss for _, loss in indexed), norm
 
-    def _dropout_keys(self, step: int, index: int, batch: Batch) -> AbstractContextManager[None]:
+    def _use_dropout_keys(self, step: int, index: int, batch: Batch) -> AbstractContextManager[None]:
         """Return a context in which micro-batch `index` gets the same dropout masks as in a single process."""
         if self.world.size == 1:
             return nullcontext()
@@ -148,7 +148,7 @@ class Update:
         while len(halves := batch.halves()) > 1:
             batch = halves[0]
         with npx.keyed(0, 0), npx.random.record_keys() as keys, no_grad():
-            self.model.loss(*self.task.sequences(batch), **self.settings.loss_options(1))
+            self.model.loss(*self.task.loss_inputs(batch), **self.settings.loss_options(1))
         return len(keys)
 
     def optimizer_state(self) -> dict[str, Any]:
@@ -157,25 +157,25 @@ class Update:
         If there is a moving average, `weights` returns the average, so the state includes the weights themselves.
         """
         state = self.adam.state_dict()
-        state |= {name: self.gradients.gather_full(state[name]) for name in ("m", "v")}
+        state |= {name: self.reducer.gather_full(state[name]) for name in ("m", "v")}
         return state if self.average is None else state | {"weights": self._gather_weights()}
 
     def weights(self) -> dict[str, npx.Array]:
         """Return the weights, or their average, by name, on the host of rank 0. All ranks must call this method."""
-        with self.averaged_weights():
+        with self.use_average():
             if self.flat.data.size == self.flat.size:
                 return {} if self.world.rank else dict(self.model.state_dict())
             full = self._gather_weights()
             return {} if self.world.rank else self._by_name(full)
 
-    def averaged_weights(self) -> AbstractContextManager[None]:
+    def use_average(self) -> AbstractContextManager[None]:
         """Return a context in which the moving average, if there is one, replaces the weights."""
-        return nullcontext() if self.average is None else self.average.applied()
+        return nullcontext() if self.average is None else self.average.use_average()
 
     def _gather_weights(self) -> npx.Array:
         """Return the weights of the complete flat buffer, on the host of rank 0."""
         values = npx.to_host(self.flat.data)
-        return values if values.size == self.flat.size else self.gradients.gather_full(values)
+        return values if values.size == self.flat.size else self.reducer.gather_full(values)
 
     def _by_name(self, full: npx.Array) -> dict[str, npx.Array]:
         """Return all weights by name, on the host; those in the flat buffer are taken from `full`."""
@@ -203,23 +203,23 @@ class Update:
         self.model.load_state_dict(state)
         if self.flat.data.size < self.flat.size:
             full = npx.host.concatenate([state[name].reshape(-1) for name in self.flat.spans])
-            self.flat.data[...] = npx.from_host(self.gradients.local_shard(full))
+            self.flat.data[...] = npx.from_host(self.reducer.local_shard(full))
 
     def load_optimizer_state(self, state: dict[str, Any]) -> None:
         """Restore the result of `optimizer_state`. Raises ValueError for the state of a model of a different size."""
-        if self.gradients.is_sharded and all(state[name].shape == (self.flat.size,) for name in ("m", "v")):
-            state = state | {name: self.gradients.local_shard(state[name]) for name in ("m", "v")}
+        if self.reducer.is_sharded and all(state[name].shape == (self.flat.size,) for name in ("m", "v")):
+            state = state | {name: self.reducer.local_shard(state[name]) for name in ("m", "v")}
         self.adam.load_state_dict(state)
 
-    def _loss(self, batch: Batch, n_targets: int, on_leaf_done: OnLeafDone | None) -> npx.Array:
-        """Return the loss of a micro-batch divided by `n_targets`, a scalar on the device; accumulate its gradient."""
-        if self.graphs:
-            return self.graphs.loss(self.task.sequences(batch), n_targets, self.scale.value)
-        return self._backward(batch, n_targets, on_leaf_done)
+    def _loss(self, batch: Batch, loss_normalizer: int, on_leaf_done: OnLeafDone | None) -> npx.Array:
+        """Return a micro-batch's loss / `loss_normalizer`, a scalar on the device; accumulate its gradient."""
+        if self.graphed_loss:
+            return self.graphed_loss.loss(self.task.loss_inputs(batch), loss_normalizer, self.loss_scale.value)
+        return self._backward(batch, loss_normalizer, on_leaf_done)
 
-    def _backward(self, batch: Batch, n_targets: int, on_leaf_done: OnLeafDone | None = None) -> npx.Array:
-        loss = self.model.loss(*self.task.sequences(batch), **self.settings.loss_options(n_targets))
-        loss.backward(self.scale.value, on_leaf_done)
+    def _backward(self, batch: Batch, loss_normalizer: int, on_leaf_done: OnLeafDone | None = None) -> npx.Array:
+        loss = self.model.loss(*self.task.loss_inputs(batch), **self.settings.loss_options(loss_normalizer))
+        loss.backward(self.loss_scale.value, on_leaf_done)
         return loss.data
 
     def locate_nonfinite(
@@ -241,25 +241,25 @@ class Update:
         self.adam.zero_grad()
         with npx.keyed(self.settings.seed, step), ignore_nonfinite_warnings():
             for index, batch in zip(share.indices, batches, strict=True):
-                with self._dropout_keys(step, index, batch):
+                with self._use_dropout_keys(step, index, batch):
                     if operation := first_anomaly(partial(self._backward, batch, share.n_targets)):
                         return index, operation
         return share.n_micro_batches, ""
 
-    def apply(self, lr: float, norm: float) -> None:
+    def apply_gradient(self, lr: float, norm: float) -> None:
         """Update the weights with the computed gradient, whose L2 norm is `norm`."""
-        self.adam.step(lr, clip_factor(norm, self.settings.clip_norm) / self.scale.value)
-        self.gradients.all_gather_weights()
+        self.adam.step(lr, clip_factor(norm, self.settings.clip_norm) / self.loss_scale.value)
+        self.reducer.all_gather_weights()
         if self.average is not None:
             self.average.update(self.adam.steps)
-        self.scale.record_update()
+        self.loss_scale.record_update()
 
     def describe_memory(self, batches: Sequence[Batch]) -> str:
         """Return a line that names the largest micro-batch and what uses the memory."""
         gpu_memory = npx.memory_use()
         largest = max(batches, key=lambda batch: batch.shape).describe()
         flat, adam = self.flat, self.adam
-        arrays = flat.data, flat.low_precision, adam.m, adam.v
+        arrays = flat.data, flat.low_precision_data, adam.m, adam.v
         gradients = flat.size * flat.data.itemsize  # bytes for all weights, even if sharded
         parameters = (sum(a.nbytes for a in arrays if a is not None) + gradients) / 2**20
         saved = "; ".join(map(str, saved_arrays()[:3])) or "nothing yet"

@@ -23,7 +23,7 @@ from train.tasks import TASKS, Task
 from train.tasks.protocols import Batch, Corpus, TextTokenizer, TrainableModel
 
 
-class Validation:
+class Validator:
     """Measures a model on a corpus. `last_result` is the newest result; it is not restored when a run resumes."""
 
     def __init__(
@@ -57,21 +57,21 @@ class Validation:
         self.model.eval()
         try:
             # The corpus of a user-defined task may not have this attribute.
-            n_targets = getattr(self.corpus, "n_target_tokens", None)
+            n_targets = getattr(self.corpus, "n_targets", None)
             with no_grad(), self.display.work("validation", "tokens", n_targets) as work:
                 batches = enumerate(self.task.validation_batches(self.corpus, self.config.train.batch_tokens))
                 for index, (examples, batch) in islice(batches, world.rank, None, world.size):
                     if signals.stop_requested:
                         return None
                     loss = self.loss(batch)
-                    losses[index] = loss, batch.n_target_tokens
+                    losses[index] = loss, batch.n_targets
                     if not math.isfinite(loss):
                         self.failure = index, examples, batch
                         break
                     if evaluation is not None:
                         evaluation.add(self.model, examples, batch)
                     # Assume that the other ranks have made about the same progress.
-                    work.advance(batch.n_target_tokens * world.size)
+                    work.advance(batch.n_targets * world.size)
         finally:
             self.model.train()
         if world.size > 1:
@@ -79,13 +79,14 @@ class Validation:
             losses = dict(sorted(item for losses, _ in ranks for item in losses.items()))
             if evaluation is not None:
                 evaluation.records = merge_records([records for _, records in ranks])
-        total, targets = 0.0, 0
-        for loss, n_target_tokens in losses.values():
-            total += loss
-            targets += n_target_tokens
-        if not math.isfinite(total):
-            return {"loss": total}
-        result = {"loss": total / targets, "perplexity": math.exp(min(total / targets, 700.0))}
+        total_loss, total_targets = 0.0, 0
+        for loss, n_targets in losses.values():
+            total_loss += loss
+            total_targets += n_targets
+        if not math.isfinite(total_loss):
+            return {"loss": total_loss}
+        mean_loss = total_loss / total_targets
+        result = {"loss": mean_loss, "perplexity": math.exp(min(mean_loss, 700.0))}
         if evaluation is not None:
             result |= evaluation.result()
         result["seconds"] = round(time.perf_counter() - start, 3)
@@ -95,7 +96,9 @@ class Validation:
     def loss(self, batch: Batch) -> float:
         """Return the loss summed over a batch's targets, without smoothing."""
         with ignore_nonfinite_warnings():
-            return float(self.model.loss(*self.task.sequences(batch), label_smoothing=0.0, loss_normalizer=1.0).item())
+            return float(
+                self.model.loss(*self.task.loss_inputs(batch), label_smoothing=0.0, loss_normalizer=1.0).item()
+            )
 
     def locate_nonfinite(self, find_operation: bool) -> tuple[str, str]:
         """Return where in the text the failed examples are and, with `find_operation`, the first non-finite operation.
@@ -170,11 +173,11 @@ def text_loss(
     is not predicted. For the other arguments and errors, see `perplexity`.
     """
     result, corpus, tokenizer = measure_files(run, "language", (str(text),), progress, on_warning)
-    if n_unknown := int((corpus.tokens == tokenizer.special.unk_id).sum()):
+    if n_unknown := int((corpus.tokens == tokenizer.special_ids.unk_id).sum()):
         unknown = f"{plural(n_unknown, 'character')} outside the vocabulary"
         on_warning(f"{text}: {unknown}; bits per character are not comparable with those of other vocabularies")
     loss = result["loss"]
-    n_tokens = corpus.n_target_tokens
+    n_tokens = corpus.n_targets
     n_characters = corpus.meta["characters"] - len(tokenizer.decode(corpus.tokens[:1]) or "?")  # "?": unknown
     return {
         "loss": loss, "perplexity": result.get("perplexity", math.inf),
@@ -192,6 +195,6 @@ def measure_files(
     with tempfile.TemporaryDirectory() as folder, Display(progress) as display:
         corpus = task.prepare(files, tokenizer, Path(folder), config.data.max_length)
         without_score = replace(config, train=replace(config.train, validate_score=False))
-        result = Validation(task, model, tokenizer, corpus, without_score, display).measure(Signals())
+        result = Validator(task, model, tokenizer, corpus, without_score, display).measure(Signals())
     assert result is not None
     return result, corpus, tokenizer

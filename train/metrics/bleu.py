@@ -19,7 +19,7 @@ from sacrebleu.tokenizers.tokenizer_intl import TokenizerV14International
 from sacrebleu.tokenizers.tokenizer_re import TokenizerRegexp
 
 from train.errors import UserError
-from train.progress import format_figure
+from train.progress import format_metric
 
 DEFAULT_SAMPLES = 1000  # bootstrap samples of a paired test
 
@@ -224,7 +224,7 @@ COLUMNS: dict[str, Callable[[dict[str, Any]], str]] = {
 
 def format_score(row: dict[str, Any]) -> str:
     """Return a score and its confidence interval as text."""
-    return format_figure(row["score"]) + (f" ± {row['confidence']:.2f}" if "confidence" in row else "")
+    return format_metric(row["score"]) + (f" ± {row['confidence']:.2f}" if "confidence" in row else "")
 
 
 def print_report(report: dict[str, Any], console: Console | None = None) -> None:

@@ -5,7 +5,7 @@ from pathlib import Path
 import npx
 from train.errors import UserError
 from train.run.checkpoint import MODEL, check_same_run, is_imported
-from train.run.folder import MORE_CHECKPOINTS, RunFolder, not_a_run_error
+from train.run.folder import TRY_MORE_CHECKPOINTS, RunFolder, not_a_run_error
 from train.run.storage import IDENTITY, damaged_error, read_arrays, read_state, write_folder
 
 RUN_IDENTITY = ("task", "text_sha256", "config")  # these keys of state.json and those in IDENTITY identify a run
@@ -26,20 +26,20 @@ def average_checkpoints(run_dir: str | Path, last: int | None = None, best: bool
     damaged, if they belong to different runs, or if another program is writing to the run.
     """
     run = RunFolder(run_dir)
-    folders = run.best_paths if best else run.step_paths
+    folders = run.ranked_paths if best else run.step_paths
     available = folders()
     if not available and not run.has_run_files():
         raise not_a_run_error(run.path, "a run folder")
     if best or last is None:
         last = max(2, len(available) if best else min(5, len(available)))
     if last < 1 or len(available) < last:
-        attempt = f"--last {len(available)}" if len(available) > 1 else MORE_CHECKPOINTS
-        attempt = "a run that `train` has written" if is_imported(run) else attempt
+        suggestion = f"--last {len(available)}" if len(available) > 1 else TRY_MORE_CHECKPOINTS
+        suggestion = "a run that `train` has written" if is_imported(run) else suggestion
         expected = f"{last} checkpoints"
         if best:
             expected = "at least 2 checkpoints best-N"
-            attempt = "--resume with train.best_metric, train.keep_best of 2 or more, and more validations"
-        raise UserError(f"average: expected {expected} in {run.checkpoints}; got {len(available)}; try {attempt}")
+            suggestion = "--resume with train.best_metric, train.keep_best of 2 or more, and more validations"
+        raise UserError(f"average: expected {expected} in {run.checkpoints}; got {len(available)}; try {suggestion}")
     with run.lock("average") as lock:
         paths = folders()[-last:]
         states = [read_state(path) for path in paths]
@@ -62,5 +62,5 @@ def average_checkpoints(run_dir: str | Path, last: int | None = None, best: bool
         state = {key: states[-1][key] for key in (*IDENTITY, *RUN_IDENTITY) if key in states[-1]}
         state |= {"averaged_steps": [state["step"] for state in states], "averaged_best": best}
         lock.check()
-        write_folder(run.averaged, {MODEL: total}, state)
-    return run.averaged
+        write_folder(run.averaged_path, {MODEL: total}, state)
+    return run.averaged_path

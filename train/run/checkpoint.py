@@ -23,13 +23,13 @@ import npx
 from npx.messages import suggest_arguments
 from train.errors import NoCheckpoint, UserError, quote
 from train.files import disk_errors
-from train.run.config import RunConfig, complete_frozen
-from train.run.folder import MORE_CHECKPOINTS, RunFolder, not_a_run_error, step_of
-from train.run.replace import existing_folder, folder_version, original_name, remove_folder
+from train.run.config import RunConfig, complete_fixed_keys
+from train.run.folder import TRY_MORE_CHECKPOINTS, RunFolder, not_a_run_error, step_of
+from train.run.folder_swap import existing_folder, folder_version, original_name, remove_folder
 from train.run.state import RunState
 from train.run.storage import (
     STATE,
-    WRITER,
+    TRY_WRITER_VERSION,
     DamagedCheckpoint,
     check_shapes,
     model_config,
@@ -42,7 +42,7 @@ from train.tasks.protocols import TextTokenizer
 from train.tasks.task import TaskError
 
 MODEL, OPTIMIZER = "model.safetensors", "optimizer.safetensors"
-MAX_RETRIES = 3  # see `read_chosen`
+MAX_RETRIES = 3  # see `find_and_read`
 Result = TypeVar("Result")
 
 
@@ -69,8 +69,8 @@ class Checkpoint:
     An averaged checkpoint has no optimizer arrays.
     """
 
-    model: dict[str, npx.Array]
-    optimizer: dict[str, npx.Array]
+    weights: dict[str, npx.Array]
+    optimizer_arrays: dict[str, npx.Array]
     state: dict[str, Any]
     digest: str
 
@@ -78,18 +78,18 @@ class Checkpoint:
 def save_checkpoint(
     run_dir: str | Path,
     state: Mapping[str, Any],
-    model: Mapping[str, npx.Array],
-    optimizer: Mapping[str, npx.Array],
+    weights: Mapping[str, npx.Array],
+    optimizer_arrays: Mapping[str, npx.Array],
     keep_last: int = 0,
 ) -> Path:
     """Write checkpoints/step-N with N = state["step"], prune older checkpoints, and return the new one's path.
 
-    `model` and `optimizer` map names to arrays. `state` is JSON content with at least step, model (the configuration)
-    and tokenizer_digest. Raises WriteError if the disk is full; earlier checkpoints then remain intact.
+    `weights` and `optimizer_arrays` map names to arrays. `state` is JSON content with at least step, model (the
+    configuration) and tokenizer_digest. Raises WriteError if the disk is full; earlier checkpoints then remain intact.
     """
     run = RunFolder(run_dir)
     target = run.step_path(state["step"])
-    write_folder(target, {MODEL: model, OPTIMIZER: optimizer}, state)
+    write_folder(target, {MODEL: weights, OPTIMIZER: optimizer_arrays}, state)
     prune(run, keep_last)
     return target
 
@@ -113,7 +113,7 @@ def prune(run: RunFolder, keep_last: int) -> None:
             remove_folder(path)
 
 
-def load_checkpoint(path: str | Path, optimizer: bool = True) -> Checkpoint:
+def load_checkpoint(path: str | Path, with_optimizer: bool = True) -> Checkpoint:
     """Read a checkpoint folder and verify state.json and every array.
 
     Raises DamagedCheckpoint, which names the file that is missing, truncated or changed.
@@ -121,12 +121,12 @@ def load_checkpoint(path: str | Path, optimizer: bool = True) -> Checkpoint:
     path = existing_folder(Path(path))
     sha256 = hashlib.sha256()
     state = read_state(path, sha256.update)
-    moments = dict(read_arrays(path / OPTIMIZER, state)) if optimizer and OPTIMIZER in state["files"] else {}
+    moments = dict(read_arrays(path / OPTIMIZER, state)) if with_optimizer and OPTIMIZER in state["files"] else {}
     return Checkpoint(dict(read_arrays(path / MODEL, state)), moments, state, sha256.hexdigest())
 
 
 def load_newest(
-    run: RunFolder, on_damaged: Callable[[str], object], optimizer: bool = True
+    run: RunFolder, on_damaged: Callable[[str], object], with_optimizer: bool = True
 ) -> tuple[Path, Checkpoint] | None:
     """Return the newest undamaged checkpoint of a run with its path, or None if the run has no checkpoint.
 
@@ -136,7 +136,7 @@ def load_newest(
     steps = run.step_paths()
     for path in reversed(steps):
         try:
-            return path, load_checkpoint(path, optimizer)
+            return path, load_checkpoint(path, with_optimizer)
         except DamagedCheckpoint as error:
             if path is steps[0] or not path.exists():
                 raise
@@ -158,10 +158,10 @@ def load_weights(path: str | Path, on_warning: Callable[[str], object]) -> tuple
 
     def load(folder: Path) -> tuple[Path, Checkpoint]:
         is_newest = original_name(folder).startswith("step-") and folder != Path(path)
-        newest = load_newest(RunFolder(folder.parent.parent), on_warning, False) if is_newest else None
-        return newest or (folder, load_checkpoint(folder, optimizer=False))
+        newest = load_newest(RunFolder(folder.parent.parent), on_warning, with_optimizer=False) if is_newest else None
+        return newest or (folder, load_checkpoint(folder, with_optimizer=False))
 
-    return read_chosen(path, load)[1]
+    return find_and_read(path, load)[1]
 
 
 def newest_state(run: RunFolder) -> RunState | None:
@@ -192,21 +192,21 @@ def resumed_config(run: RunFolder, config: RunConfig) -> RunConfig:
         has_moved = bool(stored) and stored != given and has_tokenizer_of(run, config)
         if has_moved:
             config = replace(config, data=replace(config.data, tokenizer=stored))
-        config.check_frozen(original, source)
+        config.check_fixed_keys(original, source)
         if has_moved and stored not in TASKS[config.data.task].tokenizers and not Path(str(stored)).exists():
             config = replace(config, data=replace(config.data, tokenizer=os.path.abspath(given)))
         return config
 
-    models = []
+    model_configs = []
     for path, state in readable_states(reversed(run.step_paths())):
-        models.append(model_config(state))
+        model_configs.append(model_config(state))
         if isinstance(original := state.get("config"), dict):
-            return check(config.resumed(models[0]), original, path)
+            return check(config.resumed(model_configs[0]), original, path)
     in_file = run.load_config() if run.config_file.exists() else None
-    if models:
-        config = config.resumed(models[0])
-        in_file = in_file and in_file.resumed(models[0])
-    return check(config, in_file.frozen(), run.config_file) if in_file else config
+    if model_configs:
+        config = config.resumed(model_configs[0])
+        in_file = in_file and in_file.resumed(model_configs[0])
+    return check(config, in_file.fixed_keys(), run.config_file) if in_file else config
 
 
 def has_tokenizer_of(run: RunFolder, config: RunConfig) -> bool:
@@ -215,7 +215,7 @@ def has_tokenizer_of(run: RunFolder, config: RunConfig) -> bool:
     path = Path(config.data.tokenizer)
     if not (path.is_file() and run.tokenizer_file.is_file()):
         return False
-    tokenizer = task.fit_tokenizer(task.load_tokenizer(path), config.data, task.texts(config.data)["train"])
+    tokenizer = task.adapt_tokenizer(task.load_tokenizer(path), config.data, task.text_files(config.data)["train"])
     return bool(tokenizer.digest == task.load_tokenizer(run.tokenizer_file).digest)
 
 
@@ -233,17 +233,17 @@ def find_checkpoint(path: str | Path) -> Path:
         is_inside = path.name == "checkpoints" and not (path / "checkpoints").exists()
         run = RunFolder(path.parent if is_inside else path)
         steps = run.step_paths()
-        for folder in map(existing_folder, (run.averaged, run.best)):
+        for folder in map(existing_folder, (run.averaged_path, run.best_path)):
             if folder.is_dir():
                 return folder
-    if steps or (steps := run.best_paths()):
+    if steps or (steps := run.ranked_paths()):
         return steps[-1]
     if not run.config_file.exists():
         raise not_a_run_error(path, "a run folder or a checkpoint folder")
-    raise NoCheckpoint(f"{path}: no checkpoints in {run.checkpoints}; try {MORE_CHECKPOINTS}")
+    raise NoCheckpoint(f"{path}: no checkpoints in {run.checkpoints}; try {TRY_MORE_CHECKPOINTS}")
 
 
-def read_chosen(path: str | Path, read: Callable[[Path], Result], retries: int = MAX_RETRIES) -> tuple[Path, Result]:
+def find_and_read(path: str | Path, read: Callable[[Path], Result], retries: int = MAX_RETRIES) -> tuple[Path, Result]:
     """Return the folder that `find_checkpoint` chooses, and the result of `read` for it.
 
     If `read` fails and a training run has replaced or removed the folder in the meantime, the choice is repeated.
@@ -255,7 +255,7 @@ def read_chosen(path: str | Path, read: Callable[[Path], Result], retries: int =
     except UserError:
         if not retries or version == folder_version(folder) != ():
             raise
-    return read_chosen(path, read, retries - 1)
+    return find_and_read(path, read, retries - 1)
 
 
 def warn_of_old_average(
@@ -263,9 +263,9 @@ def warn_of_old_average(
 ) -> None:
     """Warn if the checkpoint `folder`, chosen for `path`, is an average that lacks the newest or a best checkpoint."""
     averaged = state.get("averaged_steps")
-    run = owner_of(folder)
+    run = run_of(folder)
     is_best = bool(state.get("averaged_best"))
-    candidates = run.best_paths() if is_best else run.step_paths()[-1:]
+    candidates = run.ranked_paths() if is_best else run.step_paths()[-1:]
     if folder == Path(path) or not isinstance(averaged, list):
         return
     if missing := [candidate.name for candidate in candidates if step_of(candidate) not in averaged]:
@@ -277,7 +277,7 @@ def warn_of_old_average(
         )
 
 
-def owner_of(checkpoint: Path) -> RunFolder:
+def run_of(checkpoint: Path) -> RunFolder:
     """Return the run that a checkpoint folder belongs to."""
     run = RunFolder(checkpoint.absolute().parent.parent)
     if not (run.tokenizer_file.exists() or run.config_file.exists()):  # `checkpoint` is a link
@@ -287,7 +287,7 @@ def owner_of(checkpoint: Path) -> RunFolder:
 
 def run_files(checkpoint: Path) -> tuple[Path, Path]:
     """Return the paths of a checkpoint's tokenizer.json and config.toml, in its own folder or else in its run."""
-    run = owner_of(checkpoint)
+    run = run_of(checkpoint)
     tokenizer_file, config_file = (
         in_checkpoint if (in_checkpoint := checkpoint / file.name).exists() else file
         for file in (run.tokenizer_file, run.config_file)
@@ -300,7 +300,7 @@ def task_of(state: Mapping[str, Any]) -> Task:
     name = state.get("task", "translation")
     if name not in [*TASKS]:  # not `in TASKS`, because a damaged state may contain a value that is not hashable
         got = f"a checkpoint of the task {name!r}"
-        raise UserError(f"model: expected one of {', '.join(TASKS)}; got {got}; try {WRITER}")
+        raise UserError(f"model: expected one of {', '.join(TASKS)}; got {got}; try {TRY_WRITER_VERSION}")
     return TASKS[name]
 
 
@@ -334,32 +334,32 @@ def load_with_origin(
         raise TaskError(path, [task], model_task)
     tokenizer = model_task.load_tokenizer(tokenizer_file)
     check_tokenizer(tokenizer, checkpoint.state, tokenizer_file)
-    if not config_file.exists() and owner_of(folder).metrics_file.exists():
+    if not config_file.exists() and run_of(folder).metrics_file.exists():
         on_warning(f"{config_file}: missing; using the defaults of [search]")
     config = RunConfig.load(config_file, complete=True) if config_file.exists() else RunConfig()
     if config_file.exists() and isinstance(original := checkpoint.state.get("config"), dict):
         # The tokenizer's file may have moved; `check_tokenizer` has compared its content.
         tokenizer_path = {"data.tokenizer": config.data.tokenizer}
         resumed = config.resumed(model_config(checkpoint.state))
-        resumed.check_frozen(original | tokenizer_path, folder / STATE, str(config_file))
-    model = model_config(checkpoint.state).outline()  # generates no random weights
-    check_shapes(model, checkpoint.model, folder / MODEL)
-    check_peer(folder, checkpoint.state)
+        resumed.check_fixed_keys(original | tokenizer_path, folder / STATE, str(config_file))
+    model = model_config(checkpoint.state).build_abstract()  # generates no random weights
+    check_shapes(model, checkpoint.weights, folder / MODEL)
+    check_siblings(folder, checkpoint.state)
     for name, p in model.named_parameters():
-        p.data = npx.from_host(checkpoint.model[name])
+        p.data = npx.from_host(checkpoint.weights[name])
     model.eval()
     warn_of_old_average(path, folder, checkpoint.state, on_warning)
     step = f"step {checkpoint.state.get('step', 'unknown')}"
     if isinstance(averaged := checkpoint.state.get("averaged_steps"), list):
         step = f"mean of {len(averaged)} checkpoints"
     digest = checkpoint.digest
-    caption = f"{owner_of(folder).path.name}/{folder.name}, {step}, SHA-256 of {STATE} {digest[:12]}"
+    caption = f"{run_of(folder).path.name}/{folder.name}, {step}, SHA-256 of {STATE} {digest[:12]}"
     name = str(folder) if original_name(folder).startswith("step-") else f"{folder} ({step})"
     return model, tokenizer, config, Origin(name, caption, digest)
 
 
 def check_same_run(
-    path: Path, state: Mapping[str, Any], other_path: Path, other: Mapping[str, Any], prefix: str, remedy: str
+    path: Path, state: Mapping[str, Any], other_path: Path, other: Mapping[str, Any], prefix: str, suggestion: str
 ) -> None:
     """Raise UserError, naming a key, unless two checkpoints agree in model, tokenizer, text and configuration."""
 
@@ -367,7 +367,7 @@ def check_same_run(
         task, config = state.get("task", "translation"), state.get("config")
         identity = {"model": model_config(state), "task": task, "tokenizer_digest": state["tokenizer_digest"]}
         if isinstance(config, dict):
-            identity |= complete_frozen(config) | {"text_sha256": state.get("text_sha256")}
+            identity |= complete_fixed_keys(config) | {"text_sha256": state.get("text_sha256")}
             del identity["data.tokenizer"]  # the digest identifies the tokenizer; its file may have moved
         return identity
 
@@ -376,16 +376,16 @@ def check_same_run(
         if values[key] != others[key]:
             raise UserError(
                 f"{prefix}expected checkpoints of one run; got a different {key} in {path} and {other_path}; "
-                f"try {remedy}"
+                f"try {suggestion}"
             )
 
 
-def check_peer(folder: Path, state: Mapping[str, Any]) -> None:
+def check_siblings(folder: Path, state: Mapping[str, Any]) -> None:
     """Raise UserError if the newest of the readable checkpoints next to `folder` belongs to a different run."""
-    run = owner_of(folder)
-    others = (path for path in reversed((run.averaged, run.best, *run.step_paths())) if path.name != folder.name)
-    for path, peer in readable_states(others):
-        return check_same_run(folder, state, path, peer, "", "removing the checkpoint of the other run")
+    run = run_of(folder)
+    paths = reversed((run.averaged_path, run.best_path, *run.step_paths()))
+    for path, sibling in readable_states(path for path in paths if path.name != folder.name):
+        return check_same_run(folder, state, path, sibling, "", "removing the checkpoint of the other run")
 
 
 def check_tokenizer(tokenizer: TextTokenizer, state: Mapping[str, Any], file: Path) -> None:

@@ -11,7 +11,7 @@
        /metrics.csv, tensorboard/  copies of metrics.jsonl, see run/metric_files.py
        /lock                     exists while a program writes, see train/lock.py
 
-A folder is *new* if it is missing or empty. It is *unfinished* if it has an unchanged config.toml of this version, but
+A folder is *new* if it is missing or empty. It is *unstarted* if it has an unchanged config.toml of this version, but
 no checkpoints and no foreign files; training may then start over in it. A folder with checkpoints or a complete
 config.toml can be resumed. It may contain foreign files, which a run does not touch.
 """
@@ -30,12 +30,12 @@ from train.files import describe_path, disk_errors, make_folder, open_for_append
 from train.json_files import check_outside_run, parse_json, read_json, read_sealed
 from train.lock import FOLDERS, FolderLock, lock_folder
 from train.run.config import HEADER, RunConfig
-from train.run.key_names import FORMER_KEYS, misspelled
-from train.run.replace import CHECKPOINT, existing_folder, finish_replacements, original_name, remove_partial
+from train.run.folder_swap import CHECKPOINT, existing_folder, finish_replacements, original_name, remove_partial
+from train.run.key_names import FORMER_KEYS, similar_names
 from train.run.toml_text import read_toml
 from train.tasks.protocols import TextTokenizer
 
-MORE_CHECKPOINTS = "again after more updates, or a run with a smaller train.checkpoint_every"
+TRY_MORE_CHECKPOINTS = "again after more updates, or a run with a smaller train.checkpoint_every"
 MAX_LISTED_RUNS = 5  # maximum number of runs in a message
 CONTENTS = {*"config.toml tokenizer.json data checkpoints log.txt metrics.jsonl metrics.csv tensorboard".split()}
 RUN_HEADER = f"{HEADER} Written by a training run."  # the first line of config.toml in a run
@@ -52,7 +52,7 @@ class RunFolder:
         self.metrics_file, self.log_file = self.path / "metrics.jsonl", self.path / "log.txt"
         self.csv_file, self.tensorboard = self.path / "metrics.csv", self.path / "tensorboard"
         self.checkpoints = self.path / "checkpoints"
-        self.averaged, self.best = self.checkpoints / "averaged", self.checkpoints / "best"
+        self.averaged_path, self.best_path = self.checkpoints / "averaged", self.checkpoints / "best"
 
     def data_path(self, part: str, shared: str = "") -> Path:
         """Return the path of a part's token arrays, in this run or in `shared`, a folder that several runs use."""
@@ -66,11 +66,11 @@ class RunFolder:
         """Return the paths of the complete checkpoints step-N in ascending order of N."""
         return self._numbered("step")
 
-    def best_path(self, step: int) -> Path:
+    def ranked_path(self, step: int) -> Path:
         """Return the path of the checkpoint best-N for N = `step`, whether or not it exists."""
         return self.checkpoints / f"best-{step}"
 
-    def best_paths(self) -> list[Path]:
+    def ranked_paths(self) -> list[Path]:
         """Return the paths of the complete checkpoints best-N in ascending order of N."""
         return self._numbered("best")
 
@@ -87,7 +87,7 @@ class RunFolder:
 
     def metric_lines(self) -> Iterator[tuple[str, dict[str, Any]]]:
         """Yield the valid lines of metrics.jsonl with their entries; skip incomplete and foreign lines."""
-        with open_for_reading(self.metrics_file, attempt="removing it") as file:
+        with open_for_reading(self.metrics_file, suggestion="removing it") as file:
             lines = file.read().decode("utf-8", errors="replace").split("\n")[:-1]
         for line in lines:
             with suppress(ValueError, RecursionError):
@@ -97,13 +97,13 @@ class RunFolder:
                     if all(type(value) is not int or abs(value) < 2**63 for value in entry.values()):
                         yield line, entry
 
-    def load_config(self, settings: Iterable[str] = ()) -> RunConfig:
-        """Load config.toml, overridden by `settings`. Raises UserError if it is missing, invalid or truncated."""
-        return RunConfig.load(self.config_file, settings, complete=True)
+    def load_config(self, overrides: Iterable[str] = ()) -> RunConfig:
+        """Load config.toml, overridden by `overrides`. Raises UserError if it is missing, invalid or truncated."""
+        return RunConfig.load(self.config_file, overrides, complete=True)
 
     def weights_only_paths(self) -> list[Path]:
         """Return the paths of the existing checkpoints that have no optimizer state: averaged, best and best-N."""
-        return [*filter(Path.is_dir, map(existing_folder, (self.averaged, self.best))), *self.best_paths()]
+        return [*filter(Path.is_dir, map(existing_folder, (self.averaged_path, self.best_path))), *self.ranked_paths()]
 
     # ---- the state of the folder
 
@@ -115,7 +115,7 @@ class RunFolder:
         """Return whether the folder holds files that only a run writes; `data` writes a tokenizer.json too."""
         return self.path.is_dir() and not CONTENTS.isdisjoint(self._names() - {self.tokenizer_file.name})
 
-    def is_unfinished(self) -> bool:
+    def is_unstarted(self) -> bool:
         """Return whether the folder holds only files that a run of this version writes before its first checkpoint."""
         has_files = self.has_run_files() or self.tokenizer_file.exists()
         file = self.config_file if has_files else self.path / ".config.toml.partial"
@@ -145,30 +145,30 @@ class RunFolder:
         """
         if not resume:
             check_outside_run(self.path)
-        if self.is_unfinished() or (self.step_paths() if resume else self.is_new()):
+        if self.is_unstarted() or (self.step_paths() if resume else self.is_new()):
             return
         has_arrays = any(map(read_sealed, self.path.glob("data/*/meta.json")))  # written only by a run
         if not resume or self.weights_only_paths() or not (has_arrays or self.config_file.exists()):
-            raise self.already_exists_error(resume)
+            raise self.wrong_folder_error(resume)
         if self.config_file.exists():
             self.load_config()  # if the file is invalid, the UserError names the line
 
-    def already_exists_error(self, resume: bool = False) -> UserError:
+    def wrong_folder_error(self, resume: bool = False) -> UserError:
         """Return the error for a path that is not a new run folder or, with `resume`, not a run."""
         got = describe_path(self.path)
-        attempt = "the --out of a run, or no --resume" if resume else "a new --out"
+        suggestion = "the --out of a run, or no --resume" if resume else "a new --out"
         if self.step_paths():
-            got, attempt = "an existing run folder", "--resume to continue that run, or a new --out"
+            got, suggestion = "an existing run folder", "--resume to continue that run, or a new --out"
         elif weights := self.weights_only_paths():
             got = f"a run that has lost its checkpoints step-N ({weights[-1].name} has no optimizer state)"
-            attempt = f"moving step-N back, or --init {quote(self.path)} with a new --out"
+            suggestion = f"moving step-N back, or --init {quote(self.path)} with a new --out"
         elif self._stored_config() is not None:
             name = next(iter(self._foreign_names()), "a config.toml that was edited or that another version wrote")
-            got, attempt = f"a folder with {name}", "--resume to continue the run in it, or a new --out"
+            got, suggestion = f"a folder with {name}", "--resume to continue the run in it, or a new --out"
         elif self.path.is_dir() and (names := [*self._foreign_names(), *sorted(self._names())]):
             got = f"a folder with {names[0]}"
         expected = "a run to resume" if resume else "a new run folder"
-        return UserError(f"{self.path}: expected {expected}; got {got}; try {attempt}")
+        return UserError(f"{self.path}: expected {expected}; got {got}; try {suggestion}")
 
     def _foreign_names(self) -> list[str]:
         """Return the names in the folder that a run does not write."""
@@ -305,7 +305,7 @@ def similar_run(path: Path) -> str:
     with suppress(OSError):
         names = os.listdir(path.absolute().parent)
         same = [name for name in names if name.lower() == path.name.lower()]
-        for name in same or misspelled(path.name, names):
+        for name in same or similar_names(path.name, names):
             if same or re.sub(r"\d", "", name) != re.sub(r"\d", "", path.name):  # run-1 is no misspelling of run-2
                 with suppress(UserError):  # a folder that the user may not read
                     if RunFolder(path.with_name(name)).step_paths():
@@ -313,16 +313,16 @@ def similar_run(path: Path) -> str:
     return ""
 
 
-def not_a_run_error(path: Path, expected: str, got: str = "another folder", attempt: str = "") -> UserError:
+def not_a_run_error(path: Path, expected: str, got: str = "another folder", suggestion: str = "") -> UserError:
     """Return the error for a path that is not a run; suggest the runs in this folder or the run that contains it."""
-    if not attempt:
-        got, attempt = describe_other_format(path) or (got, "a folder that `train` has written")
+    if not suggestion:
+        got, suggestion = describe_other_format(path) or (got, "a folder that `train` has written")
     runs = [str(child) for child in sorted(path.glob("*")) if child.is_dir() and RunFolder(child).step_paths()]
     if runs:
-        got, attempt = f"a folder with {plural(len(runs), 'run')}", " or ".join(map(quote, runs[:MAX_LISTED_RUNS]))
+        got, suggestion = f"a folder with {plural(len(runs), 'run')}", " or ".join(map(quote, runs[:MAX_LISTED_RUNS]))
     for parent in path.parents[:3]:
         if not runs and RunFolder(parent).step_paths():
-            got, attempt = "a folder of a run", quote(parent)
+            got, suggestion = "a folder of a run", quote(parent)
     if not path.is_dir():
-        got, attempt = describe_path(path), similar_run(path) or attempt
-    return UserError(f"{path}: expected {expected}; got {got}; try {attempt}")
+        got, suggestion = describe_path(path), similar_run(path) or suggestion
+    return UserError(f"{path}: expected {expected}; got {got}; try {suggestion}")

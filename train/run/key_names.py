@@ -135,7 +135,7 @@ OTHER_UNITS = frozenset(
     "max_new_tokens generation_max_length max_len_a validate_interval save_interval lenpen".split()
 )
 CUTOFF = 0.85  # minimum similarity of a misspelling; the different keys min_length and max_length have 0.8
-KEY_LIST = "`npx-transformer info base --config`, which prints every key"
+TRY_KEY_LIST = "`npx-transformer info base --config`, which prints every key"
 
 
 def all_keys() -> list[str]:
@@ -170,12 +170,12 @@ def suggest_key(name: str, table: str = "") -> str | None:
     for keys in ([key for key in all_keys() if key.startswith(f"{table}.")], all_keys()):
         names = {key.partition(".")[2]: key for key in reversed(keys)}
         word = plain_name(last)
-        if close := misspelled(word, names):
+        if close := similar_names(word, names):
             return names[close[0]]
     return None
 
 
-def misspelled(word: str, names: Collection[str]) -> list[str]:
+def similar_names(word: str, names: Collection[str]) -> list[str]:
     """Return the names of which `word` may be a misspelling, the most similar one first."""
     close = difflib.get_close_matches(word, names, cutoff=CUTOFF)
     return close or [name for name in names if deletions(name) & deletions(word)]

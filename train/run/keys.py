@@ -100,7 +100,7 @@ class CommonKeys:
         " only at whitespace (whitespace, for tokenized text).",
         choices=PRETOKENIZERS,
     )
-    vocab_size: int = key(37000, "Maximum vocabulary size V, including 4 special tokens.", within="[5, 16777216]")
+    vocab_size: int = key(37000, "Maximum vocabulary size V, including 4 special tokens.", interval="[5, 16777216]")
     prepared: str = key(
         "",
         "Folder for the token arrays, which runs on the same text can share; empty: RUN/data.",
@@ -111,14 +111,14 @@ class CommonKeys:
         256,
         "Maximum number of tokens per side of a pair, end of sentence included (longer pairs are skipped and counted)."
         " Language model: length of the context. Labeled text: maximum number of tokens, including beginning and end.",
-        within="[2, 65535]",
+        interval="[2, 65535]",
     )
 
 
 def data_section() -> Any:
     """Return the dataclass of [data]: the keys of every task, in the order of `TASKS`, then the common ones."""
-    of_tasks = [task.keys for task in reversed(TASKS.values())]
-    task_texts = " ".join(str(task.keys.__doc__) for task in TASKS.values())
+    of_tasks = [task.key_class for task in reversed(TASKS.values())]
+    task_texts = " ".join(str(task.key_class.__doc__) for task in TASKS.values())
     return dataclass(frozen=True)(
         type("DataSection", (CommonKeys, *of_tasks), {"__doc__": f"[data]: The text. {task_texts}"})
     )
@@ -142,7 +142,7 @@ SCHEDULES = {  # maps a name to the learning rate after warmup, for the log; see
 class TrainSection:
     """[train]: Training."""
 
-    seed: int = key(1, "Seed of the initialization, the order of batches and dropout.", within="[0, 4294967295]")
+    seed: int = key(1, "Seed of the initialization, the order of batches and dropout.", interval="[0, 4294967295]")
     init: str = key(
         "",
         "Run or checkpoint that provides the initial weights; empty: random weights. Option: --init.",
@@ -157,13 +157,13 @@ class TrainSection:
     freeze: str = key(
         "", "Patterns, separated by commas, of parameters that are not trained, such as embedding.weight, encoder.*."
     )
-    batch_tokens: int = key(25000, "Maximum tokens per side of a micro-batch, padding included.", within=COUNT)
+    batch_tokens: int = key(25000, "Maximum tokens per side of a micro-batch, padding included.", interval=COUNT)
     gradient_accumulation_steps: int = key(
         1,
         "Micro-batches per update. Their gradients are summed, so an update needs only the memory of one micro-batch.",
-        within="[1, 4096]",
+        interval="[1, 4096]",
     )
-    max_steps: int = key(100_000, "Number of updates.", within=COUNT, may_change=True)
+    max_steps: int = key(100_000, "Number of updates.", interval=COUNT, may_change=True)
     schedule: str = key(
         "noam",
         "Learning rate after warmup: proportional to step^-0.5 as in the paper (noam; also called inverse_sqrt), linear"
@@ -175,43 +175,43 @@ class TrainSection:
         0.0,
         "Highest learning rate, reached at the end of warmup; replaces lr_scale. With 0, it is lr_scale * (d_model *"
         " warmup_steps)^-0.5, as in the paper.",
-        within="[0, 1e9]",
+        interval="[0, 1e9]",
         may_change=True,
     )
     warmup_steps: int = key(
         4000,
         "Number of updates in which the learning rate rises linearly; then train.schedule applies.",
-        within=COUNT,
+        interval=COUNT,
         may_change=True,
     )
     lr_scale: float = key(
         1.0,
         "Factor that multiplies the paper's learning rate d_model^-0.5 * min(step^-0.5, step * warmup_steps^-1.5).",
-        within=POSITIVE,
+        interval=POSITIVE,
         may_change=True,
     )
-    beta1: float = key(0.9, "Adam: decay rate of the mean of the gradients.", within=FRACTION)
-    beta2: float = key(0.98, "Adam: decay rate of the mean of the squared gradients.", within=FRACTION)
-    adam_eps: float = key(1e-9, "Adam: epsilon, added to the square root of the second moment.", within=POSITIVE)
+    beta1: float = key(0.9, "Adam: decay rate of the mean of the gradients.", interval=FRACTION)
+    beta2: float = key(0.98, "Adam: decay rate of the mean of the squared gradients.", interval=FRACTION)
+    adam_eps: float = key(1e-9, "Adam: epsilon, added to the square root of the second moment.", interval=POSITIVE)
     adam_eps_before_correction: bool = key(
         False, "Adam: add epsilon before the bias correction (TensorFlow, fairseq) instead of after it (the paper)."
     )
     weight_decay: float = key(
-        0.0, "Decoupled weight decay (AdamW); 0 disables it, as in the paper.", within="[0, 1000]"
+        0.0, "Decoupled weight decay (AdamW); 0 disables it, as in the paper.", interval="[0, 1000]"
     )
     ema_decay: float = key(
         0.0,
         "Decay of the exponential moving average of the weights; 0 disables it, and 0.999 is a common value."
         " Validations, checkpoints and commands use the average. It takes the memory of one more copy of the weights.",
-        within=FRACTION,
+        interval=FRACTION,
     )
     clip_norm: float = key(
         0.0,
         "Clip the global gradient L2 norm to this value; 0 disables clipping, as in the paper.",
-        within="[0, 1e9]",
+        interval="[0, 1e9]",
     )
     label_smoothing: float = key(
-        0.1, "Probability mass that label smoothing distributes over the classes.", within=FRACTION
+        0.1, "Probability mass that label smoothing distributes over the classes.", interval=FRACTION
     )
     smoothing_classes: str = key(
         "all",
@@ -223,16 +223,16 @@ class TrainSection:
         0.0,
         "BPE dropout: probability of skipping a merge when the training text is segmented again in each epoch; 0"
         " disables it. It needs a bpe tokenizer. In parsing, it applies to the sentences.",
-        within=FRACTION,
+        interval=FRACTION,
     )
     mask_rate: float = key(
-        0.15, "Masked language model: fraction of the tokens of a text that are predicted.", within="(0, 1)"
+        0.15, "Masked language model: fraction of the tokens of a text that are predicted.", interval="(0, 1)"
     )
     rdrop_weight: float = key(
         0.0,
         "R-Drop: weight of the symmetric KL divergence between two passes with different dropout; 0 disables it. An"
         " update then takes about three times as long.",
-        within="[0, 1000]",
+        interval="[0, 1000]",
     )
     precision: str = key(
         "float32",
@@ -254,39 +254,39 @@ class TrainSection:
     max_skipped_updates: int = key(
         10,
         "Stop training if more than this many updates in a row are skipped because a loss or gradient is not finite.",
-        within="[0, 1e6]",
+        interval="[0, 1e6]",
         may_change=True,
     )
-    validate_every: int = key(1000, "Updates between validations.", within=COUNT, may_change=True)
-    checkpoint_every: int = key(1000, "Updates between checkpoints.", within=COUNT, may_change=True)
+    validate_every: int = key(1000, "Updates between validations.", interval=COUNT, may_change=True)
+    checkpoint_every: int = key(1000, "Updates between checkpoints.", interval=COUNT, may_change=True)
     checkpoint_minutes: float = key(
         0.0,
         "Minutes of training between checkpoints (the paper: 10); 0 uses checkpoint_every.",
-        within="[0, 1e6]",
+        interval="[0, 1e6]",
         may_change=True,
     )
-    keep_last: int = key(5, "Number of checkpoints to keep; `average` averages them.", within=COUNT, may_change=True)
+    keep_last: int = key(5, "Number of checkpoints to keep; `average` averages them.", interval=COUNT, may_change=True)
     best_metric: str | None = key(
         None,
         "Metric that selects checkpoints/best (lowest loss or highest score) and decides about early stopping."
         " Commands load checkpoints/best. An equal score is no improvement, unless both are 0 and the loss is lower.",
         choices=METRICS,
-        unset="F1 for parsing; accuracy for classification and tagging; otherwise patience applies to the loss and no"
-        " best checkpoint is kept",
+        none_means="F1 for parsing; accuracy for classification and tagging; otherwise patience applies to the loss and"
+        " no best checkpoint is kept",
         may_change=True,
     )
     keep_best: int = key(
         1,
         "Number of best checkpoints to keep. With 2 or more, checkpoints/best-N keeps the weights after step N, and"
         " `average --best` averages them.",
-        within="[1, 1000]",
+        interval="[1, 1000]",
         may_change=True,
     )
     patience: int = key(
         0,
         "Stop after this many consecutive validations without an improvement of best_metric; 0 disables early"
         " stopping.",
-        within="[0, 1e6]",
+        interval="[0, 1e6]",
         may_change=True,
     )
     validate_score: bool = key(
@@ -309,10 +309,10 @@ class TrainSection:
     rank_timeout: float = key(
         20.0,
         "Seconds after which a run with several ranks ends if a rank sends no heartbeat or keeps the others waiting.",
-        within="[1, 1e6]",
+        interval="[1, 1e6]",
         may_change=True,
     )
-    log_every: int = key(50, "Updates between lines of metrics.jsonl and log.txt.", within=COUNT, may_change=True)
+    log_every: int = key(50, "Updates between lines of metrics.jsonl and log.txt.", interval=COUNT, may_change=True)
     csv: bool = key(False, "Also write the metrics to metrics.csv.", may_change=True)
     tensorboard: bool = key(
         False, "Also write the metrics as TensorBoard event files (extra tensorboard).", may_change=True
@@ -333,12 +333,12 @@ class SearchSection:
     """[search]: Defaults of `translate` and `parse`, which their options override. Validations search greedily."""
 
     beam_size: int = key(
-        4, "Number of hypotheses per sentence; 1 is greedy search.", within="[1, 512]", may_change=True
+        4, "Number of hypotheses per sentence; 1 is greedy search.", interval="[1, 512]", may_change=True
     )
     length_penalty: float = key(
         0.6,
         "Exponent of the length penalty (the paper's alpha). 0 disables it, and a negative one favors short outputs.",
-        within=LENGTH_PENALTY_RANGE.interval,
+        interval=LENGTH_PENALTY_RANGE.interval,
         may_change=True,
     )
     length_penalty_type: str = key(
@@ -361,11 +361,11 @@ class SearchSection:
     max_extra_tokens: int = key(
         50,
         "Maximum length of an output: the length of its source plus this many tokens.",
-        within="[1, 10000]",
+        interval="[1, 10000]",
         may_change=True,
     )
     batch_tokens: int = key(
-        4096, "Maximum source tokens of a search batch, padding included.", within=COUNT, may_change=True
+        4096, "Maximum source tokens of a search batch, padding included.", interval=COUNT, may_change=True
     )
 
 

@@ -10,7 +10,7 @@ from typing import Any
 
 from train.errors import plural
 from train.files import disk_errors, fsync, write_text
-from train.progress import Display, Work, format_duration, format_figure
+from train.progress import Display, Work, format_duration, format_metric
 from train.run.folder import RunFolder
 from train.run.metric_files import LineFile, MetricCopy, csv_copy, is_kept, tensorboard_copy
 from train.run.state import RunState
@@ -84,24 +84,24 @@ class RunReport:
         for _, add in self._copies:
             add(entry)
 
-    def write_line(self, text: str, always: bool = False, shown: int = 0) -> None:
+    def write_line(self, text: str, always: bool = False, n_optional: int = 0) -> None:
         """Append a line with the time to log.txt; show it if progress is shown or `always` is true."""
         self.log_line(text)
-        self.show(text, always, shown)
+        self.show(text, always, n_optional)
 
     def log_line(self, text: str) -> None:
         """Append a line with the time to log.txt without showing it."""
         self._log.add(f"{time.strftime('%Y-%m-%d %H:%M:%S')}  {text}")
 
-    def show(self, text: str, always: bool = False, shown: int = 0) -> None:
+    def show(self, text: str, always: bool = False, n_optional: int = 0) -> None:
         """Show a line if progress is shown or `always` is true, without writing it to log.txt.
 
-        `shown` is the number of fields at the end of `text` that the progress display shows too (see `Display.write`).
+        `n_optional` fields at the end of `text` are those that the progress display shows too (see `Display.write`).
         """
         with suppress(OSError):  # the terminal or pipe is closed
             if always and not self.progress:
                 print(text, file=sys.stderr, flush=True)
-        self.display.write(text, shown)
+        self.display.write(text, n_optional)
 
     def advance(self, state: RunState) -> None:
         """Update the progress display to the step, loss and speed of `state`."""
@@ -152,13 +152,13 @@ class RunReport:
         if loss_scale is not None:
             entry["loss_scale"] = loss_scale
         if ranks > 1:
-            entry["network"] = round(state.window_network, 3)
+            entry["network"] = round(state.window_network_seconds, 3)
         self.write_metrics(entry | {"seconds": round(state.seconds, 3)})
-        network = network_percentage(state.window_network, state.window_seconds) if ranks > 1 else ""
+        network = network_percentage(state.window_network_seconds, state.window_seconds) if ranks > 1 else ""
         self.write_line(
             f"step {state.step:,}/{self.max_steps:,}  epoch {state.logged_epoch}  loss {state.loss:.4f}  lr {lr:.3g}  "
             f"{state.speed:,.0f} tokens/s{network}  {self._steps.time_left()}",
-            shown=2,
+            n_optional=2,
         )
         self._steps.n_logged = state.step
 
@@ -181,12 +181,12 @@ class RunReport:
         scores = "".join(f"  {name} {result[key]:.2f}" for key, name in names.items() if key in result)
         self.write_line(
             f"validation after step {state.step:,}: loss {result['loss']:.4f}  "
-            f"perplexity {format_figure(result['perplexity'])}{scores}  ({result['seconds']:.1f} s)"
+            f"perplexity {format_metric(result['perplexity'])}{scores}  ({result['seconds']:.1f} s)"
         )
 
-    def log_overflow(self, step: int, loss_scale: float, skipped: int) -> None:
+    def log_overflow(self, step: int, loss_scale: float, total_skipped: int) -> None:
         """Report an update that was skipped because a gradient exceeded the range of fp16."""
-        self.write_metrics({"kind": "skipped", "step": step, "loss_scale": loss_scale, "skipped": skipped})
+        self.write_metrics({"kind": "skipped", "step": step, "loss_scale": loss_scale, "skipped": total_skipped})
         self.write_line(
             f"step {step:,}: the gradient exceeds the range of fp16; update skipped, loss scale now {loss_scale:g}"
         )
@@ -203,14 +203,14 @@ class RunReport:
     ) -> None:
         """Report an update that was skipped because its loss or gradient norm (`quantity`) is not finite."""
         entry = {"kind": "skipped", "step": step, "what": quantity}
-        entry |= {"in_a_row": state.skipped, "skipped": state.all_skipped, "examples": examples}
+        entry |= {"in_a_row": state.consecutive_skipped, "skipped": state.total_skipped, "examples": examples}
         self.write_metrics(entry | ({"anomaly": operation} if operation else {}))
-        if state.skipped <= max_skipped_updates:
+        if state.consecutive_skipped <= max_skipped_updates:
             # If several updates fail in a row, the cause is probably the weights, not the text.
-            origin = nonfinite_origin(examples if state.skipped == 1 else "", operation)
+            origin = nonfinite_origin(examples if state.consecutive_skipped == 1 else "", operation)
             self.write_line(
-                f"step {step:,}: the {quantity} is {value}; update skipped ({state.skipped} in a row, limit "
-                f"train.max_skipped_updates = {max_skipped_updates}){origin}"
+                f"step {step:,}: the {quantity} is {value}; update skipped ({state.consecutive_skipped} in a row, "
+                f"limit train.max_skipped_updates = {max_skipped_updates}){origin}"
             )
 
     def log_start(
@@ -225,19 +225,19 @@ class RunReport:
         step, last = state.step, self.max_steps
         steps = f"steps {step + 1:,} to {last:,}" if step < last else "no steps left"
         self.write_line(f"{f'resuming from {checkpoint}' if checkpoint else 'training'}: {setup}, {steps}")
-        if checkpoint and self.run.averaged.is_dir():
+        if checkpoint and self.run.averaged_path.is_dir():
             self.write_line(
                 "commands load checkpoints/averaged, not the newer checkpoints, until `average` runs again or "
-                f"{self.run.averaged} is deleted"
+                f"{self.run.averaged_path} is deleted"
             )
 
-    def log_end(self, state: RunState, reason: str, checkpoint: Path | None, ranks: int) -> None:
+    def log_end(self, state: RunState, stop_reason: str, checkpoint: Path | None, ranks: int) -> None:
         """Report the end of a run."""
-        network = network_percentage(state.network, state.seconds) if ranks > 1 else ""
+        network = network_percentage(state.network_seconds, state.seconds) if ranks > 1 else ""
         speed = f", {state.tokens / max(state.seconds, 1e-9):,.0f} tokens/s" if state.tokens else ""
-        advice = "; continue with --resume" if reason == "max_hours" else ""
+        advice = "; continue with --resume" if stop_reason == "max_hours" else ""
         self.write_line(
-            f"done after step {state.step:,} ({reason}), {state.tokens:,} tokens in "
+            f"done after step {state.step:,} ({stop_reason}), {state.tokens:,} tokens in "
             f"{format_duration(state.seconds)} of updates{speed}{network}: {checkpoint or 'no checkpoint'}{advice}"
         )
 
@@ -245,14 +245,14 @@ class RunReport:
 class SilentReport(RunReport):
     """The report of a rank other than 0. It writes and shows nothing; `lines` collects its lines."""
 
-    def __init__(self, run: RunFolder, max_steps: int, *shown: bool) -> None:
+    def __init__(self, run: RunFolder, max_steps: int, *options: bool) -> None:
         super().__init__(run, max_steps, progress=False)
 
     @contextmanager
     def open_files(self, state: RunState, validates: bool = False) -> Iterator[None]:
         yield
 
-    def write_line(self, text: str, always: bool = False, shown: int = 0) -> None:
+    def write_line(self, text: str, always: bool = False, n_optional: int = 0) -> None:
         self.lines.append(text)
 
     def _ignore(self, *arguments: Any, **options: Any) -> None:
@@ -267,9 +267,9 @@ def nonfinite_origin(examples: str, operation: str) -> str:
     return f"{origin}; first operation: {operation}" if operation else origin
 
 
-def network_percentage(network: float, seconds: float) -> str:
+def network_percentage(network_seconds: float, seconds: float) -> str:
     """Return the percentage of `seconds` that ranks waited for the network, as text."""
-    return f", network {100 * network / max(seconds, 1e-9):.0f}%"
+    return f", network {100 * network_seconds / max(seconds, 1e-9):.0f}%"
 
 
 def vocabulary_sizes(tokenizer: TextTokenizer, data: Any) -> str:
@@ -290,5 +290,5 @@ def describe_vocabularies(tokenizer: TextTokenizer, task: Any) -> str:
     if n_sources is None:
         return f"{n_targets:,} subwords"
     if task.data_kind == "labels":
-        return f"{plural(n_targets - len(tokenizer.special), 'label')}, {n_sources:,} subwords"
+        return f"{plural(n_targets - len(tokenizer.special_ids), 'label')}, {n_sources:,} subwords"
     return f"{n_sources:,} source and {n_targets:,} target subwords"

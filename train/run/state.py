@@ -41,7 +41,8 @@ class RunState:
     logged_epoch: int = checked_field(COUNT, key="in_epoch")  # epoch of the last micro-batch, counted from 1
     tokens: int = checked_field(COUNT)  # tokens trained on, without padding
     seconds: float = checked_field(NONNEGATIVE, 0.0)  # seconds in updates, without validation and writing
-    network: float = checked_field(NONNEGATIVE, 0.0)  # the part of `seconds` in which all ranks waited for the network
+    # the part of `seconds` in which all ranks waited for the network
+    network_seconds: float = checked_field(NONNEGATIVE, 0.0, key="network")
     valid_step: int = checked_field(COUNT, key="validated")  # step of the last validation
     # the lowest validation loss, or the loss of the validation with the best score
     best_loss: float | None = checked_field((NUMBER, None), None)
@@ -54,10 +55,10 @@ class RunState:
     window_targets: int = checked_field(COUNT)
     window_tokens: int = checked_field(COUNT)
     window_seconds: float = checked_field(NONNEGATIVE, 0.0)
-    window_network: float = checked_field(NONNEGATIVE, 0.0)
+    window_network_seconds: float = checked_field(NONNEGATIVE, 0.0, key="window_network")
     # The number of consecutive updates, up to now, that were skipped because of a non-finite loss or gradient.
-    skipped: int = checked_field(COUNT)
-    all_skipped: int = checked_field(COUNT)  # number of skipped updates since the start of the run
+    consecutive_skipped: int = checked_field(COUNT, key="skipped")
+    total_skipped: int = checked_field(COUNT, key="all_skipped")  # number of skipped updates since the start of the run
 
     @classmethod
     def read(cls, content: Any, step: int) -> "RunState":
@@ -94,21 +95,21 @@ class RunState:
         """Return the content of state.json from which `read` restores this state."""
         return {f.metadata["key"] or f.name: getattr(self, f.name) for f in fields(self)}
 
-    def add_time(self, seconds: float, network: float = 0.0) -> None:
-        """Count the time of an attempted update; `network` is the part spent waiting for the network.
+    def add_time(self, seconds: float, network_seconds: float = 0.0) -> None:
+        """Count the time of an attempted update; `network_seconds` is the part spent waiting for the network.
 
         Negative seconds, which occur if the clock is set back, count as 0.
         """
-        seconds, network = max(seconds, 0.0), max(network, 0.0)
+        seconds, network_seconds = max(seconds, 0.0), max(network_seconds, 0.0)
         self.seconds += seconds
-        self.network += network
+        self.network_seconds += network_seconds
         self.window_seconds += seconds
-        self.window_network += network
+        self.window_network_seconds += network_seconds
 
     def add_update(self, loss: float, targets: int, tokens: int) -> None:
         """Count an update: its mean loss over `targets` predictions, and its tokens without padding."""
         self.step += 1
-        self.skipped = 0
+        self.consecutive_skipped = 0
         self.tokens += tokens
         self.window_loss += loss * targets
         self.window_targets += targets
@@ -116,8 +117,8 @@ class RunState:
 
     def add_skipped(self) -> None:
         """Count an update that was skipped because of a non-finite loss or gradient."""
-        self.skipped += 1
-        self.all_skipped += 1
+        self.consecutive_skipped += 1
+        self.total_skipped += 1
 
     @property
     def loss(self) -> float:
@@ -132,7 +133,7 @@ class RunState:
     def reset_window(self) -> None:
         """Start a new window, after a log line."""
         self.window_loss, self.window_targets, self.window_tokens = 0.0, 0, 0
-        self.window_seconds, self.window_network = 0.0, 0.0
+        self.window_seconds, self.window_network_seconds = 0.0, 0.0
 
     def add_validation(self, loss: float, score: float | None = None) -> bool:
         """Record a validation and return whether it is the best; `score` is None for a task without a metric."""
@@ -174,14 +175,14 @@ def quality(loss: float, score: float | None) -> tuple[float, float]:
 
 
 @dataclass
-class Summary:
+class TrainingSummary:
     """The result of `Trainer.run`. Losses are in nats per target token, or None without validation.
 
-    `stopped` is "max_steps", "patience" or "max_hours".
+    `stop_reason` is "max_steps", "patience" or "max_hours".
     """
 
     step: int
-    stopped: str
+    stop_reason: str
     checkpoint: Path | None  # the newest checkpoint; None if max_hours ended before the first update
     tokens: int
     seconds: float

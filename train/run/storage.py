@@ -25,7 +25,7 @@ from npx.ranges import Range
 from train.errors import ReadError, UserError, one_line
 from train.files import UNREADABLE, digest, disk_errors, error_number, fsync, open_for_reading
 from train.json_files import Schema, is_seal_broken, read_json, schema_error, sealed_json
-from train.run.replace import new_folder, original_name
+from train.run.folder_swap import new_folder, original_name
 
 FORMATS = 1, 2  # formats of state.json that can be read; new files have the last one
 STATE = "state.json"
@@ -36,7 +36,7 @@ MAX_HEADER = 1 << 20  # limit on a .safetensors header in bytes, enough for abou
 SCHEMA: Schema = {"format": int, "step": STEP, "model": dict, "tokenizer_digest": str, "files": dict}
 FILE: Schema = {"bytes": Range(int, "[0, 1e18]")}
 REMEDY = "an older checkpoint, or a copy of the file"
-WRITER = "the version of npx-transformer that wrote the checkpoint"
+TRY_WRITER_VERSION = "the version of npx-transformer that wrote the checkpoint"
 
 
 class DamagedCheckpoint(UserError):
@@ -59,7 +59,8 @@ def read_state(folder: Path, on_bytes: Callable[[bytes], object] | None = None) 
         raise damaged_error(file, problem)
     if state["format"] not in FORMATS:
         raise UserError(
-            f"{file}: expected checkpoint format {' or '.join(map(str, FORMATS))}; got {state['format']}; try {WRITER}"
+            f"{file}: expected checkpoint format {' or '.join(map(str, FORMATS))}; got {state['format']}; "
+            f"try {TRY_WRITER_VERSION}"
         )
     if state["format"] > 1 and is_seal_broken(state):
         raise damaged_error(file, "expected a state that matches its SHA-256; got a changed one")
@@ -81,7 +82,7 @@ def model_config(state: Mapping[str, Any]) -> TransformerConfig:
         return TransformerConfig.from_dict(state["model"])
     except (TypeError, ValueError) as error:
         got = f"'{one_line(error)}'"
-        raise UserError(f"model: expected a known configuration; got {got}; try {WRITER}") from None
+        raise UserError(f"model: expected a known configuration; got {got}; try {TRY_WRITER_VERSION}") from None
 
 
 def read_arrays(file: Path, state: Mapping[str, Any]) -> Iterator[tuple[str, npx.Array]]:
@@ -90,7 +91,7 @@ def read_arrays(file: Path, state: Mapping[str, Any]) -> Iterator[tuple[str, npx
         listed = state["files"].get(file.name)
         if listed is None or schema_error(listed, FILE):
             raise damaged_error(file, f"expected a valid entry in {STATE}; got a missing or invalid one")
-        with open_for_reading(file, "a checkpoint's arrays", attempt=REMEDY) as raw:
+        with open_for_reading(file, "a checkpoint's arrays", suggestion=REMEDY) as raw:
             if (size := os.fstat(raw.fileno()).st_size) != listed["bytes"]:
                 raise damaged_error(file, f"expected {listed['bytes']:,} bytes; got {size:,}")
             if (header := int.from_bytes(raw.read(8), "little")) > MAX_HEADER:
@@ -159,14 +160,14 @@ def array_digest(name: str, array: npx.Array) -> str:
 
 def damaged_error(file: Path, problem: str) -> DamagedCheckpoint:
     """Return the error for a file of a checkpoint folder; `problem` has the form "expected X; got Y"."""
-    remedy = "averaging again" if file.parent.name == "averaged" else REMEDY
-    return DamagedCheckpoint(f"{file}: damaged checkpoint: {problem}; try {remedy}")
+    suggestion = "averaging again" if file.parent.name == "averaged" else REMEDY
+    return DamagedCheckpoint(f"{file}: damaged checkpoint: {problem}; try {suggestion}")
 
 
 def check_shapes(model: Any, weights: Mapping[str, npx.Array], file: Path) -> None:
     """Raise DamagedCheckpoint unless `weights`, read from `file`, have the names and shapes of the model's parameters.
 
-    `model` can be an outline; then it takes no memory, however large the model is.
+    `model` can be abstract (`TransformerConfig.build_abstract`); then it takes no memory, however large the model is.
     """
     shapes = {name: p.shape for name, p in model.named_parameters()}
     if problems := mismatches(shapes, weights):

@@ -2,7 +2,7 @@
 
 from collections.abc import Iterable
 
-from train.run.key_names import misspelled, plain_name
+from train.run.key_names import plain_name, similar_names
 
 # For each key or option, the names of its values in other programs. Under "": names without a counterpart here.
 OTHER_VALUES = {
@@ -47,4 +47,4 @@ def suggest_value(key: str, value: object, choices: Iterable[str]) -> str:
     spelled = {plain_name(choice): choice for choice in choices}
     if word in names:
         return names[word]
-    return next((spelled[close] for close in misspelled(word, spelled)), "")
+    return next((spelled[close] for close in similar_names(word, spelled)), "")

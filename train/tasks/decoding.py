@@ -13,8 +13,8 @@ import numpy as np
 
 import npx
 from models.search import (
-    ForcedPrefix,
     Hypothesis,
+    PrefixConstrainedModel,
     SearchModel,
     align,
     beam_search,
@@ -92,7 +92,8 @@ def decode_stream(
     def decode(src: npx.Array, batch: list[Line], **search: Any) -> list[list[Any]]:
         search_model: SearchModel = model
         if prefixes is not None:
-            search_model = ForcedPrefix(model, _encode_prefixes(tokenizer.target, prefixes, batch, model.max_length))
+            ids = _encode_prefixes(tokenizer.target, prefixes, batch, model.max_length)
+            search_model = PrefixConstrainedModel(model, ids)
         if sampling is None:
             results = beam_search(search_model, src, **search)
         else:
@@ -192,14 +193,14 @@ def score_pairs(
                 f"line {number}: expected at most {limit - 1} target tokens; got {max(lengths) - 1}; try splitting the "
                 "pair"
             )
-        values: list[list[float]] = [[]] * len(targets)
+        log_probs: list[list[float]] = [[]] * len(targets)
         scored = [i for i, pair in enumerate(zip(sources, targets, strict=True)) if any(pair)]
         for batch in length_batches([lengths[i] for i in scored], batch_tokens):
             rows = [scored[j] for j in batch]
             src = pad_sources([sources[i] for i in rows], model.config)
             for i, terms in zip(rows, forced_log_probabilities(model, src, [targets[i] for i in rows]), strict=True):
-                values[i] = terms
-        for i, (text, terms) in enumerate(zip(tokenizer.decode_batch(targets), values, strict=True)):
+                log_probs[i] = terms
+        for i, (text, terms) in enumerate(zip(tokenizer.decode_batch(targets), log_probs, strict=True)):
             total = float(sum(terms))
             hypothesis = Hypothesis(list(targets[i]), total, total, True, terms)
             yield ScoredTranslation(_replace_line_ends(text), hypothesis, sources[i])

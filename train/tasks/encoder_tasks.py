@@ -15,7 +15,7 @@ from train.metrics.classification import IntArray, LabelScores
 from train.tasks.language import LanguageKeys
 from train.tasks.protocols import Configuration
 from train.tasks.task import T, Task, file_key, list_lines, task
-from train.text.affixes import AFFIXES, AffixTokenizer, affix_spec, split_words
+from train.text.affixes import AFFIXES, WordTokenizer, affix_spec, split_words
 from train.text.bpe_dropout import EpochExamples
 from train.text.corpus import prepare_pairs
 from train.text.labeled_text import (
@@ -53,17 +53,17 @@ class EncoderTask(Task[T, C, LabeledBatch], Generic[T, C]):
     data_kind = "labels"
     tokenizers = (*KINDS, AFFIXES)
 
-    def learn_text_tokenizer(self, data: Any, lines: Iterable[list[str]]) -> AffixTokenizer:
+    def train_text_tokenizer(self, data: Any, lines: Iterable[list[str]]) -> WordTokenizer:
         """Train a tokenizer of the kind `data.tokenizer` on text; `lines` yields lists of lines."""
         if data.tokenizer == AFFIXES:
             sentences = (split_words(line) for chunk in lines for line in chunk)
-            return AffixTokenizer(affix_spec(sentences, SPECIALS, data.vocab_size))
-        return AffixTokenizer(AffixTokenizer.train_spec(lines, data.tokenizer, data.vocab_size, data.pretokenizer))
+            return WordTokenizer(affix_spec(sentences, SPECIALS, data.vocab_size))
+        return WordTokenizer(WordTokenizer.train_spec(lines, data.tokenizer, data.vocab_size, data.pretokenizer))
 
     def load_tokenizer(self, path: str | Path) -> T:
-        return cast(T, load_tokenizer(path, AffixTokenizer))
+        return cast(T, load_tokenizer(path, WordTokenizer))
 
-    def sequences(self, batch: LabeledBatch) -> tuple[npx.Array, ...]:
+    def loss_inputs(self, batch: LabeledBatch) -> tuple[npx.Array, ...]:
         return batch.ids, batch.labels
 
     def describe_examples(self, corpus: C, examples: Any) -> str:
@@ -79,30 +79,30 @@ class MaskingKeys(LanguageKeys):
 
 
 @task
-class MaskedLanguageModeling(EncoderTask[AffixTokenizer, MaskedText]):
+class MaskedLanguageModeling(EncoderTask[WordTokenizer, MaskedText]):
     """Predict randomly masked tokens of a text from the tokens on both sides."""
 
     name = "masking"
     model_kind = "a masked language model"
     command = "embed"
-    keys = MaskingKeys
-    files = {"train": ("train_text",), "valid": ("valid_text",)}
+    key_class = MaskingKeys
+    file_keys = {"train": ("train_text",), "valid": ("valid_text",)}
     scores = {"accuracy": "accuracy"}
 
-    def learn_tokenizer(self, data: Any, files: Sequence[str]) -> AffixTokenizer:
-        return self.learn_text_tokenizer(data, read_lines(files[0]))
+    def train_tokenizer(self, data: Any, files: Sequence[str]) -> WordTokenizer:
+        return self.train_text_tokenizer(data, read_lines(files[0]))
 
-    def fit_tokenizer(
-        self, tokenizer: AffixTokenizer | PairTokenizer, data: Any, files: Sequence[str]
-    ) -> AffixTokenizer:
-        if not isinstance(source := tokenizer.source, AffixTokenizer):
+    def adapt_tokenizer(
+        self, tokenizer: WordTokenizer | PairTokenizer, data: Any, files: Sequence[str]
+    ) -> WordTokenizer:
+        if not isinstance(source := tokenizer.source, WordTokenizer):
             raise UserError(
                 "data.tokenizer: expected a Hugging Face tokenizer.json, whose tokens show where words begin; got a"
                 f" SentencePiece tokenizer; try {' or '.join(self.tokenizers)} to train a tokenizer"
             )
         return source
 
-    def prepare(self, files: Sequence[str], tokenizer: AffixTokenizer, *args: Any) -> MaskedText:
+    def prepare(self, files: Sequence[str], tokenizer: WordTokenizer, *args: Any) -> MaskedText:
         def encode(on_bytes: Callable[[bytes], object]) -> Iterator[tuple[list[list[int]], ...]]:
             for lines in read_lines(files[0], on_bytes=on_bytes):
                 ids = encode_texts(tokenizer, [[line] for line in lines])
@@ -111,7 +111,7 @@ class MaskedLanguageModeling(EncoderTask[AffixTokenizer, MaskedText]):
         return MaskedText(prepare_pairs({"text": files[0]}, encode, tokenizer, *args), tokenizer.word_starts())
 
     def training_batches(
-        self, corpus: MaskedText, config: Configuration, tokenizer: AffixTokenizer, order_version: int
+        self, corpus: MaskedText, config: Configuration, tokenizer: WordTokenizer, order_version: int
     ) -> MaskedBatches:
         t = config.train
         return MaskedBatches(corpus, t.batch_tokens, t.seed, t.mask_rate, order_version)
@@ -121,11 +121,11 @@ class MaskedLanguageModeling(EncoderTask[AffixTokenizer, MaskedText]):
         for indices in batches.batches.by_length():
             yield indices, batches.batch(EpochExamples(0, indices))
 
-    def n_predictions(self, tokens: int, config: Configuration) -> int:
+    def n_targets(self, tokens: int, config: Configuration) -> int:
         return round(config.train.mask_rate * tokens)
 
     def evaluation(
-        self, config: Configuration, tokenizer: AffixTokenizer, corpus: MaskedText
+        self, config: Configuration, tokenizer: WordTokenizer, corpus: MaskedText
     ) -> "MaskedAccuracy | None":
         return MaskedAccuracy() if config.train.validate_score else None
 
@@ -171,12 +171,12 @@ class LabeledTask(EncoderTask[PairTokenizer, LabeledText]):
     def has_separate_vocabularies(self, data: Any) -> bool:
         return True
 
-    def learn_tokenizer(self, data: Any, files: Sequence[str]) -> PairTokenizer:
+    def train_tokenizer(self, data: Any, files: Sequence[str]) -> PairTokenizer:
         lines = ([" ".join(example.texts) for example in chunk] for chunk in self.chunks(files))
-        return self.fit_tokenizer(self.learn_text_tokenizer(data, lines), data, files)
+        return self.adapt_tokenizer(self.train_text_tokenizer(data, lines), data, files)
 
-    def fit_tokenizer(
-        self, tokenizer: AffixTokenizer | PairTokenizer, data: Any, files: Sequence[str]
+    def adapt_tokenizer(
+        self, tokenizer: WordTokenizer | PairTokenizer, data: Any, files: Sequence[str]
     ) -> PairTokenizer:
         labels = (label for example in self.read(*files) for label in example.labels)
         return PairTokenizer(tokenizer.source, make_label_tokenizer(files[-1], labels))
@@ -196,7 +196,7 @@ class LabeledTask(EncoderTask[PairTokenizer, LabeledText]):
         sources = dict(zip(("labeled", "tags"), files, strict=False))
         pairs = prepare_pairs(sources, encode, tokenizer, *args, unseen_labels=label_ids.unseen)
         text = LabeledText(pairs, self.one_label_per_text)
-        if not text.n_target_tokens:
+        if not text.n_targets:
             raise unseen_labels_error(files[-1], text.unseen)
         return text
 
@@ -273,11 +273,11 @@ class Classification(LabeledTask):
     name = "classification"
     model_kind = "a classifier"
     command = "classify"
-    keys = ClassificationKeys
-    files = {"train": ("train_labeled",), "valid": ("valid_labeled",)}
+    key_class = ClassificationKeys
+    file_keys = {"train": ("train_labeled",), "valid": ("valid_labeled",)}
     one_label_per_text = True
 
-    def n_predictions(self, tokens: int, config: Configuration) -> int:
+    def n_targets(self, tokens: int, config: Configuration) -> int:
         return tokens // TYPICAL_LENGTH
 
     def read(self, *files: str, on_bytes: Sequence[OnBytes] = ()) -> Iterator[LabeledExample]:
@@ -316,22 +316,22 @@ class Tagging(LabeledTask):
     name = "tagging"
     model_kind = "a tagger"
     command = "classify"
-    keys = TaggingKeys
-    files = {"train": ("train_tagged",), "valid": ("valid_tagged",)}
+    key_class = TaggingKeys
+    file_keys = {"train": ("train_tagged",), "valid": ("valid_tagged",)}
     one_label_per_text = False
 
-    def texts(self, data: Any) -> dict[str, tuple[str, ...]]:
-        texts = super().texts(data)
-        for part in self.files:
+    def text_files(self, data: Any) -> dict[str, tuple[str, ...]]:
+        text_files = super().text_files(data)
+        for part in self.file_keys:
             if tags := getattr(data, f"{part}_tags"):
-                if part not in texts:
+                if part not in text_files:
                     raise UserError(
                         f"data.{part}_tags needs data.{part}_tagged, the file with the words; got only {tags}; "
                         f"try --{part}-tagged F"
                     )
-                check_tag_lines(texts[part][0], tags)
-                texts[part] += (tags,)
-        return texts
+                check_tag_lines(text_files[part][0], tags)
+                text_files[part] += (tags,)
+        return text_files
 
     def read(self, *files: str, on_bytes: Sequence[OnBytes] = ()) -> Iterator[LabeledExample]:
         words, *tags = files

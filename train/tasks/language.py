@@ -10,7 +10,7 @@ from models.search import sample
 from train.errors import UserError
 from train.tasks.protocols import Configuration
 from train.tasks.task import Task, file_key, task
-from train.text.plain import KINDS, PlainText, PlainTokenizer, WindowBatches, Windows
+from train.text.plain import KINDS, PlainText, PlainTokenizer, WindowBatch, WindowBatches
 
 
 @dataclass(frozen=True)
@@ -22,18 +22,18 @@ class LanguageKeys:
 
 
 @task
-class LanguageModeling(Task[PlainTokenizer, PlainText, Windows]):
+class LanguageModeling(Task[PlainTokenizer, PlainText, WindowBatch]):
     """Predict each token of a text from at most data.max_length tokens before it."""
 
     name = "language"
     model_kind = "a language model"
     command = "generate"
-    keys = LanguageKeys
-    files = {"train": ("train_text",), "valid": ("valid_text",)}
+    key_class = LanguageKeys
+    file_keys = {"train": ("train_text",), "valid": ("valid_text",)}
     data_kind = "text"
     tokenizers = KINDS
 
-    def learn_tokenizer(self, data: Any, files: Sequence[str]) -> PlainTokenizer:
+    def train_tokenizer(self, data: Any, files: Sequence[str]) -> PlainTokenizer:
         return PlainTokenizer.from_files(files, data.tokenizer, data.vocab_size)
 
     def load_tokenizer(self, path: str | Path) -> PlainTokenizer:
@@ -47,14 +47,14 @@ class LanguageModeling(Task[PlainTokenizer, PlainText, Windows]):
     ) -> WindowBatches:
         return WindowBatches(corpus, config.train.batch_tokens, config.train.seed)
 
-    def validation_batches(self, corpus: PlainText, batch_tokens: int) -> Iterator[tuple[Any, Windows]]:
+    def validation_batches(self, corpus: PlainText, batch_tokens: int) -> Iterator[tuple[Any, WindowBatch]]:
         return WindowBatches(corpus, batch_tokens).validation_batches()
 
     def describe_examples(self, corpus: PlainText, examples: Any) -> str:
         starts = ", ".join(map(str, sorted(examples)))
         return f"{corpus.window_length + 1} tokens each, starting at token {starts} of the text"
 
-    def sequences(self, batch: Windows) -> tuple[npx.Array, ...]:
+    def loss_inputs(self, batch: WindowBatch) -> tuple[npx.Array, ...]:
         return (batch.ids,)
 
 
@@ -74,7 +74,7 @@ def continue_text(
     Raises UserError for a prompt with unknown characters and ValueError for an invalid option.
     """
     ids = tokenizer.encode(prompt or "\n")
-    if unknown := [c for c in dict.fromkeys(prompt) if tokenizer.special.unk_id in tokenizer.encode(c)]:
+    if unknown := [c for c in dict.fromkeys(prompt) if tokenizer.special_ids.unk_id in tokenizer.encode(c)]:
         raise UserError(
             f"prompt: expected only characters of the training text; got {', '.join(map(repr, unknown[:5]))}; "
             "try leaving them out"

@@ -11,7 +11,7 @@ from autograd import no_grad
 from models import Encoder
 from train.errors import UserError
 from train.metrics.classification import LabelScores
-from train.tasks.pairs import CHARACTERS_PER_TOKEN, WINDOW, length_batches, pad_sources, read_window
+from train.tasks.pairs import BUFFER_SIZE, CHARACTERS_PER_TOKEN, length_batches, pad_sources, read_buffer
 from train.text.affixes import split_words
 from train.text.labeled_text import LabeledExample, WordEncoder, encode_texts, label_names
 from train.text.pair_tokenizer import TranslationTokenizer
@@ -54,7 +54,7 @@ def label_lines(
     """
     names = label_names(tokenizer)
     first_label = len(SPECIALS)
-    special = tokenizer.special
+    special_ids = tokenizer.special_ids
     encode_words = WordEncoder(tokenizer.source)
 
     def encode(texts: Sequence[str]) -> tuple[Rows, list[Any]]:
@@ -75,7 +75,7 @@ def label_lines(
             is_labeled = np.zeros(ids.shape, bool)
             for row, (_, positions) in zip(is_labeled, extras, strict=True):
                 row[positions] = True
-        _, logits = model.label_logits(ids, np.where(is_labeled, first_label, special.pad_id))
+        _, logits = model.label_logits(ids, np.where(is_labeled, first_label, special_ids.pad_id))
         logits = logits[:, first_label:].astype(np.float64)
         p = np.exp(logits - logits.max(axis=1, keepdims=True))
         p /= p.sum(axis=1, keepdims=True)
@@ -83,7 +83,7 @@ def label_lines(
         for extra, rows in zip(extras, np.split(p, ends[:-1]), strict=True):
             yield LinePrediction(extra[0] if extra else [], [names[i] for i in rows.argmax(axis=1)], rows)
 
-    return by_windows(model, lines, encode, label, on_progress)
+    return map_lines(model, lines, encode, label, on_progress)
 
 
 def embed_lines(
@@ -93,19 +93,19 @@ def embed_lines(
     pooling: str = "mean",
     on_progress: Progress = lambda n_lines: None,
 ) -> Iterator[npx.Array]:
-    """Yield a vector (D,) for each line, computed by `Encoder.pooled`. Other arguments: see `label_lines`."""
+    """Yield a vector (D,) for each line, computed by `Encoder.text_vectors`. Other arguments: see `label_lines`."""
 
     def encode(texts: Sequence[str]) -> tuple[Rows, list[Any]]:
         return encode_texts(tokenizer.source, [line.split("\t") for line in texts]), [None for _ in texts]
 
     def embed(ids: NDArray[np.int32], extras: list[Any]) -> Iterator[npx.Array]:
         with no_grad():
-            return iter(npx.to_host(model.pooled(ids, pooling).data))
+            return iter(npx.to_host(model.text_vectors(ids, pooling).data))
 
-    return by_windows(model, lines, encode, embed, on_progress)
+    return map_lines(model, lines, encode, embed, on_progress)
 
 
-def by_windows(
+def map_lines(
     model: Encoder,
     lines: Iterable[str | None],
     encode: Callable[[Sequence[str]], tuple[Rows, list[ValueT]]],
@@ -121,7 +121,7 @@ def by_windows(
     """
     remaining = iter(lines)
     number = 0
-    while texts := read_window(remaining, WINDOW, CHARACTERS_PER_TOKEN * BATCH_TOKENS):
+    while texts := read_buffer(remaining, BUFFER_SIZE, CHARACTERS_PER_TOKEN * BATCH_TOKENS):
         rows, extras = encode(texts)
         for i, (text, row) in enumerate(zip(texts, rows, strict=True), number + 1):
             if len(row) < 2:

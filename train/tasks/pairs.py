@@ -17,14 +17,14 @@ from models.search import beam_search, check_search
 from npx.distributed import World
 from train.tasks.protocols import BatchSource, Configuration, SourceModel, TextTokenizer
 from train.tasks.task import TASKS, T, Task, list_lines
-from train.text.batches import Batch, Batches
+from train.text.batches import Batches, PairBatch
 from train.text.bpe_dropout import SegmentedBatches, Segmenter
-from train.text.corpus import Corpus
+from train.text.corpus import PairCorpus
 from train.text.tokenizer import Tokenizer
 
 SINGLE_PROCESS = World()
-WINDOW = 1024  # number of lines that are read, sorted by length and searched before the first of them is yielded
-CHARACTERS_PER_TOKEN = 16  # a window has up to 16 * batch_tokens characters, enough for about four batches
+BUFFER_SIZE = 1024  # number of lines that are read, sorted by length and searched before the first of them is yielded
+CHARACTERS_PER_TOKEN = 16  # a buffer has up to 16 * batch_tokens characters, enough for about four batches
 MIN_TOKENS = 16  # a shorter sentence counts as 16 tokens, because its probabilities (4, V) need memory too
 
 
@@ -36,16 +36,18 @@ class Line(NamedTuple):
     ids: list[int]  # the tokens of the line, without EOS, truncated to the maximum length
 
 
-class PairTask(Task[T, Corpus, Batch], Generic[T]):
+class PairTask(Task[T, PairCorpus, PairBatch], Generic[T]):
     """Predict the second sequence of a pair from the first."""
 
     data_kind = "pairs"
     sides = ("source", "target")
 
-    def training_batches(self, corpus: Corpus, config: Configuration, tokenizer: T, order_version: int) -> BatchSource:
+    def training_batches(
+        self, corpus: PairCorpus, config: Configuration, tokenizer: T, order_version: int
+    ) -> BatchSource:
         t = config.train
 
-        def make_batches(corpus: Corpus) -> Batches:
+        def make_batches(corpus: PairCorpus) -> Batches:
             return Batches(corpus, t.batch_tokens, t.seed, order_version)
 
         if not t.bpe_dropout:
@@ -58,15 +60,15 @@ class PairTask(Task[T, Corpus, Batch], Generic[T]):
         """Return the tokenizers of the source and of the target, with None for a side that is not text."""
         raise NotImplementedError
 
-    def validation_batches(self, corpus: Corpus, batch_tokens: int) -> Iterator[tuple[npx.Array, Batch]]:
+    def validation_batches(self, corpus: PairCorpus, batch_tokens: int) -> Iterator[tuple[npx.Array, PairBatch]]:
         longest_side = int(max(corpus.src_lengths.max(), corpus.tgt_lengths.max()))
         batches = Batches(corpus, max(longest_side, batch_tokens))
         return ((indices, batches.batch(indices)) for indices in batches.by_length())
 
-    def sequences(self, batch: Batch) -> tuple[npx.Array, ...]:
+    def loss_inputs(self, batch: PairBatch) -> tuple[npx.Array, ...]:
         return batch.src, batch.tgt
 
-    def describe_examples(self, corpus: Corpus, examples: Any) -> str:
+    def describe_examples(self, corpus: PairCorpus, examples: Any) -> str:
         return f"pairs {list_lines(corpus, examples)}"
 
 
@@ -80,7 +82,7 @@ def search_lines(
     batch_tokens: int = 4096,
     max_length: int = 1024,
     trained_length: int | None = None,
-    window: int = WINDOW,
+    buffer_size: int = BUFFER_SIZE,
     on_progress: Callable[[int], object] = lambda n_lines: None,
     on_warning: Callable[[str], object] = warnings.warn,
     world: World = SINGLE_PROCESS,
@@ -97,7 +99,7 @@ def search_lines(
         batch_tokens: maximum source tokens per batch, padding included; a single sentence may exceed it.
         max_length: maximum tokens per line, EOS included; longer lines are truncated and reported to `on_warning`.
         trained_length: maximum tokens per line in training, EOS included; longer lines are reported.
-        window: maximum number of lines to read before they are sorted by length and searched. A window also ends
+        buffer_size: maximum number of lines to read before they are sorted by length and searched. The buffer also ends
             after about four batches and at a pause.
         on_progress: called after every batch with the number of its lines.
         on_warning: called with a message; defaults to Python's warnings.
@@ -113,7 +115,7 @@ def search_lines(
     for name, value, minimum in (
         ("batch_tokens", batch_tokens, 1),
         ("max_length", max_length, 2),
-        ("window", window, 1),
+        ("buffer_size", buffer_size, 1),
     ):
         if value < minimum:
             raise ValueError(f"{name}: expected at least {minimum}; got {value}")
@@ -121,58 +123,58 @@ def search_lines(
         max_length = min(max_length, model.max_length)
     min_tokens = max(MIN_TOKENS, MIN_TOKENS * (width or search.get("beam_size", 4)) // 4)
 
-    def search_window(window: list[Line]) -> list[list[Any]]:
-        results: list[list[Any]] = [[] for _ in window]
-        non_empty = [i for i, line in enumerate(window) if line.ids]
-        if len(non_empty) < len(window):
-            on_progress(len(window) - len(non_empty))
+    def search_buffer(lines: list[Line]) -> list[list[Any]]:
+        results: list[list[Any]] = [[] for _ in lines]
+        non_empty = [i for i, line in enumerate(lines) if line.ids]
+        if len(non_empty) < len(lines):
+            on_progress(len(lines) - len(non_empty))
         rank_results: list[tuple[int, list[Any]]] = []
-        batches = length_batches([len(window[i].ids) + 1 for i in non_empty], batch_tokens, min_tokens)
+        batches = length_batches([len(lines[i].ids) + 1 for i in non_empty], batch_tokens, min_tokens)
         for batch in islice(batches, world.rank, None, world.size):
             members = [non_empty[j] for j in batch]
-            src = pad_sources([window[i].ids for i in members], model.config)
+            src = pad_sources([lines[i].ids for i in members], model.config)
             if decode is None:
                 best: list[list[Any]] = beam_search(model, src, **search)
             else:
-                best = decode(src, [window[i] for i in members], **search)
+                best = decode(src, [lines[i] for i in members], **search)
             rank_results += zip(members, best, strict=True)
             on_progress(len(members))
         for i, hypotheses in chain.from_iterable(world.all_gather_object(rank_results)):
             results[i] = hypotheses
         return results
 
-    def search_windows() -> Iterator[tuple[Line, list[Any]]]:
+    def search_buffers() -> Iterator[tuple[Line, list[Any]]]:
         remaining = iter(lines)
         first_number = 1
         n_characters = CHARACTERS_PER_TOKEN * batch_tokens
         while texts := world.broadcast_object(
-            read_window(remaining, window, n_characters) if world.rank == 0 else None
+            read_buffer(remaining, buffer_size, n_characters) if world.rank == 0 else None
         ):
             encoded = encode_lines(tokenizer, texts, first_number, max_length, on_warning, trained_length)
             numbers = range(first_number, first_number + len(texts))
             batch = [Line(*fields) for fields in zip(numbers, texts, encoded, strict=True)]
-            yield from zip(batch, search_window(batch), strict=True)
+            yield from zip(batch, search_buffer(batch), strict=True)
             first_number += len(texts)
 
-    return search_windows()
+    return search_buffers()
 
 
 def trained_length(config: Configuration) -> int | None:
     """Return data.max_length of a run's configuration, or None for an imported model, which has no training text."""
-    has_text = any(getattr(config.data, name) for name in TASKS[config.data.task].files["train"])
+    has_text = any(getattr(config.data, name) for name in TASKS[config.data.task].file_keys["train"])
     return config.data.max_length if has_text else None
 
 
-def read_window(lines: Iterator[str | None], max_lines: int, max_characters: int) -> list[str]:
+def read_buffer(lines: Iterator[str | None], max_lines: int, max_characters: int) -> list[str]:
     """Read lines up to a limit or a pause; an empty list means the end of the input."""
-    window: list[str] = []
+    buffer: list[str] = []
     for line in lines:
         if line is not None:
-            window.append(line.removesuffix("\n").removesuffix("\r"))
+            buffer.append(line.removesuffix("\n").removesuffix("\r"))
             max_characters -= len(line)
-        if window and (line is None or len(window) == max_lines or max_characters <= 0):
+        if buffer and (line is None or len(buffer) == max_lines or max_characters <= 0):
             break
-    return window
+    return buffer
 
 
 def encode_lines(

@@ -36,7 +36,7 @@ class TextTokenizer(Protocol):
     def eos_id(self) -> int: ...
 
     @property
-    def special(self) -> SpecialIds: ...
+    def special_ids(self) -> SpecialIds: ...
 
     @property
     def digest(self) -> str:
@@ -76,7 +76,7 @@ class Batch(Protocol):
     """A micro-batch: some examples as arrays of token ids."""
 
     @property
-    def n_target_tokens(self) -> int:
+    def n_targets(self) -> int:
         """The number of predictions that contribute to the loss."""
 
     @property
@@ -97,14 +97,14 @@ class Batch(Protocol):
 class BatchSource(Protocol):
     """The batches of every epoch."""
 
-    def epoch(self, epoch: int) -> Sequence[Any]:
+    def epoch_batches(self, epoch: int) -> Sequence[Any]:
         """Return the examples of each batch of an epoch (from 0), in order.
 
-        The examples may have any type that `sizes` and `batch` accept.
+        The examples may have any type that `token_counts` and `batch` accept.
         """
 
-    def sizes(self, examples: Any) -> tuple[int, int]:
-        """Return `n_target_tokens` and `n_tokens` of a batch without building it."""
+    def token_counts(self, examples: Any) -> tuple[int, int]:
+        """Return `n_targets` and `n_tokens` of a batch without building it."""
 
     def batch(self, examples: Any) -> Batch:
         """Build the batch of these examples."""

@@ -46,8 +46,8 @@ class Task(Generic[T, C, B]):
     model_kind: ClassVar[str] = ""  # the name of a trained model in messages, such as "a parser"
     command: ClassVar[str] = ""  # the command that applies a trained model
     # A dataclass with the task's own keys of [data] (see models/fields.py). `train` has an option for each key.
-    keys: ClassVar[type]
-    files: ClassVar[Mapping[str, tuple[str, ...]]]  # maps "train" and "valid" to the keys that name their files
+    key_class: ClassVar[type]
+    file_keys: ClassVar[Mapping[str, tuple[str, ...]]]  # maps "train" and "valid" to the keys that name their files
     # "pairs", "text" or "labels"; the task works with every architecture of the same `data_kind`
     data_kind: ClassVar[str]
     # The kinds of tokenizer that the task can train; any other value of data.tokenizer is a path.
@@ -59,31 +59,32 @@ class Task(Generic[T, C, B]):
     # checkpoint is saved.
     selection_metric: ClassVar[str] = ""
 
-    def texts(self, data: Any) -> dict[str, tuple[str, ...]]:
+    def text_files(self, data: Any) -> dict[str, tuple[str, ...]]:
         """Return the files of "train" and, if given, "valid". Raises UserError for a missing or unreadable file."""
-        texts = {part: tuple(getattr(data, name) for name in names) for part, names in self.files.items()}
-        if not any(texts["valid"]):
-            del texts["valid"]
-        named = {name: file for part in texts for name, file in zip(self.files[part], texts[part], strict=True)}
+        text_files = {part: tuple(getattr(data, name) for name in names) for part, names in self.file_keys.items()}
+        if not any(text_files["valid"]):
+            del text_files["valid"]
+        parts = text_files.items()
+        named = {name: file for part, files in parts for name, file in zip(self.file_keys[part], files, strict=True)}
         for name, file in named.items():
             if not file:
                 raise UserError(f"data.{name}: expected a text file; got an empty name; try {option(name)} FILE")
         if missing := {name: file for name, file in named.items() if not os.path.exists(file)}:
             raise missing_texts_error(missing, data.prepared)
-        for file in (file for files in texts.values() for file in files):
+        for file in (file for files in text_files.values() for file in files):
             with closing(decoded_chunks(file, line_pieces, 1)) as lines:
                 next(lines)
-        return texts
+        return text_files
 
-    def check_texts(self, texts: Mapping[str, tuple[str, ...]]) -> None:
+    def check_texts(self, text_files: Mapping[str, tuple[str, ...]]) -> None:
         """Raise UserError for unsuitable texts. Called before a tokenizer is trained, because that may take minutes."""
 
-    def learn_tokenizer(self, data: Any, files: Sequence[str]) -> T:
+    def train_tokenizer(self, data: Any, files: Sequence[str]) -> T:
         """Train a tokenizer of the kind `data.tokenizer` on the training text; by default a `Tokenizer`."""
         is_parallel = len(files) > 1
         return cast(T, Tokenizer.train(files, data.tokenizer, data.vocab_size, data.pretokenizer, is_parallel))
 
-    def fit_tokenizer(self, tokenizer: T, data: Any, files: Sequence[str]) -> T:
+    def adapt_tokenizer(self, tokenizer: T, data: Any, files: Sequence[str]) -> T:
         """Adapt an existing tokenizer, named in the configuration of a new run, to the training text."""
         return tokenizer
 
@@ -126,7 +127,7 @@ class Task(Generic[T, C, B]):
         """Yield (examples, batch) with each example once, in a fixed order, for validation."""
         raise NotImplementedError
 
-    def sequences(self, batch: B) -> tuple[npx.Array, ...]:
+    def loss_inputs(self, batch: B) -> tuple[npx.Array, ...]:
         """Return the id arrays (B, length) that are arguments of the model's loss; the model predicts the last one."""
         raise NotImplementedError
 
@@ -137,7 +138,7 @@ class Task(Generic[T, C, B]):
         """
         return plural(len(examples), "example")
 
-    def n_predictions(self, tokens: int, config: Configuration) -> int:
+    def n_targets(self, tokens: int, config: Configuration) -> int:
         """Return the number of tokens or labels that an update predicts, for the computation of its FLOPs.
 
         `tokens` is the number of tokens in the update on each side.

@@ -16,10 +16,10 @@ from train.tasks.decoding import decode_stream
 from train.tasks.pairs import PairTask
 from train.tasks.protocols import Configuration, SourceModel
 from train.tasks.task import file_key, task
-from train.text.batches import Batch
-from train.text.corpus import Corpus, prepare
+from train.text.batches import PairBatch
+from train.text.corpus import PairCorpus, prepare
 from train.text.lines import check_parallel
-from train.text.pair_tokenizer import TranslationTokenizer, load_tokenizer, train_pair
+from train.text.pair_tokenizer import TranslationTokenizer, load_tokenizer, train_pair_tokenizer
 from train.text.tokenizer import Tokenizer
 
 
@@ -46,37 +46,37 @@ class Translation(PairTask[TranslationTokenizer]):
     name = "translation"
     model_kind = "a translation model"
     command = "translate"
-    keys = TranslationKeys
-    files = {"train": ("train_src", "train_tgt"), "valid": ("valid_src", "valid_tgt")}
+    key_class = TranslationKeys
+    file_keys = {"train": ("train_src", "train_tgt"), "valid": ("valid_src", "valid_tgt")}
     scores = {"bleu": "BLEU", "chrf": "chrF"}
 
-    def check_texts(self, texts: Mapping[str, tuple[str, ...]]) -> None:
-        for files in texts.values():
+    def check_texts(self, text_files: Mapping[str, tuple[str, ...]]) -> None:
+        for files in text_files.values():
             check_parallel(*files)
 
     def has_separate_vocabularies(self, data: Any) -> bool:
         return bool(data.vocabularies == "separate")
 
-    def learn_tokenizer(self, data: Any, files: Sequence[str]) -> TranslationTokenizer:
+    def train_tokenizer(self, data: Any, files: Sequence[str]) -> TranslationTokenizer:
         if self.has_separate_vocabularies(data):
-            return train_pair(files, data.tokenizer, data.vocab_size, data.pretokenizer)
-        return super().learn_tokenizer(data, files)
+            return train_pair_tokenizer(files, data.tokenizer, data.vocab_size, data.pretokenizer)
+        return super().train_tokenizer(data, files)
 
     def load_tokenizer(self, path: str | Path) -> TranslationTokenizer:
         return load_tokenizer(path)
 
-    def prepare(self, files: Sequence[str], tokenizer: TranslationTokenizer, *args: Any) -> Corpus:
+    def prepare(self, files: Sequence[str], tokenizer: TranslationTokenizer, *args: Any) -> PairCorpus:
         src, tgt = files
         return prepare(src, tgt, tokenizer, *args)
 
     def side_tokenizers(self, tokenizer: TranslationTokenizer) -> tuple[Tokenizer, Tokenizer]:
         return tokenizer.source, tokenizer.target
 
-    def describe_examples(self, corpus: Corpus, examples: Any) -> str:
+    def describe_examples(self, corpus: PairCorpus, examples: Any) -> str:
         return super().describe_examples(corpus, examples).replace("pairs", "lines", 1)
 
     def evaluation(
-        self, config: Configuration, tokenizer: TranslationTokenizer, corpus: Corpus
+        self, config: Configuration, tokenizer: TranslationTokenizer, corpus: PairCorpus
     ) -> "GreedyScores | None":
         if not config.train.validate_score:
             return None
@@ -87,14 +87,16 @@ class Translation(PairTask[TranslationTokenizer]):
 class GreedyScores:
     """BLEU and chrF of greedy search on the validation text."""
 
-    def __init__(self, tokenizer: TranslationTokenizer, corpus: Corpus, max_extra_tokens: int, tokenize: str) -> None:
+    def __init__(
+        self, tokenizer: TranslationTokenizer, corpus: PairCorpus, max_extra_tokens: int, tokenize: str
+    ) -> None:
         self.tokenizer = tokenizer
         self.corpus = corpus
         self.max_extra_tokens = max_extra_tokens
         self.tokenize = tokenize
         self.records: dict[int, list[int]] = {}  # maps a pair to token ids
 
-    def add(self, model: SearchModel, indices: npx.Array, batch: Batch) -> None:
+    def add(self, model: SearchModel, indices: npx.Array, batch: PairBatch) -> None:
         best = greedy_search(model, batch.src, max_extra_tokens=self.max_extra_tokens)
         self.records |= {int(i): hypothesis.tokens for i, hypothesis in zip(indices, best, strict=True)}
 

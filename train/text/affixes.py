@@ -23,15 +23,15 @@ MIN_AFFIXES = 100
 _SPACES = re.compile(r"[ \t\n\v\f\r]+")
 
 
-class AffixTokenizer(Tokenizer):
+class WordTokenizer(Tokenizer):
     """Encodes text whose words are separated by spaces, as affixes if `spec` has affixes and otherwise as subwords."""
 
     def __init__(self, spec: dict[str, Any], name: str = "tokenizer.json") -> None:
         super().__init__(spec, name)
         pretokenizer = spec.get("pre_tokenizer")
         splits_at_spaces = isinstance(pretokenizer, dict) and pretokenizer.get("type") == "WhitespaceSplit"
-        is_affixes = spec["model"]["type"] == "WordLevel" and splits_at_spaces
-        self._affixes = spec["model"]["vocab"] if is_affixes else {}
+        has_affixes = spec["model"]["type"] == "WordLevel" and splits_at_spaces
+        self._affixes = spec["model"]["vocab"] if has_affixes else {}
 
     def word_starts(self) -> list[bool]:
         """Return, for each id, whether its token begins a word."""
@@ -47,7 +47,7 @@ class AffixTokenizer(Tokenizer):
         if not self._affixes:
             return super().encode_batch(texts)
         ids = self._affixes
-        unknown = self.special.unk_id
+        unknown = self.special_ids.unk_id
         return [[ids.get(affix, unknown) for affix in affixes(split_words(text), ids)] for text in texts]
 
 

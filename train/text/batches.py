@@ -1,7 +1,6 @@
 """Batches of sentence pairs of similar length, in an order determined by (seed, epoch) (section 5.1).
 
-`Batches` divides one epoch into batches; `Stream` yields the batches of successive epochs and can build them ahead of
-time.
+`Batches` divides one epoch into batches; `BatchLoader` returns the batches of successive epochs and can prefetch them.
 """
 
 from collections.abc import Iterable, Iterator
@@ -13,7 +12,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from train.errors import UserError, plural
-from train.text.corpus import Corpus, IntArray
+from train.text.corpus import IntArray, PairCorpus
 
 ORDER_VERSION = 2  # version of the batch order (see `Batches`); a resumed run keeps the one that it started with
 TWO_POOL_BATCHES = range(80, 160)  # an epoch is split at random into two pools if it has this many batches
@@ -21,7 +20,7 @@ POOL_BATCHES = 32  # version 1: size of the smallest pool in batches; the larges
 
 
 @dataclass(frozen=True, slots=True)
-class Batch:
+class PairBatch:
     """Token ids of pairs, padded with `pad_id`: sources `tokens + [EOS]`, targets `[BOS] + tokens + [EOS]`."""
 
     src: NDArray[np.int32]  # (B, S)
@@ -29,14 +28,14 @@ class Batch:
     pad_id: int
 
     @property
-    def n_target_tokens(self) -> int:
+    def n_targets(self) -> int:
         """Number of predicted tokens, end tokens included, padding excluded."""
         return int((self.tgt[:, 1:] != self.pad_id).sum())
 
     @property
     def n_tokens(self) -> int:
         """Number of source and predicted tokens, end tokens included, padding excluded."""
-        return int((self.src != self.pad_id).sum()) + self.n_target_tokens
+        return int((self.src != self.pad_id).sum()) + self.n_targets
 
     @property
     def shape(self) -> tuple[int, int, int]:
@@ -48,11 +47,11 @@ class Batch:
         n_pairs, src_length, tgt_length = self.shape
         return f"{plural(n_pairs, 'pair')} of {src_length} + {tgt_length} tokens"
 
-    def halves(self) -> list["Batch"]:
+    def halves(self) -> list["PairBatch"]:
         """Return the two halves of the batch, or the batch itself if it has only one pair."""
         middle = len(self.src) // 2
         rows = (slice(None, middle), slice(middle, None))
-        return [Batch(self.src[half], self.tgt[half], self.pad_id) for half in rows] if middle else [self]
+        return [PairBatch(self.src[half], self.tgt[half], self.pad_id) for half in rows] if middle else [self]
 
 
 class Batches:
@@ -75,7 +74,9 @@ class Batches:
     benchmarks/padding.py measures the padding, and how often two pairs share a batch in two successive epochs.
     """
 
-    def __init__(self, corpus: Corpus, batch_tokens: int, seed: int = 1, order_version: int = ORDER_VERSION) -> None:
+    def __init__(
+        self, corpus: PairCorpus, batch_tokens: int, seed: int = 1, order_version: int = ORDER_VERSION
+    ) -> None:
         """Raise UserError for an empty corpus and for a sentence longer than `batch_tokens`."""
         if not len(corpus):
             raise UserError(
@@ -104,7 +105,7 @@ class Batches:
         self._pool_size = -(-len(corpus) // n_pools)  # pairs
         self._varies_first_batch = n_batches >= 2  # a text that fits in one batch is not divided
 
-    def epoch(self, epoch: int) -> list[IntArray]:
+    def epoch_batches(self, epoch: int) -> list[IntArray]:
         """Return the batches of an epoch (from 0) as arrays of pair indices; each pair is in exactly one batch."""
         philox = np.random.Philox(np.random.SeedSequence([self.seed, epoch]))
         order = shuffled(len(self.corpus), philox)
@@ -156,34 +157,34 @@ class Batches:
             start = end
             budget = self.batch_tokens
 
-    def sizes(self, indices: IntArray) -> tuple[int, int]:
-        """Return `n_target_tokens` and `n_tokens` of the batch of these pairs without building it."""
-        targets = int(self.corpus.tgt_lengths[indices].sum(dtype=np.int64))
-        return targets, targets + int(self.corpus.src_lengths[indices].sum(dtype=np.int64))
+    def token_counts(self, indices: IntArray) -> tuple[int, int]:
+        """Return `n_targets` and `n_tokens` of the batch of these pairs without building it."""
+        n_targets = int(self.corpus.tgt_lengths[indices].sum(dtype=np.int64))
+        return n_targets, n_targets + int(self.corpus.src_lengths[indices].sum(dtype=np.int64))
 
-    def batch(self, indices: IntArray) -> Batch:
+    def batch(self, indices: IntArray) -> PairBatch:
         """Build the batch of the pairs `indices` (B,), in that order."""
         corpus = self.corpus
-        return Batch(corpus.padded(0, indices), corpus.padded(1, indices, bos=True), corpus.special.pad_id)
+        return PairBatch(corpus.pad_rows(0, indices), corpus.pad_rows(1, indices, bos=True), corpus.special_ids.pad_id)
 
 
 # The epoch of a batch and its index within the epoch; for one of n parts of a batch, also the index of the part and n.
 Position = tuple[int, int] | tuple[int, int, int, int]
 
 
-class Stream:
+class BatchLoader:
     """The batches of successive epochs, addressed by position; batches can be built before they are needed."""
 
     def __init__(self, batches: Any) -> None:
-        """`batches` is a `Batches` or another object with its methods `epoch`, `sizes` and `batch`."""
-        self.epoch = lru_cache(maxsize=2)(batches.epoch)  # the current epoch and the next
-        self._build, self._sizes = batches.batch, batches.sizes
-        self._prepared: dict[Position, Any] = {}
+        """`batches` is a `Batches` or another object with its methods `epoch_batches`, `token_counts` and `batch`."""
+        self.epoch_batches = lru_cache(maxsize=2)(batches.epoch_batches)  # the current epoch and the next
+        self._build, self._token_counts = batches.batch, batches.token_counts
+        self._prefetched: dict[Position, Any] = {}
 
     def next_position(self, position: Position) -> tuple[int, int]:
         """Return the position of the batch after the one at `position`."""
         epoch, index = position[:2]
-        return (epoch, index + 1) if index + 1 < len(self.epoch(epoch)) else (epoch + 1, 0)
+        return (epoch, index + 1) if index + 1 < len(self.epoch_batches(epoch)) else (epoch + 1, 0)
 
     def positions(self, first: Position, count: int) -> list[Position]:
         """Return `count` successive positions, starting with `first`."""
@@ -192,27 +193,27 @@ class Stream:
             positions.append(self.next_position(positions[-1]))
         return positions[:count]
 
-    def sizes(self, position: Position) -> tuple[int, int]:
-        """Return `n_target_tokens` and `n_tokens` of a batch without building it."""
-        sizes: tuple[int, int] = self._sizes(self.examples(position))
-        return sizes
+    def token_counts(self, position: Position) -> tuple[int, int]:
+        """Return `n_targets` and `n_tokens` of a batch without building it."""
+        counts: tuple[int, int] = self._token_counts(self.examples(position))
+        return counts
 
     def batch(self, position: Position) -> Any:
         """Return the batch at a position."""
-        return self._prepared.pop(position, None) or self._build(self.examples(position))
+        return self._prefetched.pop(position, None) or self._build(self.examples(position))
 
     def examples(self, position: Position) -> Any:
         """Return the indices of the examples in a batch, or in a part of it."""
         epoch, index, *split = position
-        examples = self.epoch(epoch)[index]
+        examples = self.epoch_batches(epoch)[index]
         if not split:
             return examples
         part, parts = split
         return examples[len(examples) * part // parts : len(examples) * (part + 1) // parts]
 
-    def prepare(self, positions: Iterable[Position]) -> None:
-        """Build the batches at these positions now; batches prepared earlier are dropped."""
-        self._prepared = {position: self.batch(position) for position in positions}
+    def prefetch(self, positions: Iterable[Position]) -> None:
+        """Build the batches at these positions now; batches prefetched earlier are dropped."""
+        self._prefetched = {position: self.batch(position) for position in positions}
 
 
 def shuffled(n: int, philox: "np.random.Philox") -> IntArray:  # numpy.random is imported on first use

@@ -17,8 +17,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from train.errors import UserError
-from train.text.batches import Batch, Batches
-from train.text.corpus import Corpus, IntArray
+from train.text.batches import Batches, PairBatch
+from train.text.corpus import IntArray, PairCorpus
 from train.text.prepared import token_dtype
 from train.text.tokenizer import Tokenizer
 
@@ -135,7 +135,7 @@ class Segmenter:
     """
 
     def __init__(
-        self, corpus: Corpus, tokenizers: Sequence[Tokenizer | None], rate: float, seed: int, max_length: int
+        self, corpus: PairCorpus, tokenizers: Sequence[Tokenizer | None], rate: float, seed: int, max_length: int
     ) -> None:
         self.corpus, self.seed, self.max_length = corpus, seed, max_length
         self.threshold = round(rate * RANDOM_RANGE)
@@ -151,10 +151,10 @@ class Segmenter:
         return range(0, len(self.corpus), CHUNK)
 
     def _sentences(self, side: int, first: int) -> list[list[int]]:
-        tokens, offsets = self.corpus.flat(side, first, first + CHUNK)
+        tokens, offsets = self.corpus.flat_tokens(side, first, first + CHUNK)
         return [tokens[i:j].tolist() for i, j in zip(offsets[:-1], offsets[1:], strict=True)]
 
-    def epoch(self, epoch: int) -> Corpus:
+    def epoch_corpus(self, epoch: int) -> PairCorpus:
         """Return the corpus as it is segmented in this epoch."""
         tokens, offsets = [], []
         for side, merges in enumerate(self.merges):
@@ -166,7 +166,7 @@ class Segmenter:
 
     def _segment(self, side: int, merges: Merges | None, number: int, epoch: int) -> tuple[IntArray, IntArray]:
         """Return the tokens of chunk `number` of a side in this epoch, and the number of tokens of each sentence."""
-        plain_tokens, offsets = self.corpus.flat(side, number * CHUNK, (number + 1) * CHUNK)
+        plain_tokens, offsets = self.corpus.flat_tokens(side, number * CHUNK, (number + 1) * CHUNK)
         plain_lengths = np.diff(offsets)
         if merges is None:
             return plain_tokens, plain_lengths
@@ -213,17 +213,17 @@ class EpochExamples:
 class SegmentedBatches:
     """The batches of every epoch, made by `make_batches` from the corpus as it is segmented in that epoch."""
 
-    def __init__(self, segmenter: Segmenter, make_batches: Callable[[Corpus], Batches]) -> None:
-        self._batches = lru_cache(maxsize=2)(lambda epoch: make_batches(segmenter.epoch(epoch)))
+    def __init__(self, segmenter: Segmenter, make_batches: Callable[[PairCorpus], Batches]) -> None:
+        self._batches = lru_cache(maxsize=2)(lambda epoch: make_batches(segmenter.epoch_corpus(epoch)))
 
-    def epoch(self, epoch: int) -> list[EpochExamples]:
+    def epoch_batches(self, epoch: int) -> list[EpochExamples]:
         """Return the pairs of each batch of an epoch (from 0)."""
-        return [EpochExamples(epoch, indices) for indices in self._batches(epoch).epoch(epoch)]
+        return [EpochExamples(epoch, indices) for indices in self._batches(epoch).epoch_batches(epoch)]
 
-    def sizes(self, examples: EpochExamples) -> tuple[int, int]:
-        """Return `n_target_tokens` and `n_tokens` of a batch without building it."""
-        return self._batches(examples.epoch).sizes(examples.indices)
+    def token_counts(self, examples: EpochExamples) -> tuple[int, int]:
+        """Return `n_targets` and `n_tokens` of a batch without building it."""
+        return self._batches(examples.epoch).token_counts(examples.indices)
 
-    def batch(self, examples: EpochExamples) -> Batch:
+    def batch(self, examples: EpochExamples) -> PairBatch:
         """Build a batch."""
         return self._batches(examples.epoch).batch(examples.indices)

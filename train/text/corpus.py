@@ -1,8 +1,8 @@
 """Sentence pairs as token arrays on disk.
 
-`prepare` streams two text files through a tokenizer into four flat files and a `meta.json`, which `Corpus` maps into
-memory. On disk a token takes 2 bytes (4 for a vocabulary of more than 65,536 tokens) and a pair 16 bytes of offsets; in
-RAM a pair takes 4 bytes for its two lengths.
+`prepare` streams two text files through a tokenizer into four flat files and a `meta.json`, which `PairCorpus` maps
+into memory. On disk a token takes 2 bytes (4 for a vocabulary of more than 65,536 tokens) and a pair 16 bytes of
+offsets; in RAM a pair takes 4 bytes for its two lengths.
 
 Lengths include EOS: a sentence of n subwords has length n + 1 on both sides. It occupies n + 1 positions in
 the encoder (`tokens + [EOS]`) and in the decoder (input `[BOS] + tokens`, output `tokens + [EOS]`).
@@ -40,7 +40,7 @@ def prepare(
     out_dir: str | PathLike[str],
     max_length: int = 256,
     on_progress: Callable[[int], object] = lambda n_read: None,
-) -> "Corpus":
+) -> "PairCorpus":
     """Encode two parallel files, write the token arrays to the folder `out_dir`, and open them.
 
     A pair is skipped (and counted) if a side is empty or longer than `max_length` tokens, end token included. A folder
@@ -69,7 +69,7 @@ def prepare_pairs(
     on_progress: Callable[[int], object] = lambda n_read: None,
     *,
     unseen_labels: Mapping[str, int] | None = None,
-) -> "Corpus":
+) -> "PairCorpus":
     """Prepare pairs from files of any kind, as `prepare` does for text files.
 
     `encode` receives one function for each file, calls it with all bytes of the file, and yields chunks of pairs as
@@ -100,7 +100,7 @@ def prepare_pairs(
             }  # fmt: skip
 
         write_prepared(out_dir, ARRAYS, write_files)
-    return Corpus.open(out_dir, tokenizer.special)
+    return PairCorpus.open(out_dir, tokenizer.special_ids)
 
 
 def _write(
@@ -136,7 +136,7 @@ def _write(
     return pairs, tokens
 
 
-class Corpus:
+class PairCorpus:
     """Pairs of token sequences: `len(corpus)`, `corpus.pair(i)`, `corpus.src_lengths`, `corpus.tgt_lengths`.
 
     Lengths (uint16, shape (pairs,)) include EOS. `meta` is the content of `meta.json`, or {} if there is no such file.
@@ -146,7 +146,7 @@ class Corpus:
         self,
         tokens: Sequence[IntArray],
         offsets: Sequence[IntArray],
-        special: SpecialIds = DEFAULT_IDS,
+        special_ids: SpecialIds = DEFAULT_IDS,
         meta: dict[str, Any] | None = None,
         skipped: IntArray | None = None,
     ) -> None:
@@ -155,19 +155,19 @@ class Corpus:
         Args:
             tokens: token ids of the source and of the target; sentence i is `tokens[offsets[i] : offsets[i + 1]]`.
             offsets: start of each sentence and end of the last one, per side.
-            special: ids of the padding, beginning and end tokens.
+            special_ids: ids of the padding, beginning and end tokens.
             meta: content of meta.json.
             skipped: ascending indices, from 0, of the pairs of the text that are not in the corpus.
         """
         self._skipped = np.zeros(0, np.int64) if skipped is None else skipped
-        self.special = special
+        self.special_ids = special_ids
         self.meta = meta or {}
         self._tokens, self._offsets = tuple(tokens), tuple(offsets)
         self.src_lengths, self.tgt_lengths = map(_lengths, offsets)
 
     @classmethod
-    def open(cls, out_dir: str | PathLike[str], special: SpecialIds = DEFAULT_IDS) -> "Corpus":
-        """Map the files written by `prepare`; `special` are the tokenizer's special ids.
+    def open(cls, out_dir: str | PathLike[str], special_ids: SpecialIds = DEFAULT_IDS) -> "PairCorpus":
+        """Map the files written by `prepare`; `special_ids` are the tokenizer's special ids.
 
         Raises UserError if the files are missing or damaged.
         """
@@ -180,10 +180,10 @@ class Corpus:
             raise UserError(f"{out_dir}: expected prepared data; got {got}; try {attempt}{describe_base(str(out_dir))}")
         dtypes = [np.dtype(meta["dtype"]), np.dtype(np.int64)] * 2 + [np.dtype(np.int64)]
         arrays = [np.asarray(np.memmap(out_dir / name, dtype, "r")) for name, dtype in zip(ARRAYS, dtypes, strict=True)]
-        return cls(arrays[:4:2], arrays[1:4:2], special, meta, arrays[4][1:])
+        return cls(arrays[:4:2], arrays[1:4:2], special_ids, meta, arrays[4][1:])
 
     @classmethod
-    def from_pairs(cls, pairs: Iterable[tuple[Sequence[int], Sequence[int]]]) -> "Corpus":
+    def from_pairs(cls, pairs: Iterable[tuple[Sequence[int], Sequence[int]]]) -> "PairCorpus":
         """Return an in-memory corpus of pairs of token id sequences without special ids."""
         sides = list(zip(*pairs, strict=True)) or [(), ()]
         offsets = [np.concatenate([[0], np.cumsum([len(ids) for ids in side], dtype=np.int64)]) for side in sides]
@@ -199,14 +199,14 @@ class Corpus:
         src, tgt = (t[o[i] : o[i + 1]].tolist() for t, o in zip(self._tokens, self._offsets, strict=True))
         return src, tgt
 
-    def flat(self, side: int, first: int, end: int) -> tuple[IntArray, IntArray]:
+    def flat_tokens(self, side: int, first: int, end: int) -> tuple[IntArray, IntArray]:
         """Return one side of the pairs `first` to `end` - 1: the tokens, and each sentence's offset in these tokens."""
         offsets = self._offsets[side][first : end + 1]
         return self._tokens[side][offsets[0] : offsets[-1]], offsets - offsets[0]
 
-    def with_tokens(self, tokens: Sequence[IntArray], offsets: Sequence[IntArray]) -> "Corpus":
+    def with_tokens(self, tokens: Sequence[IntArray], offsets: Sequence[IntArray]) -> "PairCorpus":
         """Return the same pairs with different tokens."""
-        return Corpus(tokens, offsets, self.special, self.meta, self._skipped)
+        return PairCorpus(tokens, offsets, self.special_ids, self.meta, self._skipped)
 
     @property
     def digest(self) -> Any:
@@ -214,7 +214,7 @@ class Corpus:
         return self.meta.get("sha256")
 
     @property
-    def n_target_tokens(self) -> int:
+    def n_targets(self) -> int:
         """Number of target tokens, end tokens included."""
         return int(self.tgt_lengths.sum())
 
@@ -235,7 +235,7 @@ class Corpus:
         )
         return f"{plural(pairs['read'], 'pair')} read, {pairs['kept']:,} kept ({tokens}); skipped: {skipped}"
 
-    def padded(self, side: int, indices: IntArray, bos: bool = False) -> NDArray[np.int32]:
+    def pad_rows(self, side: int, indices: IntArray, bos: bool = False) -> NDArray[np.int32]:
         """Return one side (0: source, 1: target) of the pairs as rows `[BOS] + tokens + [EOS]` with padding.
 
         Shape (B, L), int32; rows start with BOS only if `bos`.
@@ -244,12 +244,12 @@ class Corpus:
         starts = offsets[indices][:, None]  # (B, 1)
         lengths = offsets[np.asarray(indices) + 1][:, None] - starts  # (B, 1), without the end token
         columns = np.arange(int(lengths.max(initial=0)) + 1)  # (S,)
-        rows = np.full((len(lengths), bos + len(columns)), self.special.bos_id, np.int32)
+        rows = np.full((len(lengths), bos + len(columns)), self.special_ids.bos_id, np.int32)
         body = rows[:, bos:]  # (B, S)
         if len(tokens):
             body[...] = tokens.take(starts + columns, mode="clip")  # positions past the sentence are overwritten below
-        body[columns == lengths] = self.special.eos_id
-        body[columns > lengths] = self.special.pad_id
+        body[columns == lengths] = self.special_ids.eos_id
+        body[columns > lengths] = self.special_ids.pad_id
         return rows
 
 

@@ -21,7 +21,7 @@ from tokenizers import Regex, decoders, pre_tokenizers
 from train.errors import UserError, plural
 from train.text.affixes import split_words
 from train.text.batches import ORDER_VERSION, Batches
-from train.text.corpus import Corpus, IntArray
+from train.text.corpus import IntArray, PairCorpus
 from train.text.lines import count_lines, numbered_lines, read_parallel
 from train.text.tokenizer import DEFAULT_IDS, SPECIALS, Tokenizer, tokenizer_spec
 
@@ -205,14 +205,14 @@ def unseen_labels_error(path: object, labels: Iterable[str]) -> UserError:
 
 def encode_texts(tokenizer: Any, examples: Sequence[Sequence[str]]) -> list[list[int]]:
     """Return BOS and the tokens of each example, without the last EOS; [] for an example without tokens."""
-    special = tokenizer.special
+    special_ids = tokenizer.special_ids
     encoded = iter(tokenizer.encode_batch([text for texts in examples for text in texts]))
     results: list[list[int]] = []
     for texts in examples:
         first, *others = (next(encoded) for _ in texts)
-        ids = [special.bos_id, *first]
+        ids = [special_ids.bos_id, *first]
         for part in others:
-            ids += [special.eos_id, *part]
+            ids += [special_ids.eos_id, *part]
         results.append(ids if first and all(others) else [])
     return results
 
@@ -231,13 +231,13 @@ class WordEncoder:
         if len(self.words) > self.MAX_WORDS:
             self.words.clear()
         unseen = list(dict.fromkeys(word for words in sentences for word in words if word not in self.words))
-        unknown = [self.tokenizer.special.unk_id]  # for a word without visible characters
+        unknown = [self.tokenizer.special_ids.unk_id]  # for a word without visible characters
         self.words |= {
             word: ids or unknown for word, ids in zip(unseen, self.tokenizer.encode_batch(unseen), strict=True)
         }
         results: tuple[list[list[int]], list[list[int]]] = [], []
         for words in sentences:
-            ids = [self.tokenizer.special.bos_id]
+            ids = [self.tokenizer.special_ids.bos_id]
             firsts = []
             for word in words:
                 firsts.append(len(ids))
@@ -259,7 +259,7 @@ class LabeledBatch:
     pad_id: int
 
     @property
-    def n_target_tokens(self) -> int:
+    def n_targets(self) -> int:
         """Number of labels."""
         return int((self.labels != self.pad_id).sum())
 
@@ -287,7 +287,7 @@ class LabeledBatch:
 class PreparedText:
     """Prepared texts for which a model predicts labels or masked tokens; `pairs` holds the token arrays."""
 
-    def __init__(self, pairs: Corpus) -> None:
+    def __init__(self, pairs: PairCorpus) -> None:
         self.pairs = pairs
 
     def __len__(self) -> int:
@@ -311,48 +311,49 @@ class LabeledText(PreparedText):
         n_labels: the number of labels of each text, not counting labels in `unseen`.
     """
 
-    def __init__(self, pairs: Corpus, one_label_per_text: bool) -> None:
+    def __init__(self, pairs: PairCorpus, one_label_per_text: bool) -> None:
         super().__init__(pairs)
         self.one_label_per_text = one_label_per_text
         unseen: Mapping[str, int] = pairs.meta.get("unseen_labels", {})
         self.unseen = sorted(unseen, key=unseen.__getitem__)
-        self._first_unseen = min(unseen.values(), default=pairs.special.pad_id)
-        labels, offsets = pairs.flat(1, 0, len(pairs))
-        self.n_labels = np.add.reduceat(self._seen(labels) != pairs.special.pad_id, offsets[:-1], dtype=np.int64)
+        self._first_unseen = min(unseen.values(), default=pairs.special_ids.pad_id)
+        labels, offsets = pairs.flat_tokens(1, 0, len(pairs))
+        is_label = self._mask_unseen(labels) != pairs.special_ids.pad_id
+        self.n_labels = np.add.reduceat(is_label, offsets[:-1], dtype=np.int64)
 
     @property
-    def n_target_tokens(self) -> int:
+    def n_targets(self) -> int:
         """Number of labels."""
         return int(self.n_labels.sum())
 
     def count_unseen(self) -> dict[str, int]:
         """Count each label that the training text lacks; the most frequent label comes first."""
-        labels, _ = self.pairs.flat(1, 0, len(self.pairs))
-        counts = Counter((labels[labels != self._seen(labels)] - self._first_unseen).tolist())
+        labels, _ = self.pairs.flat_tokens(1, 0, len(self.pairs))
+        counts = Counter((labels[labels != self._mask_unseen(labels)] - self._first_unseen).tolist())
         return {self.unseen[i]: count for i, count in counts.most_common()}
 
-    def _seen(self, labels: IntArray) -> IntArray:
+    def _mask_unseen(self, labels: IntArray) -> IntArray:
         """Return the label ids, with the padding id in place of labels that the training text lacks."""
-        return np.where(labels < self._first_unseen, labels, self.pairs.special.pad_id) if self.unseen else labels
+        return np.where(labels < self._first_unseen, labels, self.pairs.special_ids.pad_id) if self.unseen else labels
 
     def describe(self) -> str:
         """Return the numbers of texts, tokens, labels and skipped texts."""
-        return describe_texts(self.pairs, self.n_target_tokens)
+        return describe_texts(self.pairs, self.n_targets)
 
     def batch(self, indices: IntArray) -> LabeledBatch:
         """Build the batch of the texts `indices` (B,), in that order."""
-        labels = self._seen(self.labels(indices)).astype(np.int32)
-        return LabeledBatch(self.pairs.padded(0, indices), labels, self.pairs.special.pad_id)
+        labels = self._mask_unseen(self.labels(indices)).astype(np.int32)
+        return LabeledBatch(self.pairs.pad_rows(0, indices), labels, self.pairs.special_ids.pad_id)
 
     def labels(self, indices: IntArray) -> NDArray[np.int32]:
         """Return the padded labels (B, S) or (B, 1) of the texts `indices` (B,), including labels in `unseen`."""
-        labels = self.pairs.padded(1, indices)
+        labels = self.pairs.pad_rows(1, indices)
         if self.one_label_per_text:
             return labels[:, :1]
-        return np.where(labels == self.pairs.special.eos_id, self.pairs.special.pad_id, labels)
+        return np.where(labels == self.pairs.special_ids.eos_id, self.pairs.special_ids.pad_id, labels)
 
 
-def describe_texts(pairs: Corpus, n_labels: int = 0) -> str:
+def describe_texts(pairs: PairCorpus, n_labels: int = 0) -> str:
     """Return the numbers of texts, tokens, labels and skipped texts as text."""
     sizes = f"{int(pairs.src_lengths.sum()):,} tokens{f', {n_labels:,} labels' if n_labels else ''}"
     if (counts := pairs.meta.get("pairs")) is None:
@@ -370,7 +371,7 @@ class LabeledBatches(Batches):
         super().__init__(text.pairs, batch_tokens, seed, order_version)
         self.text = text
 
-    def sizes(self, indices: IntArray) -> tuple[int, int]:
+    def token_counts(self, indices: IntArray) -> tuple[int, int]:
         return int(self.text.n_labels[indices].sum()), int(self.corpus.src_lengths[indices].sum(dtype=np.int64))
 
     def batch(self, indices: IntArray) -> LabeledBatch:  # type: ignore[override]

@@ -8,7 +8,7 @@ from numpy.typing import NDArray
 
 from train.text.batches import ORDER_VERSION, Batches
 from train.text.bpe_dropout import EpochExamples
-from train.text.corpus import Corpus
+from train.text.corpus import PairCorpus
 from train.text.labeled_text import LabeledBatch, PreparedText, describe_texts
 from train.text.tokenizer import SPECIALS
 
@@ -25,12 +25,12 @@ class MaskedText(PreparedText):
         word_starts: whether each token id begins a word, shape (V,).
     """
 
-    def __init__(self, pairs: Corpus, word_starts: Sequence[bool]) -> None:
+    def __init__(self, pairs: PairCorpus, word_starts: Sequence[bool]) -> None:
         super().__init__(pairs)
         self.word_starts = np.array(word_starts)
 
     @property
-    def n_target_tokens(self) -> int:
+    def n_targets(self) -> int:
         """Number of tokens that are predicted in a validation."""
         return int(self.n_masked(slice(None), MASK_RATE).sum())
 
@@ -64,21 +64,21 @@ class MaskedBatches:
         self.batches = Batches(text.pairs, batch_tokens, seed, order_version)
         self.text, self.seed, self.rate = text, seed, rate
 
-    def epoch(self, epoch: int) -> list[EpochExamples]:
+    def epoch_batches(self, epoch: int) -> list[EpochExamples]:
         """Return the texts of each batch of an epoch (from 0)."""
-        return [EpochExamples(epoch, indices) for indices in self.batches.epoch(epoch)]
+        return [EpochExamples(epoch, indices) for indices in self.batches.epoch_batches(epoch)]
 
-    def sizes(self, examples: EpochExamples) -> tuple[int, int]:
-        """Return `n_target_tokens` and `n_tokens` of a batch without building it."""
-        n_masked = int(self.text.n_masked(examples.indices, self.rate).sum())
-        return n_masked, int(self.text.pairs.src_lengths[examples.indices].sum(dtype=np.int64))
+    def token_counts(self, examples: EpochExamples) -> tuple[int, int]:
+        """Return `n_targets` and `n_tokens` of a batch without building it."""
+        n_targets = int(self.text.n_masked(examples.indices, self.rate).sum())
+        return n_targets, int(self.text.pairs.src_lengths[examples.indices].sum(dtype=np.int64))
 
     def batch(self, examples: EpochExamples) -> LabeledBatch:
         """Build a batch."""
         pairs = self.text.pairs
-        special = pairs.special
-        ids = pairs.padded(0, examples.indices)
-        labels = np.full_like(ids, special.pad_id)
+        special_ids = pairs.special_ids
+        ids = pairs.pad_rows(0, examples.indices)
+        labels = np.full_like(ids, special_ids.pad_id)
         n_masked = self.text.n_masked(examples.indices, self.rate)
         lengths = pairs.src_lengths[examples.indices].astype(int) - 2
         for row, (index, length, n) in enumerate(zip(examples.indices.tolist(), lengths, n_masked, strict=True)):
@@ -92,5 +92,5 @@ class MaskedBatches:
             replaced = np.where(
                 chance < MASKED_FRACTION + REPLACED_FRACTION, random_ids.astype(np.int32), ids[row, positions]
             )
-            ids[row, positions] = np.where(chance < MASKED_FRACTION, special.unk_id, replaced)
-        return LabeledBatch(ids, labels, special.pad_id)
+            ids[row, positions] = np.where(chance < MASKED_FRACTION, special_ids.unk_id, replaced)
+        return LabeledBatch(ids, labels, special_ids.pad_id)

@@ -34,14 +34,14 @@ class PairTokenizer:
     def __init__(
         self, source: Tokenizer, target: Tokenizer, name: str = "tokenizer.json", shared: bool = False
     ) -> None:
-        if source.special != target.special:
+        if source.special_ids != target.special_ids:
             raise UserError(
-                f"{name}: expected equal special ids of source and target; got {tuple(source.special)} and "
-                f"{tuple(target.special)}; try {REMEDY}"
+                f"{name}: expected equal special ids of source and target; got {tuple(source.special_ids)} and "
+                f"{tuple(target.special_ids)}; try {REMEDY}"
             )
         self.source, self.target, self.shared = source, target, shared
-        self.special = target.special
-        self.pad_id, self.bos_id, self.eos_id, _ = self.special
+        self.special_ids = target.special_ids
+        self.pad_id, self.bos_id, self.eos_id, _ = self.special_ids
         self.src_vocab_size = None if shared else source.vocab_size
         self.vocab_size, self.n_outputs = target.vocab_size, target.n_outputs
         self.digest = hashlib.sha256(f"{source.digest} {target.digest}".encode()).hexdigest()
@@ -81,7 +81,7 @@ def make_tokenizer(spec: dict[str, Any], name: str, tokenizer_class: type[Tokeni
     return tokenizer_class(spec, name)
 
 
-def train_pair(files: Sequence[str], kind: str, vocab_size: int, pretokenizer: str) -> PairTokenizer:
+def train_pair_tokenizer(files: Sequence[str], kind: str, vocab_size: int, pretokenizer: str) -> PairTokenizer:
     """Train a vocabulary of at most `vocab_size` tokens on each of two files (see `Tokenizer.train`)."""
     source, target = (Tokenizer.train(file, kind, vocab_size, pretokenizer) for file in files)
     return PairTokenizer(source, target)

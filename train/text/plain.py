@@ -130,7 +130,7 @@ class PlainText:
                 sha256 = hashlib.sha256()
                 n_tokens = n_lines = n_characters = 0
                 # A pipe is accepted here, where the text is read once. For training, which reads the text several
-                # times, `Task.texts` rejects a pipe.
+                # times, `Task.text_files` rejects a pipe.
                 for lines in read_plain(path, on_bytes=sha256.update, allow_pipe=True):
                     ids = np.fromiter(chain.from_iterable(tokenizer.encode_batch(lines)), dtype)
                     files[0].write(ids.tobytes())
@@ -152,7 +152,7 @@ class PlainText:
         return self.meta.get("sha256")
 
     @property
-    def n_target_tokens(self) -> int:
+    def n_targets(self) -> int:
         """Number of predictions: one for every token except the first."""
         return len(self.tokens) - 1
 
@@ -163,17 +163,17 @@ class PlainText:
 
 
 @dataclass(frozen=True, slots=True)
-class Windows:
+class WindowBatch:
     """A batch of windows of equal length. At each position, the model predicts the next token."""
 
     ids: IntArray  # (B, T + 1)
 
     @property
-    def n_target_tokens(self) -> int:
+    def n_targets(self) -> int:
         """Number of predicted tokens."""
         return len(self.ids) * (self.ids.shape[1] - 1)
 
-    n_tokens = n_target_tokens
+    n_tokens = n_targets
 
     @property
     def shape(self) -> tuple[int, int]:
@@ -184,10 +184,10 @@ class Windows:
         """Return the shape as text."""
         return "{} windows of {} tokens".format(*self.shape)
 
-    def halves(self) -> list["Windows"]:
+    def halves(self) -> list["WindowBatch"]:
         """Return the two halves of the batch, or the batch itself if it has only one window."""
         middle = len(self.ids) // 2
-        return [Windows(self.ids[:middle]), Windows(self.ids[middle:])] if middle else [self]
+        return [WindowBatch(self.ids[:middle]), WindowBatch(self.ids[middle:])] if middle else [self]
 
 
 class WindowBatches:
@@ -207,7 +207,7 @@ class WindowBatches:
         self.text, self.window_length, self.seed = text, length, seed
         self.batch_size = batch_tokens // length  # in windows
 
-    def epoch(self, epoch: int) -> list[IntArray]:
+    def epoch_batches(self, epoch: int) -> list[IntArray]:
         """Return the batches of an epoch (from 0) as arrays of window starts."""
         philox = np.random.Philox(np.random.SeedSequence([self.seed, epoch]))
         predictions = len(self.text.tokens) - 1
@@ -216,20 +216,20 @@ class WindowBatches:
         starts = offset + self.window_length * shuffled(n_windows, philox).astype(np.int64)
         return [starts[i : i + self.batch_size] for i in range(0, len(starts), self.batch_size)]
 
-    def sizes(self, starts: IntArray) -> tuple[int, int]:
-        """Return `n_target_tokens` and `n_tokens` of the batch of these windows without building it."""
+    def token_counts(self, starts: IntArray) -> tuple[int, int]:
+        """Return `n_targets` and `n_tokens` of the batch of these windows without building it."""
         n_tokens = len(starts) * self.window_length
         return n_tokens, n_tokens
 
-    def batch(self, starts: IntArray) -> Windows:
+    def batch(self, starts: IntArray) -> WindowBatch:
         """Build the batch of the windows that start at these positions (B,)."""
-        return Windows(self.text.tokens[starts[:, None] + np.arange(self.window_length + 1)].astype(np.int32))
+        return WindowBatch(self.text.tokens[starts[:, None] + np.arange(self.window_length + 1)].astype(np.int32))
 
-    def validation_batches(self) -> Iterator[tuple[IntArray, Windows]]:
+    def validation_batches(self) -> Iterator[tuple[IntArray, WindowBatch]]:
         """Yield each prediction of the text once: full windows from the start, then a shorter one for the rest."""
         predictions = len(self.text.tokens) - 1
         starts = np.arange(0, predictions - self.window_length + 1, self.window_length)
         for i in range(0, len(starts), self.batch_size):
             yield starts[i : i + self.batch_size], self.batch(starts[i : i + self.batch_size])
         if rest := predictions % self.window_length:
-            yield np.array([predictions - rest]), Windows(self.text.tokens[None, -rest - 1 :].astype(np.int32))
+            yield np.array([predictions - rest]), WindowBatch(self.text.tokens[None, -rest - 1 :].astype(np.int32))

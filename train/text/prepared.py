@@ -12,7 +12,7 @@ import numpy as np
 import npx
 from train.errors import UserError
 from train.files import atomic_write, digest, make_folder, text_digest
-from train.json_files import read_sealed, reject_links, write_json
+from train.json_files import read_sealed, reject_links, write_sealed
 
 
 def token_dtype(vocab_size: int) -> np.dtype[Any]:
@@ -36,12 +36,12 @@ def write_prepared(
     make_folder(out_dir)
     with ExitStack() as stack, ExitStack() as undo:
         if read_sealed(out_dir / "meta.json") is None:
-            write_json(out_dir / "meta.json", {})
+            write_sealed(out_dir / "meta.json", {})
             undo.callback(os.unlink, out_dir / "meta.json")
         meta = write_files([stack.enter_context(atomic_write(out_dir / name)) for name in names])
         undo.pop_all()
     meta |= {"files": {name: digest(out_dir / name) for name in names}}
-    write_json(out_dir / "meta.json", meta)
+    write_sealed(out_dir / "meta.json", meta)
     return meta
 
 

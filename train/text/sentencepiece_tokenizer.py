@@ -25,14 +25,14 @@ class SentencePieceTokenizer(Tokenizer):
     Args:
         model: the content of a SentencePiece model.
         vocabulary: the id of each piece, 0 to V - 1.
-        special: the special ids; `unk_id` stands for pieces that are not in the vocabulary.
+        special_ids: the special ids; `unk_id` stands for pieces that are not in the vocabulary.
         name: name of the file in error messages.
 
     Raises UserError if the library is missing, the model is damaged or the ids are not 0 to V - 1.
     """
 
     def __init__(
-        self, model: bytes, vocabulary: Mapping[str, int], special: SpecialIds, name: str = "tokenizer.json"
+        self, model: bytes, vocabulary: Mapping[str, int], special_ids: SpecialIds, name: str = "tokenizer.json"
     ) -> None:
         self._processor = load_engine(model, name)
         ids = [*vocabulary.values()]
@@ -41,12 +41,13 @@ class SentencePieceTokenizer(Tokenizer):
                 f"{name}: expected each id from 0 to {len(ids) - 1} once; got missing or repeated ids; "
                 "try a new download"
             )
-        if not all(type(i) is int and 0 <= i < len(ids) for i in special):
-            raise UserError(f"{name}: expected special ids below {len(ids)}; got {tuple(special)}; try a new download")
+        if not all(type(i) is int and 0 <= i < len(ids) for i in special_ids):
+            got = tuple(special_ids)
+            raise UserError(f"{name}: expected special ids below {len(ids)}; got {got}; try a new download")
         self.model, self.vocabulary = model, dict(vocabulary)
         self._pieces = sorted(self.vocabulary, key=self.vocabulary.__getitem__)
-        self.special = special
-        self.pad_id, self.bos_id, self.eos_id, _ = special
+        self.special_ids = special_ids
+        self.pad_id, self.bos_id, self.eos_id, _ = special_ids
         self.vocab_size = self.n_outputs = len(ids)
         self._dropped = {self.pad_id, self.bos_id, self.eos_id}
         canonical = json.dumps(self.spec, sort_keys=True, separators=(",", ":"))
@@ -70,7 +71,7 @@ class SentencePieceTokenizer(Tokenizer):
         proto = base64.b64encode(self.model).decode()
         return {
             "model": {"type": TYPE, "proto": proto, "vocab": self.vocabulary},
-            "special": self.special._asdict(),
+            "special": self.special_ids._asdict(),
         }
 
     def encode_batch(self, texts: Sequence[str]) -> list[list[int]]:
@@ -83,7 +84,7 @@ class SentencePieceTokenizer(Tokenizer):
         codes, rests = zip(*splits, strict=True) if splits else ((), ())
         pieces = self._processor.encode(list(rests), out_type=str, num_threads=N_THREADS)
         get = self.vocabulary.get
-        unk = self.special.unk_id
+        unk = self.special_ids.unk_id
         return [
             [get(piece, unk) for piece in ([code] if code else []) + line]
             for code, line in zip(codes, pieces, strict=True)

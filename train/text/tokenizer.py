@@ -76,7 +76,7 @@ class Tokenizer:
     learned. `encode_batch` adds no special ids, and treats the name of a special token in a text as ordinary text.
 
     Attributes:
-        special: the special ids, also available as `pad_id`, `bos_id` and `eos_id`.
+        special_ids: the special ids, also available as `pad_id`, `bos_id` and `eos_id`.
         vocab_size: number of ids.
         n_outputs: a decoder predicts only ids below this number.
         digest: SHA-256 of the content, in hexadecimal.
@@ -121,8 +121,8 @@ class Tokenizer:
             )
         self._spec, self._name = spec, name
         self._engine = engine
-        self.special = SpecialIds(*special_ids)
-        self.pad_id, self.bos_id, self.eos_id, _ = self.special
+        self.special_ids = SpecialIds(*special_ids)
+        self.pad_id, self.bos_id, self.eos_id, _ = self.special_ids
         self.vocab_size = len(vocabulary)
         self.n_outputs = self.vocab_size
         canonical = json.dumps(spec, sort_keys=True, ensure_ascii=True, separators=(",", ":"))

@@ -8,7 +8,7 @@ import npx
 from autograd import Tensor, observing
 from autograd.compositions import composed_rotation
 from autograd.neural import softmax
-from train.viewer.trace import Operation, Recording, Trace, on_host
+from train.viewer.trace import Operation, OperationRecorder, Trace, on_host
 
 
 def head_inputs(trace: Trace, operation: Operation, attention: Any, head: int) -> tuple[Any, Any, Any] | None:
@@ -31,7 +31,7 @@ def attention_head(q: Any, k: Any, v: Any, rotary_base: float | None, mask: Any,
         mask: (T, S), true where a key is visible, or None.
     """
     q, k, v = (Tensor(npx.asarray(x), requires_grad=True) for x in (q, k, v))
-    with observing(Recording()) as recording:
+    with observing(OperationRecorder()) as recorder:
         queries, keys = q, k
         if rotary_base is not None:
             queries, keys = (
@@ -43,6 +43,6 @@ def attention_head(q: Any, k: Any, v: Any, rotary_base: float | None, mask: Any,
         output = weights @ v  # (T, d_v)
         output.backward(npx.asarray(np.ascontiguousarray(g)))
     steps = {"scores": scores, "scaled": scaled, "weights": weights, "output": output}
-    gradients = {name: recording.operations[x.node.number].g for name, x in steps.items() if x.node}
+    gradients = {name: recorder.operations[x.node.number].g for name, x in steps.items() if x.node}
     leaves = {name: (on_host(x.data), on_host(x.grad)) for name, x in (("q", q), ("k", k), ("v", v))}
     return leaves | {name: (on_host(x.data), gradients[name]) for name, x in steps.items()}

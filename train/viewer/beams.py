@@ -10,8 +10,8 @@ from typing import Any
 
 from models.search.tree import CUT, DROPPED, FINISHED, KEPT, SearchTree
 from train.viewer.heads import shorten
-from train.viewer.inspection import labels, output_text
-from train.viewer.picture import new_figure, plain_text, write
+from train.viewer.inspection import output_text, token_texts
+from train.viewer.picture import disable_math, new_figure, write_picture
 
 MAX_WIDTH = 11.0  # inches, below 1,600 pixels
 ROW = 0.42  # inches between the hypotheses of a step
@@ -23,7 +23,7 @@ STYLES = {  # maps a fate to (edge, fill, text color)
 }
 
 
-def draw_beam(tree: SearchTree, best: Any, tokenizer: Any, sentence: str, path: Path, source: str) -> Path:
+def draw_beam(tree: SearchTree, best: Any, tokenizer: Any, sentence: str, path: Path, caption: str) -> Path:
     """Draw the search tree.
 
     Args:
@@ -31,7 +31,7 @@ def draw_beam(tree: SearchTree, best: Any, tokenizer: Any, sentence: str, path: 
     """
     from matplotlib.patches import Rectangle
 
-    tokens = labels(tokenizer, [c.token for c in tree.candidates])
+    tokens = token_texts(tokenizer, [c.token for c in tree.candidates])
     steps = [[i for i, c in enumerate(tree.candidates) if c.length == n + 1] for n in range(len(tree.bounds))]
     column = 0.075 * max(map(len, tokens)) + 0.55
     bands = wrap(steps, tree, max(2, int((MAX_WIDTH - 0.3) / column - 0.6)))
@@ -43,7 +43,7 @@ def draw_beam(tree: SearchTree, best: Any, tokenizer: Any, sentence: str, path: 
     axis = figure.add_axes((0, 0, 1, 1), xlim=(0, width), ylim=(height, 0))
     axis.axis("off")
     title = f"Beam search: {sentence}"
-    plain_text(axis.text(0.15, 0.25, shorten(title, int(width * 11)), fontsize=11, va="center"))
+    disable_math(axis.text(0.15, 0.25, shorten(title, int(width * 11)), fontsize=11, va="center"))
     best_path = path_to(tree, best[0]) if best else []
     top = 0.72
     for band, band_height in zip(bands, heights, strict=True):
@@ -67,7 +67,7 @@ def draw_beam(tree: SearchTree, best: Any, tokenizer: Any, sentence: str, path: 
                 axis.plot((start, x - (column - 0.2) / 2), (y0, y), zorder=1, **line)
             box = {"facecolor": fill, "edgecolor": line["color"], "linewidth": 1.6 if is_best else 0.7}
             axis.add_patch(Rectangle((x - (column - 0.2) / 2, y - 0.17), column - 0.2, 0.34, zorder=2, **box))
-            plain_text(axis.text(x, y - 0.06, tokens[i], ha="center", va="center", fontsize=7.5, color=ink, zorder=3))
+            disable_math(axis.text(x, y - 0.06, tokens[i], ha="center", va="center", fontsize=7.5, color=ink, zorder=3))
             axis.text(x, y + 0.09, f"{c.score:.3f}", ha="center", va="center", fontsize=6, color=ink, zorder=3)
         top += band_height
     axis.text(0.15, 0.5, "one column per step; below each token the score of its hypothesis: log-probability / length "
@@ -81,7 +81,7 @@ def draw_beam(tree: SearchTree, best: Any, tokenizer: Any, sentence: str, path: 
     for n, h in enumerate(best):
         alt.append(f"{n + 1}. {output_text(tokenizer, sentence, h.tokens)} (score {h.score:.4f}, log-probability "
                     f"{h.log_probability:.4f} nats{'' if h.finished else ', cut off'})")  # fmt: skip
-    return write(figure, path, title, "\n".join(alt), source)
+    return write_picture(figure, path, title, "\n".join(alt), caption)
 
 
 def wrap(steps: Sequence[Sequence[int]], tree: SearchTree, max_columns: int) -> list[dict[int, list[int]]]:

@@ -9,10 +9,10 @@ import numpy as np
 import npx
 from autograd import Tensor
 from models.layers.attention import CrossAttention
-from models.layers.positions import LearnedPositions, UnchangedEmbeddings
+from models.layers.positions import IdentityPositions, LearnedPositions
 from train.viewer.attention_steps import attention_head, head_inputs
 from train.viewer.explanations import ALL_TOKENS, EARLIER_TOKENS, FIXED, NEXT_TOKEN, OWN_LABELS, OWN_OUTPUT, explain
-from train.viewer.inspection import AXES, BEGIN, TEXT_AXES, Head, labels, log_softmax, mask_of
+from train.viewer.inspection import AXES, BEGIN, TEXT_AXES, Head, log_softmax, mask_of, token_texts
 from train.viewer.trace import OUTPUT, Block, Trace, blocks, norm, on_host, zeros_if_none
 
 MAX_THUMBNAIL = 128  # maximum columns of a matrix in the overview; wider ones are subsampled
@@ -102,7 +102,7 @@ def show_block(trace: Trace, name: str, head: int, tokenizer: Any) -> dict[str, 
     block = trace.blocks[name]
     side = "source" if trace.model.data_kind == "labels" else "target"
     stack_labels = {
-        stack: [] if ids is None else labels(tokenizer, ids.tolist(), "source" if stack == "encoder" else side)
+        stack: [] if ids is None else token_texts(tokenizer, ids.tolist(), "source" if stack == "encoder" else side)
         for stack, ids in trace.ids.items()
     }
     stack_labels["decoder"][0] = BEGIN
@@ -180,7 +180,7 @@ def show_embedding(trace: Trace, block: Block, stack_labels: Labels, tokenizer: 
         "The first row is 0: the decoder starts from a zero vector." if start == "zeros" else "",
         "The first row is the embedding of padding, from which the decoder starts." if start == "pad" else "",
         "P is 0: these positions act within attention."
-        if isinstance(positions, UnchangedEmbeddings) and not types
+        if isinstance(positions, IdentityPositions) and not types
         else "",
         "P includes the vectors of the token types, which distinguish two texts." if types else "",
         "The sum passes through a norm, whose output is y." if normed else "",
@@ -352,12 +352,12 @@ def show_output(trace: Trace, block: Block, stack_labels: Labels, tokenizer: Any
             break
         wanted |= dict.fromkeys(order[:, rank].tolist())
     ids = list(wanted)[: max(SHOWN_TOKENS, len(set(targets.tolist())))]
-    names = labels(tokenizer, ids)
+    names = token_texts(tokenizer, ids)
     gradient = np.exp(log_p)
     gradient[np.flatnonzero(has_target), targets] -= 1
     gradient[~has_target] = 0
     gradient /= max(1, int((targets != trace.model.config.pad_id).sum()))
-    predicted = [*labels(tokenizer, targets.tolist()), *["(next token)"] * int((~has_target).sum())]
+    predicted = [*token_texts(tokenizer, targets.tolist()), *["(next token)"] * int((~has_target).sum())]
     whom = "the first token, <s>," if len(trace.states) == 1 else "the first token of each word"
     kind = "output"
     tied = trace.model.projection is None
@@ -383,7 +383,7 @@ def show_output(trace: Trace, block: Block, stack_labels: Labels, tokenizer: Any
         "targets": predicted,
         "bars": [
             [[label, float(np.exp(log_p[t, i])), bool(has_target[t] and i == trace.targets[t])] for i, label in
-             zip(order[t, :10], labels(tokenizer, order[t, :10].tolist()), strict=True)]
+             zip(order[t, :10], token_texts(tokenizer, order[t, :10].tolist()), strict=True)]
             for t in range(len(log_p))
         ],
         "matrices": [

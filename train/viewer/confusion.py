@@ -5,14 +5,14 @@ from pathlib import Path
 import numpy as np
 
 from train.metrics.classification import LabelScores
-from train.viewer.picture import COLORMAP, new_figure, plain_text, set_ticks, write
+from train.viewer.picture import COLORMAP, disable_math, new_figure, set_ticks, write_picture
 
 MAX_LABELS = 50  # maximum number of labels drawn; the most frequent ones are chosen
 MAX_NAMED_ERRORS = 10  # number of confusions that the alternative text lists
 MAX_LABELED_CELLS = 12  # maximum number of labels for which each cell shows its percentage
 
 
-def draw_confusion(scores: LabelScores, path: Path, source: str) -> Path:
+def draw_confusion(scores: LabelScores, path: Path, caption: str) -> Path:
     """Draw the confusion matrix, in percent of each row; return the path of the alternative text."""
     order = scores.labels_by_frequency()[:MAX_LABELS]
     names = [scores.labels[i] for i in order]
@@ -37,7 +37,7 @@ def draw_confusion(scores: LabelScores, path: Path, source: str) -> Path:
     bar.ax.tick_params(labelsize=7.5)
     bar.set_label("percent of the row", fontsize=8)
     title = f"Confusion matrix: accuracy {scores.accuracy:.2f}%, macro F1 {scores.macro_f1:.2f}%"
-    plain_text(figure.suptitle(title, fontsize=10))
+    disable_math(figure.suptitle(title, fontsize=10))
     errors = scores.confusion * (1 - np.eye(len(scores.labels), dtype=int))
     worst = sorted(zip(*np.nonzero(errors), strict=True), key=lambda cell: (-errors[cell], cell))[:MAX_NAMED_ERRORS]
     listed = "; ".join(f"{scores.labels[i]} as {scores.labels[j]} {errors[i, j]:,} times" for i, j in worst)
@@ -46,4 +46,4 @@ def draw_confusion(scores: LabelScores, path: Path, source: str) -> Path:
         f"{title}, for {scores.total:,} labels. Rows are labels, columns predictions; {shown}, most frequent first. "
         f"Most frequent errors: {listed or 'none'}."
     )
-    return write(figure, path, title, alt, source)
+    return write_picture(figure, path, title, alt, caption)

@@ -5,7 +5,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from train.viewer.picture import new_figure, plain_text, write
+from train.viewer.picture import disable_math, new_figure, write_picture
 
 
 class Panel(NamedTuple):
@@ -76,7 +76,7 @@ def series(metrics: Sequence[Mapping[str, Any]]) -> Series:
     return panels
 
 
-def draw_curves(runs: Mapping[str, Series], path: Path, source: str) -> Path:
+def draw_curves(runs: Mapping[str, Series], path: Path, caption: str) -> Path:
     """Plot the metrics of the runs against the updates, with one panel for each metric and one color for each run."""
     from matplotlib.ticker import LogLocator
 
@@ -112,9 +112,9 @@ def draw_curves(runs: Mapping[str, Series], path: Path, source: str) -> Path:
             axis.set_yticks([points[0][1]], [f"{points[0][1]:.4g}"])
             axis.minorticks_off()
         if n == 0:
-            plain_text(*axis.legend(fontsize=7).get_texts())
+            disable_math(*axis.legend(fontsize=7).get_texts())
     title = f"Curves of {', '.join(runs)}"
-    plain_text(figure.suptitle(title, fontsize=11, x=0.01, ha="left"))
+    disable_math(figure.suptitle(title, fontsize=11, x=0.01, ha="left"))
     alt = [f"{title}, against updates."]
     for run, curves in runs.items():
         for name, kinds in curves.items():
@@ -125,4 +125,4 @@ def draw_curves(runs: Mapping[str, Series], path: Path, source: str) -> Path:
                     f"{run}, {PANELS[name].title}, {kind}: first {points[0][1]:.4g}, last {points[-1][1]:.4g} at "
                     f"update {points[-1][0]:,}; minimum {low:.4g} at {low_step:,}, maximum {high:.4g} at {high_step:,}."
                 )
-    return write(figure, path, title, "\n".join(alt), source)
+    return write_picture(figure, path, title, "\n".join(alt), caption)

@@ -12,7 +12,7 @@ from train.tasks import TASKS
 from train.tasks.line_predictions import text_of
 from train.tasks.parsing.task import read_clean_trees
 from train.tasks.parsing.trees import escape_brackets
-from train.text.corpus import Corpus
+from train.text.corpus import PairCorpus
 from train.text.plain import read_plain
 from train.viewer.inspection import is_parser
 
@@ -42,11 +42,11 @@ def short_sentences(run: Path, part: str, tokenizer: Any, config: RunConfig) -> 
         return list(dict.fromkeys(line.strip() for line in lines if len(line) in EXAMPLE_CHARACTERS))[:N_EXAMPLES]
     elif TASKS[config.data.task].data_kind == "labels":
         task: Any = TASKS[config.data.task]
-        examples = islice(task.read(*task.texts(config.data)[part]), MAX_SEARCHED)
+        examples = islice(task.read(*task.text_files(config.data)[part]), MAX_SEARCHED)
         sentences = [text_of(example, config.data.task) for example in examples]
         sizes = [len(sentence.split()) for sentence in sentences]
     else:
-        corpus = Corpus.open(RunFolder(run).data_path(part, config.data.prepared), tokenizer.special)
+        corpus = PairCorpus.open(RunFolder(run).data_path(part, config.data.prepared), tokenizer.special_ids)
         source = getattr(tokenizer, "source", tokenizer)
         pairs = [corpus.pair(i)[0] for i in range(min(MAX_SEARCHED, len(corpus)))]
         sentences = [source.decode(ids) for ids in pairs]

@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 
 from train.viewer.inspection import AXES, TEXT_AXES, SentenceInspection, summary
-from train.viewer.picture import COLORMAP, new_figure, plain_text, set_ticks, write
+from train.viewer.picture import COLORMAP, disable_math, new_figure, set_ticks, write_picture
 
 CELL, FONT = 0.16, 7.5  # inches per matrix cell, font size in points
 LABEL = 0.5  # inches for a label such as "head 0" or "layer 0"
@@ -25,7 +25,7 @@ def mosaic(weights: Any, mask: Any) -> Any:
 
 
 def draw_heads(
-    inspection: SentenceInspection, sentence: str, path: Path, source: str, kinds: Sequence[str] = tuple(AXES)
+    inspection: SentenceInspection, sentence: str, path: Path, caption: str, kinds: Sequence[str] = tuple(AXES)
 ) -> Path:
     """Draw a mosaic per kind of attention: layers from top to bottom, heads from left to right, one color scale."""
     axes = AXES | TEXT_AXES
@@ -41,7 +41,7 @@ def draw_heads(
     height = max(sum(h + side + 0.6 for h, _ in sizes.values()) + 0.5, 2.8)  # at least as high as the color bar
     figure = new_figure(width, height)
     title = f"Attention of all heads: {sentence}"
-    plain_text(figure.text(0.1 / width, 1 - 0.25 / height, shorten(title, int(width * 11)), fontsize=11, va="center"))
+    disable_math(figure.text(0.1 / width, 1 - 0.25 / height, shorten(title, int(width * 11)), fontsize=11, va="center"))
     top = height - 0.5
     image = None
     for kind, part in parts.items():
@@ -72,7 +72,7 @@ def draw_heads(
     bar = figure.add_axes((1 - 0.5 / width, 1 - 2.6 / height, 0.12 / width, 1.6 / height))
     figure.colorbar(image, cax=bar).ax.tick_params(labelsize=FONT)
     bar.set_title("weight", fontsize=FONT)
-    return write(figure, path, title, describe(inspection, kinds), source)
+    return write_picture(figure, path, title, describe(inspection, kinds), caption)
 
 
 def describe(inspection: SentenceInspection, kinds: Sequence[str]) -> str:
@@ -99,7 +99,7 @@ def shorten(text: str, max_length: int) -> str:
 
 
 def draw_links(
-    panels: Sequence[tuple[str, Any, int | None]], tokens: Sequence[str], path: Path, title: str, alt: str, source: str
+    panels: Sequence[tuple[str, Any, int | None]], tokens: Sequence[str], path: Path, title: str, alt: str, caption: str
 ) -> Path:
     """Draw lines from each token (left) to the tokens it attends to (right), as in the paper's figures 3 to 5.
 
@@ -115,7 +115,7 @@ def draw_links(
     width = max(panel_width * len(panels) + 0.2, 0.08 * len(title) + 0.3)
     height = panel_height + 0.45
     figure = new_figure(width, height)
-    plain_text(figure.text(0.15 / width, 1 - 0.22 / height, title, fontsize=10, va="center"))
+    disable_math(figure.text(0.15 / width, 1 - 0.22 / height, title, fontsize=10, va="center"))
     for n, (heads, weights, followed) in enumerate(panels):
         rect = ((0.15 + n * panel_width) / width, 0.05 / height, (panel_width - 0.2) / width, panel_height / height)
         axis = figure.add_axes(rect, xlim=(0, panel_width - 0.2), ylim=(len(tokens) + 0.5, -1.5))
@@ -123,8 +123,8 @@ def draw_links(
         left, right = label, panel_width - 0.3 - label - blocks
         for y, token in enumerate(tokens):
             color = "0.6" if followed not in (None, y) else "black"
-            plain_text(axis.text(left - 0.06, y, token, ha="right", va="center", fontsize=8.5, color=color))
-            plain_text(axis.text(right + blocks + 0.08, y, token, ha="left", va="center", fontsize=8.5))
+            disable_math(axis.text(left - 0.06, y, token, ha="right", va="center", fontsize=8.5, color=color))
+            disable_math(axis.text(right + blocks + 0.08, y, token, ha="left", va="center", fontsize=8.5))
         for h, (head, head_weights) in enumerate(zip(heads, weights, strict=True)):
             hue = HUES[h % len(HUES)]
             axis.add_patch(Rectangle((left + 0.45 * h, -1.12), 0.1, 0.45, color=hue, linewidth=0))
@@ -137,10 +137,10 @@ def draw_links(
                 box = (right + 0.04 + 0.09 * h, x - 0.4), 0.08, 0.8
                 axis.add_patch(Rectangle(*box, color=hue, alpha=min(1.0, float(weight)), linewidth=0))
         axis.text(left - 0.06, -0.9, "heads" if len(heads) > 1 else "head", ha="right", va="center", fontsize=8)
-    return write(figure, path, title, alt, source, write_through=False)
+    return write_picture(figure, path, title, alt, caption, follow_links=False)
 
 
-def draw_figures(inspection: SentenceInspection, word: str, layer: int, out: Path, source: str) -> list[Path]:
+def draw_figures(inspection: SentenceInspection, word: str, layer: int, out: Path, caption: str) -> list[Path]:
     """Draw the paper's figures 3, 4 and 5 into the folder `out`: encoder self-attention of one layer for `word`.
 
     Figure 4 shows the two heads in which the word attends most to other tokens, and figure 5 the two most confident
@@ -186,5 +186,5 @@ def draw_figures(inspection: SentenceInspection, word: str, layer: int, out: Pat
     out.mkdir(parents=True, exist_ok=True)
     files = [out / f"{name}.svg" for name, *_ in drawings]
     for file, (_, panels, title, alt) in zip(files, drawings, strict=True):
-        draw_links(panels, tokens, file, title, f"{sentence}\n{alt}", source)
+        draw_links(panels, tokens, file, title, f"{sentence}\n{alt}", caption)
     return files

@@ -14,7 +14,7 @@ import npx
 from autograd import Tensor
 from models.layers.restricted_attention import window_mask
 from models.module import evaluation_mode
-from models.search import ForcedPrefix, Hypothesis, beam_search
+from models.search import Hypothesis, PrefixConstrainedModel, beam_search
 from train.errors import UserError
 from train.tasks.parsing.constrained import ConstrainedParser
 from train.tasks.parsing.linearize import tree_from_tokens
@@ -55,7 +55,7 @@ def all_heads(model: Any) -> list[Head]:
 
 def check_heads(model: Any, kinds: Iterable[str] = AXES) -> None:
     """Raise UserError if an encoder-decoder lacks attention of one of these kinds."""
-    if missing := [kind for kind in kinds if not model.attentions()[kind]]:
+    if missing := [kind for kind in kinds if not model.attention_layers()[kind]]:
         got = f"the architecture {model.config.architecture}, which has no such attention"
         raise UserError(f"expected a model with {missing[0]} attention; got {got}; try encoder_decoder")
 
@@ -63,12 +63,12 @@ def check_heads(model: Any, kinds: Iterable[str] = AXES) -> None:
 @contextmanager
 def ablate_heads(model: Any, heads: Iterable[Head]) -> Iterator[None]:
     """Ablate these heads in a `with` block: set their rows of W^O to zero, which removes their output."""
-    attentions = model.attentions()
-    weights = {id(w): w for w in (attentions[head.kind][head.layer].output.weight for head in heads)}
+    attention_layers = model.attention_layers()
+    weights = {id(w): w for w in (attention_layers[head.kind][head.layer].output.weight for head in heads)}
     originals = {key: w.data.copy() for key, w in weights.items()}
     try:
         for kind, layer, head in heads:
-            attention = attentions[kind][layer]
+            attention = attention_layers[kind][layer]
             attention.output.weight.data[head * attention.d_v : (head + 1) * attention.d_v] = 0  # (H d_v, D)
         yield
     finally:
@@ -81,7 +81,7 @@ def is_parser(tokenizer: Any) -> bool:
     return isinstance(tokenizer, TreeTokenizer)
 
 
-def labels(tokenizer: Any, ids: Sequence[int], side: str = "target") -> list[str]:
+def token_texts(tokenizer: Any, ids: Sequence[int], side: str = "target") -> list[str]:
     """Return each token of the source or the target as text; different tokens have different texts.
 
     A token that continues a word begins with a dot. Whitespace is shown as visible symbols, a special token by its
@@ -127,8 +127,8 @@ def source_ids(model: Any, tokenizer: Any, sentence: str) -> list[int]:
     limit = max_source_tokens(model)
     if not 1 <= len(ids) <= limit:
         name = "text" if model.data_kind == "text" else "sentence"
-        attempt = f"a shorter {name}" if ids else "at least one word"
-        raise UserError(f"{name}: expected 1 to {limit} tokens; got {len(ids)}; try {attempt}")
+        suggestion = f"a shorter {name}" if ids else "at least one word"
+        raise UserError(f"{name}: expected 1 to {limit} tokens; got {len(ids)}; try {suggestion}")
     return [*ids, tokenizer.eos_id]
 
 
@@ -140,7 +140,7 @@ def translate(
     observe: Callable[[Any], object] | None = None,
 ) -> list[Hypothesis]:
     """Return the hypotheses for one sentence, best first; each begins with the token ids `prefix`."""
-    constrained: Any = ForcedPrefix(model, [prefix]) if prefix else model
+    constrained: Any = PrefixConstrainedModel(model, [prefix]) if prefix else model
     (hypotheses,) = beam_search(constrained, np.array([src]), **search, observe=observe)
     return hypotheses
 
@@ -173,8 +173,8 @@ class SentenceInspection:
     maps: dict[str, Any]  # maps a kind to weights (L, H, rows, columns)
     masks: dict[str, Any]  # maps a kind to (rows, columns), true where a weight is visible, or None
     log_probabilities: Any  # (T, V), for the next token
-    by_layer: Any  # (L, T) most probable token if the layer's output is projected to the vocabulary (logit lens)
-    by_layer_p: Any  # (L, T) the probability of that token
+    lens_tokens: Any  # (L, T) most probable token if the layer's output is projected to the vocabulary (logit lens)
+    lens_p: Any  # (L, T) the probability of that token
 
     def axis_labels(self, kind: str) -> tuple[list[str], list[str]]:
         """Return the labels of the rows and columns of a kind of attention."""
@@ -188,7 +188,7 @@ def mask_of(model: Any, kind: str, length: int) -> tuple[Any, str]:
     The mask is true where a key is visible. Without a mask, returns None and "".
     """
     causal = kind in model.causal_kinds
-    window = getattr(model.attentions()[kind][0], "window", None)
+    window = getattr(model.attention_layers()[kind][0], "window", None)
     if kind == "cross" or (window is None and not causal):
         return None, ""
     mask = npx.to_host(window_mask(length, length, window or max(1, length), causal))
@@ -206,14 +206,14 @@ def inspect(model: Any, tokenizer: Any, src: Sequence[int], tokens: Sequence[int
     ids = [model.config.bos_id, *tokens][: model.max_length]
     internals = model.inspect(np.array([src]), np.array([ids]))
     layers = [log_softmax(npx.to_host(model.logits(hidden).data)[0]) for hidden in internals.hidden]
-    target = labels(tokenizer, [*tokens, tokenizer.eos_id])[: len(ids)]
+    target = token_texts(tokenizer, [*tokens, tokenizer.eos_id])[: len(ids)]
     maps = {kind: np.stack([layer[0] for layer in weights]) for kind, weights in internals.maps.items() if weights}
-    source = labels(tokenizer, src, "source")
+    source = token_texts(tokenizer, src, "source")
     decoder_input = [BEGIN, *target[:-1]]
-    return SentenceInspection(source, target, decoder_input, maps, masks_of(model, maps), *predictions(layers))
+    return SentenceInspection(source, target, decoder_input, maps, masks_of(model, maps), *logit_lens(layers))
 
 
-def predictions(layers: Sequence[Any]) -> tuple[Any, Any, Any]:
+def logit_lens(layers: Sequence[Any]) -> tuple[Any, Any, Any]:
     """Return the last layer's log-probabilities (T, V), and each layer's most probable tokens with probabilities."""
     best = np.stack([layer.argmax(axis=1) for layer in layers])
     return layers[-1], best, np.stack([np.exp(layer.max(axis=1)) for layer in layers])
@@ -230,8 +230,8 @@ def inspect_text(model: Any, tokenizer: Any, text: str) -> SentenceInspection:
         last = model.hidden_states(npx.from_host(np.array([ids])))
         below = [model.norm(x) if model.norm else x for x in inputs[1:]]  # the outputs of all layers but the last
         layers = [log_softmax(npx.to_host(model.logits(x).data)[0]) for x in (*below, last)]
-    tokens = labels(tokenizer, ids)
-    lens = predictions([layer[:-1] for layer in layers])
+    tokens = token_texts(tokenizer, ids)
+    lens = logit_lens([layer[:-1] for layer in layers])
     return SentenceInspection(tokens, tokens[1:], tokens[:-1], maps, masks_of(model, maps), *lens)
 
 
@@ -253,7 +253,7 @@ def inspect_encoder(model: Any, tokenizer: Any, text: str) -> SentenceInspection
     """Return the attention of an encoder over a text, as the kind "text". Raises UserError for a long text."""
     ids = source_ids(model, tokenizer, text)
     maps = {"text": np.stack([layer[0] for layer in model.attention_maps(np.array([[model.config.bos_id, *ids]]))])}
-    source = [BEGIN, *labels(tokenizer, ids, "source")]
+    source = [BEGIN, *token_texts(tokenizer, ids, "source")]
     return SentenceInspection(source, [], [], maps, masks_of(model, maps), None, None, None)
 
 

@@ -13,12 +13,12 @@ from train.text.tokenizer import SPECIALS
 from train.viewer.inspection import (
     BEGIN,
     SentenceInspection,
-    labels,
     layer_inputs,
     log_softmax,
+    logit_lens,
     masks_of,
     max_source_tokens,
-    predictions,
+    token_texts,
 )
 
 
@@ -38,7 +38,7 @@ class LabeledInspection(NamedTuple):
         return [label_at.get(i, pad_id) for i in range(len(self.ids))]
 
 
-def read_labels(model: Any, tokenizer: Any, text: str, task: str) -> LabeledInspection:
+def inspect_labels(model: Any, tokenizer: Any, text: str, task: str) -> LabeledInspection:
     """Run a classifier or a tagger once on a text. Raises UserError if the text is empty or too long.
 
     Special tokens get probability 0, so the probabilities of the labels sum to 1, as in `classify`.
@@ -54,8 +54,8 @@ def read_labels(model: Any, tokenizer: Any, text: str, task: str) -> LabeledInsp
         positions = [0]
     limit = max_source_tokens(model) - 1
     if not 2 <= len(ids) <= limit + 1:
-        attempt = "a shorter text" if ids else "at least one word"
-        raise UserError(f"text: expected 1 to {limit} tokens; got {max(0, len(ids) - 1)}; try {attempt}")
+        suggestion = "a shorter text" if ids else "at least one word"
+        raise UserError(f"text: expected 1 to {limit} tokens; got {max(0, len(ids) - 1)}; try {suggestion}")
     ids = [*ids, tokenizer.eos_id]
     maps = {"text": np.stack([layer[0] for layer in model.attention_maps(np.array([ids]))])}
     with evaluation_mode(model), layer_inputs(model.layers) as inputs:
@@ -68,9 +68,9 @@ def read_labels(model: Any, tokenizer: Any, text: str, task: str) -> LabeledInsp
             logits[:, : len(SPECIALS)] = -np.inf  # special tokens are never labels
             layers.append(log_softmax(logits))
     label_ids = layers[-1].argmax(axis=1).tolist()
-    target = labels(tokenizer, label_ids)
-    source = [BEGIN, *labels(tokenizer, ids[1:], "source")]
+    target = token_texts(tokenizer, label_ids)
+    source = [BEGIN, *token_texts(tokenizer, ids[1:], "source")]
     if words:
         target = [f"{word}/{tag}" for word, tag in zip(words, target, strict=True)]
-    inspection = SentenceInspection(source, target, source, maps, masks_of(model, maps), *predictions(layers))
+    inspection = SentenceInspection(source, target, source, maps, masks_of(model, maps), *logit_lens(layers))
     return LabeledInspection(inspection, ids, positions, label_ids)

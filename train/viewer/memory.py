@@ -8,7 +8,7 @@ from autograd import MemoryProfiler, observing
 from models import FlatParameters
 from train.run.keys import TrainSection
 from train.tasks import Task
-from train.viewer.picture import new_figure, plain_text, write
+from train.viewer.picture import disable_math, new_figure, write_picture
 
 MIB = 2**20
 MAX_NAMED_LAYERS = 5  # number of layers listed by name
@@ -20,12 +20,12 @@ def measure_memory(task: Task, model: Any, batch: Any, settings: TrainSection) -
     model.train()
     loss_options = {"label_smoothing": settings.label_smoothing, "smoothing_classes": settings.smoothing_classes}
     with npx.keyed(settings.seed, 1), observing(MemoryProfiler()) as memory:
-        model.loss(*task.sequences(batch), **loss_options, loss_normalizer=batch.n_target_tokens).backward()
+        model.loss(*task.loss_inputs(batch), **loss_options, loss_normalizer=batch.n_targets).backward()
     model.eval()
     return memory
 
 
-def draw_memory(memory: MemoryProfiler, batch: str, path: Path, source: str) -> Path:
+def draw_memory(memory: MemoryProfiler, batch: str, path: Path, caption: str) -> Path:
     """Plot live memory, its peak and the layers that add the most; `batch` describes the batch in words."""
     live = [sample.live / MIB for sample in memory.samples]
     n_forward = sum(sample.phase == "forward" for sample in memory.samples)
@@ -47,7 +47,7 @@ def draw_memory(memory: MemoryProfiler, batch: str, path: Path, source: str) -> 
     axis.tick_params(labelsize=7.5)
     axis.grid(linewidth=0.3)
     title = f"Memory of one update: {batch}"
-    plain_text(figure.text(0.012, 0.95, title, fontsize=11, va="center"))
+    disable_math(figure.text(0.012, 0.95, title, fontsize=11, va="center"))
     sides = figure.add_axes((0.84, 0.125, 0.145, 0.745))
     bars = [bytes_ / MIB for _, bytes_ in layers][::-1]
     sides.barh(range(len(bars)), bars, color="#4477aa")
@@ -61,4 +61,4 @@ def draw_memory(memory: MemoryProfiler, batch: str, path: Path, source: str) -> 
         f"{peak.operation} ({peak.phase}{f', {peak.layer}' if peak.layer else ''}).\nLayers that add the most "
         f"in the forward pass: {names}."
     )
-    return write(figure, path, title, alt, source)
+    return write_picture(figure, path, title, alt, caption)

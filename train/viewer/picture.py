@@ -1,4 +1,4 @@
-"""Write a picture as PNG or SVG, byte-identical for the same input, with title, source and alternative text.
+"""Write a picture as PNG or SVG, byte-identical for the same input, with title, caption and alternative text.
 
 Uses matplotlib (the `draw` extra) through its Figure class only, so it needs no display and no global state.
 """
@@ -54,7 +54,7 @@ def new_figure(width: float, height: float) -> Any:
     return Figure(figsize=(width, height))
 
 
-def plain_text(*texts: Any) -> None:
+def disable_math(*texts: Any) -> None:
     """Turn off math parsing: a sentence with two dollar signs is not a formula."""
     for text in texts:
         text.set_parse_math(False)
@@ -63,32 +63,32 @@ def plain_text(*texts: Any) -> None:
 def set_ticks(axis: Any, places: Sequence[float], labels: Sequence[str], **options: Any) -> None:
     """Set tick positions and labels without math parsing."""
     axis.set_ticks(places, labels, **options)
-    plain_text(*axis.get_ticklabels())
+    disable_math(*axis.get_ticklabels())
 
 
-def write(figure: Any, path: Path, title: str, alt: str, source: str, write_through: bool = True) -> Path:
+def write_picture(figure: Any, path: Path, title: str, alt: str, caption: str, follow_links: bool = True) -> Path:
     """Write the picture and its alternative text (NAME.alt.txt next to it); return the path of the text.
 
-    `title`, `alt` and `source` (the origin of the drawn data) are also stored in the file's metadata.
-    Set `write_through` if the user named the path (see `atomic_write`).
+    `title`, `alt` and `caption` (the origin of the drawn data) are also stored in the file's metadata.
+    Set `follow_links` if the user named the path (see `atomic_write`).
     """
     import matplotlib
     from matplotlib.text import Text
 
-    title, alt, source = map(xml_safe, (title, alt, source))
+    title, alt, caption = map(xml_safe, (title, alt, caption))
     for text in figure.findobj(Text):  # a file name may have bytes that are not UTF-8
         text.set_text(xml_safe(text.get_text()))
     svg = path.suffix == ".svg"
-    metadata: dict[str, Any] = {"Title": title, "Description": alt, "Source": source}
+    metadata: dict[str, Any] = {"Title": title, "Description": alt, "Source": caption}
     metadata |= {"Date": None, "Creator": None} if svg else {"Software": None}
     with matplotlib.rc_context({"svg.hashsalt": "npx-transformer", "svg.fonttype": "none"}), warnings.catch_warnings():
         warnings.filterwarnings("ignore", "Glyph .* missing", UserWarning)  # for characters that the font lacks
         drawn = io.BytesIO()
         figure.savefig(drawn, format=path.suffix[1:], dpi=DPI, metadata=metadata)
-    with atomic_write(path, write_through=write_through) as file:
+    with atomic_write(path, follow_links=follow_links) as file:
         file.write(xml_safe(drawn.getvalue().decode()).encode() if svg else drawn.getvalue())
-    with atomic_write(alt_text := alt_text_path(path), "t", write_through) as file:
-        file.write(f"{title}\n\n{alt}\n\n{SOURCE_LINE.decode()}{source}.\n")
+    with atomic_write(alt_text := alt_text_path(path), "t", follow_links) as file:
+        file.write(f"{title}\n\n{alt}\n\n{SOURCE_LINE.decode()}{caption}.\n")
     return alt_text
 
 

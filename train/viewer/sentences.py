@@ -33,14 +33,14 @@ from train.viewer.inspection import (
     constrained_model,
     inspect,
     inspect_text,
-    labels,
     max_source_tokens,
     output_text,
     source_ids,
     summary,
+    token_texts,
     translate,
 )
-from train.viewer.label_inspection import read_labels
+from train.viewer.label_inspection import inspect_labels
 from train.viewer.step import to_json
 from train.viewer.trace import Trace
 
@@ -114,7 +114,7 @@ class Sentences:
             [query.get(name) for name in ("text", "beam_size", "length_penalty", "prefix", "ablated_heads")]
         )
         if self.answers.get(key, {}).get("translation") not in self.recent:
-            answer = {"text": self.read, "labels": self.label}.get(self.model.data_kind, self.search_output)(
+            answer = {"text": self.analyze_text, "labels": self.label}.get(self.model.data_kind, self.search_output)(
                 query, send
             )
             self.answers = {k: v for k, v in self.answers.items() if v["translation"] in self.recent} | {key: answer}
@@ -135,7 +135,7 @@ class Sentences:
         def observe(step: SearchStep) -> None:
             tree(step)
             live = [i for i, c in enumerate(tree.candidates) if c.length == len(tree.bounds) and c.fate != "dropped"]
-            send({"so_far": labels(tokenizer, tree.tokens(live[0]))} if live else {})
+            send({"so_far": token_texts(tokenizer, tree.tokens(live[0]))} if live else {})
 
         with ablate_heads(model, ablated):
             hypotheses = translate(constrained_model(model, tokenizer, sentence), src, search, prefix, observe)
@@ -151,7 +151,7 @@ class Sentences:
             **self.predictions(inspection, ids, ablated), "beam": self.beam(tree, hypotheses),
         }  # fmt: skip
 
-    def read(self, query: Mapping[str, Any], send: Send) -> dict[str, Any]:
+    def analyze_text(self, query: Mapping[str, Any], send: Send) -> dict[str, Any]:
         """Inspect a language model on a text, with the probability of each token given the tokens before it."""
         model, tokenizer = self.model, self.tokenizer
         text, ablated = text_of(query), self.ablated_heads(query)
@@ -175,7 +175,7 @@ class Sentences:
         model, tokenizer = self.model, self.tokenizer
         text, ablated = text_of(query), self.ablated_heads(query)
         with ablate_heads(model, ablated):
-            reading = read_labels(model, tokenizer, text, self.config.data.task)
+            reading = inspect_labels(model, tokenizer, text, self.config.data.task)
         inspection, label_ids = reading.inspection, reading.label_ids
         total = float(inspection.log_probabilities[range(len(label_ids)), label_ids].sum())
         return {
@@ -193,12 +193,12 @@ class Sentences:
         order = np.argsort(-log_p, axis=1, kind="stable")[:, : ALTERNATIVES + 1]  # (T, 6)
         alternatives = [
             [{"id": int(i), "label": label, "p": float(np.exp(log_p[t, i]))}
-             for i, label in zip(row, labels(tokenizer, row.tolist()), strict=True) if log_p[t, i] > -np.inf]
+             for i, label in zip(row, token_texts(tokenizer, row.tolist()), strict=True) if log_p[t, i] > -np.inf]
             for t, row in enumerate(order)
         ]  # fmt: skip
         lens = [
-            [{"label": label, "p": float(p)} for label, p in zip(labels(tokenizer, row.tolist()), ps, strict=True)]
-            for row, ps in zip(inspection.by_layer, inspection.by_layer_p, strict=True)
+            [{"label": label, "p": float(p)} for label, p in zip(token_texts(tokenizer, row.tolist()), ps, strict=True)]
+            for row, ps in zip(inspection.lens_tokens, inspection.lens_p, strict=True)
         ]
         return {
             "source": inspection.source, "target": inspection.target, "ids": ids,
@@ -224,7 +224,7 @@ class Sentences:
         window = self.config.data.max_length
         c = model.config
         with evaluation_mode(model):
-            last, state = model.start(np.array([ids[-window:]]))
+            last, state = model.start_decoding(np.array([ids[-window:]]))
             logits = npx.to_host(model.step(last, state)).astype(np.float64)  # (1, V)
         logits[:, [c.pad_id, c.bos_id, c.eos_id]] = -np.inf  # as in `sample`
         model_p = np.exp(logits[0] - logits.max())
@@ -240,7 +240,7 @@ class Sentences:
         return {
             "tokens": [
                 {"label": label, "p": float(model_p[i]), "sampled": float(p[rank])}
-                for rank, (i, label) in enumerate(zip(shown, labels(self.tokenizer, shown), strict=True))
+                for rank, (i, label) in enumerate(zip(shown, token_texts(self.tokenizer, shown), strict=True))
             ],
             "n_candidates": int((p > 0).sum()), "vocabulary": len(model_p), "continuation": continuation,
         }  # fmt: skip
@@ -294,7 +294,7 @@ class Sentences:
 
     def beam(self, tree: SearchTree, hypotheses: Any) -> dict[str, Any]:
         """Return the search tree; `won` is the leaf of the best hypothesis."""
-        texts = labels(self.tokenizer, [c.token for c in tree.candidates])
+        texts = token_texts(self.tokenizer, [c.token for c in tree.candidates])
         nodes = [
             {"length": c.length, "parent": c.parent, "label": text, "log_probability": c.log_probability,
              "score": c.score, "fate": c.fate}

@@ -53,18 +53,18 @@ class Cancelled(Exception):
     """Raised in a job whose client disconnected, or when the server stops."""
 
 
-class Inference:
+class JobRunner:
     """Runs one job at a time, in one thread."""
 
     def __init__(self) -> None:
-        self.thread = ThreadPoolExecutor(1)
+        self.executor = ThreadPoolExecutor(1)
         self.stopped = threading.Event()
 
     def cancel(self) -> None:
         """Cancel all jobs, each at its next step."""
         self.stopped.set()
 
-    async def lines(self, job: Callable[[Send], Mapping[str, Any]]) -> AsyncIterator[bytes]:
+    async def stream(self, job: Callable[[Send], Mapping[str, Any]]) -> AsyncIterator[bytes]:
         """Yield the messages and the result of a job as lines of JSON, or {"error"} for a user's error.
 
         Closing the iterator cancels the job; this happens when the client leaves or sends a new request.
@@ -97,7 +97,7 @@ class Inference:
                 put({"error": f"{reason}; please report the traceback that the terminal shows"})
             put(None)
 
-        self.thread.submit(work)
+        self.executor.submit(work)
         try:
             while (line := await queue.get()) is not None:
                 yield line
@@ -119,19 +119,19 @@ class Page:
         model: Any = None,
         tokenizer: Any = None,
         config: RunConfig | None = None,
-        source: str = "",
+        caption: str = "",
         examples: Sequence[str] = (),
     ) -> None:
         self.runs = {name: RunFolder(run) for name, run in runs.items()}
-        self.model, self.tokenizer, self.config, self.source = model, tokenizer, config, source
+        self.model, self.tokenizer, self.config, self.caption = model, tokenizer, config, caption
         self.examples = list(examples)
         self.unavailable_reason = "" if model else "no run was given; start the server with `npx-transformer serve RUN`"
-        self.inference = Inference()
+        self.job_runner = JobRunner()
         self.sentences = Sentences(model, tokenizer, config) if config else None
         self.blocks = structure(model, config.data.task != "tagging") if config else []
 
     def warm_up(self) -> None:
-        """Analyze the first example in the inference thread, so it is ready when the page opens."""
+        """Analyze the first example in the thread that runs the model, so it is ready when the page opens."""
         if self.sentences is not None and self.examples:
             search = self.sentences.config.search
             settings: dict[str, Any] = {}
@@ -139,7 +139,7 @@ class Page:
                 beam_size = min(search.beam_size, MAX_BEAM_SIZE)
                 settings = {"beam_size": beam_size, "length_penalty": search.length_penalty}
             query = {"text": self.examples[0], **settings, "prefix": [], "ablated_heads": []}
-            self.inference.thread.submit(self.sentences.translate, query, lambda item: None)
+            self.job_runner.executor.submit(self.sentences.translate, query, lambda item: None)
 
     def routes(self) -> list[Route]:
         files = [Route(f"/{name}", self.file, methods=["GET"]) for name in FILES if name != "index.html"]
@@ -155,7 +155,7 @@ class Page:
         answer: dict[str, Any] = {
             "runs": [*self.runs],
             "unavailable_reason": self.unavailable_reason,
-            "source": self.source,
+            "source": self.caption,
         }
         if self.config is not None:
             c = self.model.config
@@ -201,13 +201,13 @@ class Page:
                 raise UserError(self.unavailable_reason)
             return QUESTIONS[name](self.sentences, query, send)
 
-        return StreamingResponse(self.inference.lines(job), media_type="application/x-ndjson")
+        return StreamingResponse(self.job_runner.stream(job), media_type="application/x-ndjson")
 
 
 def training_files(config: RunConfig) -> list[str]:
     """Return the names of the training text's files; imported models have none."""
     data = config.data
-    return [Path(file).name for name in TASKS[data.task].files["train"] if (file := getattr(data, name))]
+    return [Path(file).name for name in TASKS[data.task].file_keys["train"] if (file := getattr(data, name))]
 
 
 def etag_part(file: Path) -> str:

@@ -108,7 +108,7 @@ class Operation:
     gradients: dict[int, Any] | None = None
 
 
-class Recording(Observer):
+class OperationRecorder(Observer):
     """Records operations by node number."""
 
     def __init__(self) -> None:
@@ -173,7 +173,7 @@ class Trace:
         if predicts_labels:  # only some tokens have a label
             self.rows = np.flatnonzero(targets[0] != model.config.pad_id)
         self.targets = targets[0, self.rows]
-        with ablate_heads(model, self.ablated), observing(Recording()) as recording:
+        with ablate_heads(model, self.ablated), observing(OperationRecorder()) as recorder:
             if predicts_labels:
                 hidden = model.label_states(model.encode(inputs)[0], one_label_per_text)
             elif has_source:
@@ -183,7 +183,7 @@ class Trace:
             loss = model.token_loss(hidden, npx.from_host(targets), 0.0, "all", max(1, len(self.rows) - is_text))
             loss.backward()
         self.loss = loss.item()
-        self.operations = recording.operations
+        self.operations = recorder.operations
         self.parameter_gradients = {n: norm(p.grad) for n, p in self.parameters.items() if p.grad is not None}
         for parameter in self.parameters.values():
             parameter.grad = None

@@ -19,7 +19,9 @@ def cupy(registry):
         yield module
 
 
-@pytest.mark.parametrize("entry", ["layer AlibiBias", "operation unfold", "operation add_constant", "layer TokenTypes"])
+@pytest.mark.parametrize(
+    "entry", ["layer AlibiBias", "operation unfold", "operation add_constant", "layer TokenTypeEmbedding"]
+)
 def test_registry_entries_are_right(entry):
     check_edges(entry)
 

@@ -21,7 +21,7 @@ from tests.helpers.small_models import build
 from train.cli import main
 from train.errors import UserError, quote
 from train.formats import gpt2, import_folder
-from train.formats.export import TARGETS
+from train.formats.export import WRITERS
 from train.formats.huggingface import write_run
 from train.formats.marian_folder import check_model, marian_model
 from train.formats.settings import ACTIVATIONS
@@ -59,7 +59,7 @@ def test_marian_tensors_compute_our_logits(options):
     src, tgt = [7, 9, 30, 2], [1, 8, 30, 40, 9]
     theirs = [converted.marian_id(i) for i in src], [converted.pad_id, *(converted.marian_id(i) for i in tgt[1:])]
     logits = reference_logits(converted.tensors, json_config(model.config), *theirs)
-    ours = model(np.array([src]), np.array([tgt])).data[0][:, converted.order]
+    ours = model(np.array([src]), np.array([tgt])).data[0][:, converted.our_ids]
     is_kept = np.arange(V) != (converted.pad_id if options["decoder_start"] != "pad" else V)
     np.testing.assert_allclose(logits[:, is_kept], ours[:, is_kept], atol=1e-4, rtol=1e-4)
 
@@ -189,7 +189,7 @@ def test_what_a_format_lacks_gives_one_line_and_leaves_nothing(tmp_path, capsys,
     assert [path.name for path in tmp_path.iterdir()] == ["run"]
 
 
-@pytest.mark.parametrize("check", [partial(check_model, target="onnx"), gpt2.check_model])
+@pytest.mark.parametrize("check", [partial(check_model, format_name="onnx"), gpt2.check_model])
 def test_a_new_option_of_models_is_an_error_until_a_format_has_it(check):
     options = {"norm_placement": "pre", "architecture": "decoder"} if check is gpt2.check_model else {}
     check(small(**options))
@@ -237,7 +237,7 @@ def test_a_weight_beyond_float16_gives_a_one_line_error(tmp_path, capsys, target
 
 
 def test_forbidden_tokens_that_ctranslate2_lacks_are_reported(tmp_path, capsys, monkeypatch):
-    monkeypatch.setitem(TARGETS, "ctranslate2", lambda *arguments: None)
+    monkeypatch.setitem(WRITERS, "ctranslate2", lambda *arguments: None)
     assert run_export(make_run(tmp_path / "run", suppressed_ids=(5,)), "ctranslate2", tmp_path / "out") == 0
     assert "forbidden tokens are not part of CTranslate2's format" in capsys.readouterr().err
 
@@ -246,7 +246,7 @@ def test_forbidden_tokens_that_ctranslate2_lacks_are_reported(tmp_path, capsys, 
 def test_search_settings_that_the_target_lacks_are_named_with_those_that_it_has(
     tmp_path, capsys, monkeypatch, target, rule
 ):
-    monkeypatch.setitem(TARGETS, target, lambda *arguments: None)
+    monkeypatch.setitem(WRITERS, target, lambda *arguments: None)
     run = make_run(tmp_path / "run")
     plain = (run / "config.toml").read_text(encoding="utf-8")
     length = plain.replace('length_penalty_type = "paper"', 'length_penalty_type = "length"')

@@ -96,7 +96,7 @@ def test_a_byte_level_tokenizer_needs_no_further_tokens(tmp_path, capsys):
         tokenizer.encode("g")[0],
     ]
     used = {*tokenizer.encode("".join(map(chr, range(0xD800))))}
-    assert not used & {tokenizer.pad_id, tokenizer.bos_id, tokenizer.eos_id, tokenizer.special.unk_id}
+    assert not used & {tokenizer.pad_id, tokenizer.bos_id, tokenizer.eos_id, tokenizer.special_ids.unk_id}
     assert main(["generate", "--model", str(tmp_path / "again"), "--tokens", "3", "--prompt", "do"]) == 0
     assert convert("export", tmp_path / "again", tmp_path / "out", "--to", "huggingface") == 0
     settings = json.loads((tmp_path / "out/tokenizer_config.json").read_text())

@@ -76,7 +76,7 @@ def test_the_lexicon_is_stored_in_the_tokenizer(kind, tmp_path):
                 with pytest.raises(UserError, match="x.json: expected counts of words by tag in model.tags"):
                     TreeTokenizer(spec, "x.json")
             del spec["model"][LEXICON]
-            assert TreeTokenizer(spec).lexicon is None and TreeTokenizer(spec).with_tags  # files of older versions
+            assert TreeTokenizer(spec).lexicon is None and TreeTokenizer(spec).uses_tags  # files of older versions
 
 
 # ---- search
@@ -116,10 +116,10 @@ class FixedLogits:
     def train(self, mode=True):
         return self
 
-    def limits(self, src, max_extra_tokens):
+    def length_limits(self, src, max_extra_tokens):
         return (src != 0).sum(axis=1) + max_extra_tokens
 
-    def start(self, src):
+    def start_decoding(self, src):
         return np.ones(len(src), int), EmptyState()
 
     def step(self, tokens, state):

@@ -83,7 +83,7 @@ def test_tree_symbols_have_the_first_ids_and_trees_round_trip(folder, tmp_path, 
     tokenizer.save(tmp_path / "t.json")
     loaded = TreeTokenizer.load(tmp_path / "t.json")
     assert loaded.digest == tokenizer.digest == TreeTokenizer.from_trees(trees, kind, 400, tags).digest
-    assert loaded.encode_batch(["the cat"]) == tokenizer.encode_batch(["the cat"]) and loaded.with_tags == tags
+    assert loaded.encode_batch(["the cat"]) == tokenizer.encode_batch(["the cat"]) and loaded.uses_tags == tags
     first = min(t for tree in trees for t in linearize(tree, tags))
     assert loaded.symbols([0, 1, 2, 3, tokenizer.vocab_size - 1, 4]) == ["", "", "", "", "", first]
 
@@ -138,7 +138,7 @@ def test_training_selects_the_checkpoint_with_the_best_f1(run, folder):
     assert list(curve) == [40, 80, 120] and max(curve.values()) == 100
     assert all(0 <= entry["repaired"] <= 100 for entry in lines if entry["kind"] == "valid")
     best = min(step for step, f1 in curve.items() if f1 == 100)
-    assert read_state(RunFolder(run).best)["step"] == best and find_checkpoint(run) == RunFolder(run).best
+    assert read_state(RunFolder(run).best_path)["step"] == best and find_checkpoint(run) == RunFolder(run).best_path
     state = read_state(run / "checkpoints" / "step-120")
     assert state["run"]["best_step"] == best and state["run"]["best_score"] == 100 and state["model"]["n_outputs"]
 
@@ -322,7 +322,7 @@ def test_attention_is_summed_over_the_subwords_of_a_word(folder, kind):
     model = build(TransformerConfig(tokenizer.vocab_size, **shape), 3)
     tree = next(read_clean_trees(folder / "train.mrg"))
     tokens, attention = attention_over_words(model, tokenizer, tree)
-    assert tokens == [*linearize(tree, with_tags=True), "end"] and attention.shape == (
+    assert tokens == [*linearize(tree, uses_tags=True), "end"] and attention.shape == (
         len(tokens),
         len(tree.words()) + 1,
     )

@@ -6,7 +6,7 @@ from hypothesis import strategies as st
 
 from train import UserError
 from train.tasks.parsing.linearize import TAGS_OF_PUNCTUATION, linearize, tree_from_tokens
-from train.tasks.parsing.trees import TOP, Leaf, Tree, clean, punctuation, read_sentences, read_trees, write_tree
+from train.tasks.parsing.trees import TOP, Leaf, Tree, clean, punctuation_tags, read_sentences, read_trees, write_tree
 
 LABELS = st.sampled_from(["S", "NP", "VP", "ADVP|PRT", "X-Y"])
 WORDS = st.sampled_from(["the", "cat", "-LRB-", ",", ".", "'", "`", "''", "1\\/2", "é\u00a0\u2028", "XX", "#"])
@@ -29,7 +29,7 @@ def chain(depth, label="NP"):
 
 def with_known_tags(tree, tags=False):
     """Return the expected tree: punctuation has its own tag, other words their tag or XX."""
-    marks = iter(punctuation(tree.words()))
+    marks = iter(punctuation_tags(tree.words()))
 
     def part(x):
         if isinstance(x, Leaf):
@@ -49,7 +49,7 @@ def test_linearize_round_trip(tree, tags):
 @pytest.mark.parametrize("depth", [1, 200, 20_000])
 def test_deep_unary_chains_round_trip(tmp_path, depth):
     tree = chain(depth)
-    assert tree_from_tokens(linearize(tree, with_tags=True), ["word"]) == (tree, False)
+    assert tree_from_tokens(linearize(tree, uses_tags=True), ["word"]) == (tree, False)
     (tmp_path / "t").write_text(write_tree(tree), encoding="utf-8")
     assert [t for _, t in read_trees(tmp_path / "t")] == [tree] == [clean(tree)]
 
@@ -58,12 +58,12 @@ def test_deep_unary_chains_round_trip(tmp_path, depth):
 def test_any_tokens_become_a_tree_over_exactly_the_words(tokens, words):
     tree, repaired = tree_from_tokens(tokens, words)
     assert tree.words() == words and tree.label == TOP
-    assert tree_from_tokens(linearize(tree, with_tags=True), words) == (tree, False)  # a repaired tree needs no repair
+    assert tree_from_tokens(linearize(tree, uses_tags=True), words) == (tree, False)  # a repaired tree needs no repair
     if not repaired:
         assert [t[0] if t[0] in "()" else "x" for t in tokens] == [
-            t[0] if t[0] in "()" else "x" for t in linearize(tree, with_tags=True)
+            t[0] if t[0] in "()" else "x" for t in linearize(tree, uses_tags=True)
         ]
-    assert [leaf.tag if leaf.tag in TAGS_OF_PUNCTUATION else "" for leaf in tree.leaves()] == punctuation(words)
+    assert [leaf.tag if leaf.tag in TAGS_OF_PUNCTUATION else "" for leaf in tree.leaves()] == punctuation_tags(words)
 
 
 @pytest.mark.parametrize(
@@ -139,4 +139,4 @@ def test_blank_lines_count_towards_the_size_of_a_tree(tmp_path):
 
 
 def test_single_quotes_close_a_backtick():
-    assert punctuation("` a ' the boys ' ball '' .".split()) == ["``", "", "''", "", "", "", "", "''", "."]
+    assert punctuation_tags("` a ' the boys ' ball '' .".split()) == ["``", "", "''", "", "", "", "", "''", "."]

@@ -22,7 +22,7 @@ from tests.helpers.pages import (
     until,
     view,
 )
-from train.viewer.inspection import AXES, Head, ablate_heads, inspect, labels, source_ids
+from train.viewer.inspection import AXES, Head, ablate_heads, inspect, source_ids, token_texts
 from train.viewer.server import Page
 
 
@@ -52,7 +52,7 @@ def test_translate_shows_the_search_result_and_all_heads(tab, address, page):
     ids = [*best.tokens, 2][: len(shown)]
     np.testing.assert_allclose(shown, np.exp(inspection.log_probabilities[range(len(ids)), ids]), atol=5.1e-5)
     lens = cells(tab, "#result > .scroll")[-1]
-    assert [cell.rsplit(" ", 1)[0] for cell in lens[1:]] == labels(tokenizer, inspection.by_layer[-1].tolist())
+    assert [cell.rsplit(" ", 1)[0] for cell in lens[1:]] == token_texts(tokenizer, inspection.lens_tokens[-1].tolist())
     pixel = tab.evaluate(
         "() => { const c = document.querySelector('[data-kind=decoder] canvas:not(.hatched)');"
         " return [...c.getContext('2d').getImageData(0, 0, 1, 1).data] }"
@@ -144,7 +144,7 @@ def test_a_token_can_be_forced_and_a_head_ablated(tab, address, page):
                 model, src, beam_size=s.beam_size, length_penalty=s.length_penalty, max_extra_tokens=s.max_extra_tokens
             )[0][0]
 
-    best = page.inference.thread.submit(search).result()  # the only thread that may change the model
+    best = page.job_runner.executor.submit(search).result()  # the only thread that may change the model
     assert signed(f"Score {best.score:.4f}") in tab.inner_text("#result")
     unconstrained = beam_search(
         model, src, beam_size=s.beam_size, length_penalty=s.length_penalty, max_extra_tokens=s.max_extra_tokens

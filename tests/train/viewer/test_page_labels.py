@@ -14,11 +14,11 @@ from train import RunConfig, UserError
 from train.cli.serve import load_page
 from train.run import checkpoint
 from train.tasks.line_predictions import label_lines
-from train.text.affixes import AffixTokenizer, affix_spec
+from train.text.affixes import WordTokenizer, affix_spec
 from train.text.labeled_text import make_label_tokenizer
 from train.text.pair_tokenizer import PairTokenizer
 from train.text.tokenizer import SPECIALS, Tokenizer
-from train.viewer.inspection import labels
+from train.viewer.inspection import token_texts
 from train.viewer.server import Page
 from train.viewer.trace import Trace, norm
 
@@ -159,13 +159,13 @@ def test_a_masked_language_model_has_no_model_view(run, monkeypatch):
 def test_words_of_a_vocabulary_of_affixes_begin_without_a_dot():
     """The tokenizer has tokens for words, for endings ("~") and for labels; all have different names."""
     sentences = [text.split() for text in ("the cat sees the dog", "the dog hears the cat")] * 2
-    source = AffixTokenizer(affix_spec(sentences, SPECIALS, 150))
+    source = WordTokenizer(affix_spec(sentences, SPECIALS, 150))
     tokenizer = PairTokenizer(source, make_label_tokenizer("labels", ["DT", "NN"]))
-    shown = labels(tokenizer, source.encode("the cat"), "source")
+    shown = token_texts(tokenizer, source.encode("the cat"), "source")
     assert shown == ["the", "·~the", "cat", "·~cat"]
-    every = labels(tokenizer, list(range(source.vocab_size)), "source")
+    every = token_texts(tokenizer, list(range(source.vocab_size)), "source")
     assert len({*every}) == len(every)
-    assert labels(tokenizer, [4, 5]) == ["DT", "NN"]
+    assert token_texts(tokenizer, [4, 5]) == ["DT", "NN"]
 
 
 def test_no_serious_accessibility_violation_and_no_sideways_scrolling(tab, pages):

@@ -13,7 +13,7 @@ from train import RunConfig, UserError
 from train.tasks.language import continue_text
 from train.text.plain import PlainTokenizer
 from train.viewer.examples import validation_sentences
-from train.viewer.inspection import inspect_text, labels
+from train.viewer.inspection import inspect_text, token_texts
 from train.viewer.server import Page
 from train.viewer.trace import Trace
 
@@ -45,7 +45,9 @@ def test_reading_gives_the_log_probability_of_the_text(reader):
     ids = np.array([reader.tokenizer.encode("not to be")])
     loss = reader.model.loss(ids, label_smoothing=0.0).item()
     assert answer["log_probability"] == pytest.approx(-loss * (ids.shape[1] - 1), rel=1e-5)
-    assert answer["source"] == labels(reader.tokenizer, ids[0].tolist()) and answer["target"] == answer["source"][1:]
+    assert (
+        answer["source"] == token_texts(reader.tokenizer, ids[0].tolist()) and answer["target"] == answer["source"][1:]
+    )
     assert "␣" in answer["source"] and answer["lens"][-1] == [
         {"label": options[0]["label"], "p": pytest.approx(options[0]["p"])} for options in answer["alternatives"]
     ]
@@ -59,7 +61,7 @@ def test_each_layers_prediction_is_that_of_its_output(reader):
     first = reader.model.norm(
         type(reader.model.embedding.weight)(trace.output("layers.0.feed_forward_residual")[0][:-1])
     )
-    np.testing.assert_array_equal(inspection.by_layer[0], reader.model.logits(first).data.argmax(axis=1))
+    np.testing.assert_array_equal(inspection.lens_tokens[0], reader.model.logits(first).data.argmax(axis=1))
 
 
 def test_every_block_reads_all_tokens_of_a_text(reader):

@@ -22,7 +22,7 @@ from train.viewer import connections
 from train.viewer import guard as guarding
 from train.viewer.guard import Guard
 from train.viewer.sentences import RECENT
-from train.viewer.server import FILES, Cancelled, Inference, Page
+from train.viewer.server import FILES, Cancelled, JobRunner, Page
 from train.viewer.step import steps
 
 
@@ -107,7 +107,7 @@ def test_every_response_has_the_content_security_policy(address):
 @pytest.mark.parametrize("leaves", [True, False])
 def test_a_job_ends_when_its_client_leaves_and_not_when_another_page_asks(leaves):
     """The jobs of two pages take turns; a page that requests something else closes its first request."""
-    inference = Inference()
+    job_runner = JobRunner()
     started, cancelled, release = (threading.Event() for _ in range(3))
 
     def translation(send):
@@ -122,10 +122,10 @@ def test_a_job_ends_when_its_client_leaves_and_not_when_another_page_asks(leaves
             raise
 
     async def both():
-        lines = inference.lines(translation)
+        lines = job_runner.stream(translation)
         await anext(lines)
         await asyncio.to_thread(started.wait, 20)
-        second = asyncio.ensure_future(collect(inference.lines(lambda send: {"answer": 2})))
+        second = asyncio.ensure_future(collect(job_runner.stream(lambda send: {"answer": 2})))
         await asyncio.sleep(0)
         if leaves:
             await lines.aclose()

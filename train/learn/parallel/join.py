@@ -24,15 +24,15 @@ def join_ranks(command: str) -> npx.distributed.World:
     return world
 
 
-def check_equal_inputs(config: RunConfig, texts: Iterable[str], **options: Any) -> None:
+def check_equal_inputs(config: RunConfig, text_files: Iterable[str], **options: Any) -> None:
     """Raise UserError on every rank, naming a rank and a difference, unless all ranks have equal inputs.
 
-    The inputs are the configuration, `options` and the content of the files `texts`, whose paths may differ.
+    The inputs are the configuration, `options` and the content of `text_files`, whose paths may differ.
     """
 
     def collect() -> dict[str, Any]:
-        files = [*texts]
-        values = {f"{table}.{f.name}": value for table, f, value in config.keys()} | options
+        files = [*text_files]
+        values = {f"{table}.{f.name}": value for table, f, value in config.items()} | options
         return values | {key: f"a text with SHA-256 {text_digest(v)}" for key, v in values.items() if v in files}
 
     check_equal(collect)

@@ -11,7 +11,7 @@ from typing import NamedTuple
 
 from npx.distributed import World
 from train.tasks.protocols import Batch
-from train.text.batches import Position, Stream
+from train.text.batches import BatchLoader, Position
 
 
 class WorkShare(NamedTuple):
@@ -50,19 +50,21 @@ def balance(tokens: Sequence[int], ranks: int) -> list[list[int]]:
     return [sorted(indices) for indices in shares]
 
 
-def plan_update(stream: Stream, start: Position, count: int, world: World) -> tuple[list[Position], int, WorkShare]:
+def plan_update(
+    loader: BatchLoader, start: Position, count: int, world: World
+) -> tuple[list[Position], int, WorkShare]:
     """Plan an update that consists of the next `count` micro-batches from position `start`.
 
     Returns the positions of these micro-batches (or of their parts), their number of tokens, and this rank's share.
     """
-    positions = split_positions(stream, stream.positions(start, count), world.size)
-    targets, tokens = zip(*map(stream.sizes, positions), strict=True)
+    positions = split_positions(loader, loader.positions(start, count), world.size)
+    targets, tokens = zip(*map(loader.token_counts, positions), strict=True)
     return positions, sum(tokens), WorkShare(balance(tokens, world.size)[world.rank], len(positions), sum(targets))
 
 
-def split_positions(stream: Stream, positions: list[Position], ranks: int) -> list[Position]:
+def split_positions(loader: BatchLoader, positions: list[Position], ranks: int) -> list[Position]:
     """Split micro-batches into as few parts as possible such that every rank gets one. An example is not split."""
-    sizes = [len(stream.examples(position)) for position in positions]
+    sizes = [len(loader.examples(position)) for position in positions]
     parts = 1
     while sum(min(parts, size) for size in sizes) < ranks and parts < max(sizes):
         parts += 1
@@ -75,4 +77,4 @@ def split_positions(stream: Stream, positions: list[Position], ranks: int) -> li
 def full_share(micro_batches: Sequence[Batch]) -> WorkShare:
     """Return the share of a rank that computes the complete update alone."""
     n = len(micro_batches)
-    return WorkShare(range(n), n, sum(batch.n_target_tokens for batch in micro_batches))
+    return WorkShare(range(n), n, sum(batch.n_targets for batch in micro_batches))

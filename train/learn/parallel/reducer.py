@@ -17,8 +17,8 @@ from train.learn.optimizer import squared_norm, sum_of_squares
 BUCKET = 16 << 20  # bytes; small enough for an early start, and large enough that latency does not matter
 
 
-class LocalGradients:
-    """The gradient of a model that a single process trains. `GradientReducer` inherits from this class."""
+class LocalReducer:
+    """Handles the gradient of a model that a single process trains. `GradientReducer` inherits from this class."""
 
     is_sharded = False  # whether each rank updates only its own shard
     has_sent = False  # whether a part of the gradient has been sent, so that it is too late to recompute it
@@ -47,8 +47,8 @@ class LocalGradients:
         return full
 
 
-class GradientReducer(LocalGradients):
-    """The gradient of a model that several ranks train.
+class GradientReducer(LocalReducer):
+    """Handles the gradient of a model that several ranks train.
 
     Args:
         flat: the parameters of the model.
@@ -127,7 +127,7 @@ class GradientReducer(LocalGradients):
 
     def all_gather_weights(self) -> None:
         if self.is_sharded:
-            weights = self.flat.data if self.flat.low_precision is None else self.flat.low_precision
+            weights = self.flat.data if self.flat.low_precision_data is None else self.flat.low_precision_data
             for wait in [self.world.all_gather(weights[bucket]) for bucket in self.buckets]:
                 wait()
 
@@ -150,6 +150,6 @@ class GradientReducer(LocalGradients):
         return npx.host.concatenate([full[part] for part in self.local_slices]) if self.is_sharded else full
 
 
-def gradients_of(flat: FlatParameters, world: World, shard_optimizer: bool, wire_dtype: Any = None) -> LocalGradients:
+def make_reducer(flat: FlatParameters, world: World, shard_optimizer: bool, wire_dtype: Any = None) -> LocalReducer:
     """Return the object that handles the gradient of a flat buffer, for the ranks of `world`."""
-    return GradientReducer(flat, world, shard_optimizer, wire_dtype) if world.size > 1 else LocalGradients(flat)
+    return GradientReducer(flat, world, shard_optimizer, wire_dtype) if world.size > 1 else LocalReducer(flat)

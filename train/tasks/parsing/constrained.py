@@ -18,7 +18,7 @@ from models.cache import DecodingState
 from train.tasks.parsing.lexicon import Lexicon
 from train.tasks.parsing.linearize import TAGS_OF_PUNCTUATION
 from train.tasks.parsing.tokenizer import TreeTokenizer
-from train.tasks.parsing.trees import punctuation
+from train.tasks.parsing.trees import punctuation_tags
 
 MAX_OPEN_RUN = 8  # the 3,200 trees in the treebank's public sample open at most 6 brackets in a row
 
@@ -47,7 +47,7 @@ class ConstrainedParser:
         all_tags = {s for s, is_leaf in zip(symbols, self.is_leaf, strict=True) if is_leaf}
         numbers: dict[frozenset[str], int] = {frozenset[str](): 0}
         for row, words in zip(self.tag_sets, sentences, strict=True):
-            sets = _possible_tags(words, all_tags, lexicon) if tokenizer.with_tags else [all_tags] * len(words)
+            sets = _possible_tags(words, all_tags, lexicon) if tokenizer.uses_tags else [all_tags] * len(words)
             for i, tags in enumerate(sets):
                 row[i] = numbers.setdefault(frozenset(tags), len(numbers))
         self.allowed_leaves = np.array([[s in tags for s in symbols] for tags in numbers])  # (tag sets, V)
@@ -64,11 +64,11 @@ class ConstrainedParser:
     def modules(self) -> Any:
         return getattr(self.model, "modules", tuple)()
 
-    def limits(self, src: npx.Array, max_extra_tokens: int) -> npx.Array:
-        return self.model.limits(src, max_extra_tokens)
+    def length_limits(self, src: npx.Array, max_extra_tokens: int) -> npx.Array:
+        return self.model.length_limits(src, max_extra_tokens)
 
-    def start(self, src: npx.Array) -> tuple[npx.Array, "ParserState"]:
-        tokens, state = self.model.start(src)
+    def start_decoding(self, src: npx.Array) -> tuple[npx.Array, "ParserState"]:
+        tokens, state = self.model.start_decoding(src)
         return tokens, ParserState(state, np.arange(len(tokens)))
 
     def step(self, tokens: npx.Array, state: "ParserState") -> npx.Array:
@@ -117,7 +117,7 @@ class ConstrainedParser:
 def _possible_tags(words: Sequence[str], all_tags: set[str], lexicon: Lexicon | None) -> Iterator[set[str]]:
     """Yield the non-empty set of tags that each word can have."""
     word_tags = all_tags - TAGS_OF_PUNCTUATION
-    for word, mark in zip(words, punctuation(words), strict=True):
+    for word, mark in zip(words, punctuation_tags(words), strict=True):
         yield {mark} & all_tags or (word_tags & lexicon.tags(word) if lexicon else set()) or word_tags or all_tags
 
 

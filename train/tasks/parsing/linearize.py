@@ -8,17 +8,17 @@ paper. For a small set of training trees, a word can be written as its tag inste
 
 from collections.abc import Sequence
 
-from train.tasks.parsing.trees import PUNCTUATION, TOP, UNTAGGED, Leaf, Tree, punctuation, walk
+from train.tasks.parsing.trees import PUNCTUATION, TOP, UNTAGGED, Leaf, Tree, punctuation_tags, walk
 
 TAGS_OF_PUNCTUATION = frozenset(PUNCTUATION.values())
 
 
-def linearize(tree: Tree, with_tags: bool = False) -> list[str]:
-    """Return the tokens of a clean tree; `with_tags` writes a word as its tag instead of XX."""
+def linearize(tree: Tree, uses_tags: bool = False) -> list[str]:
+    """Return the tokens of a clean tree; `uses_tags` writes a word as its tag instead of XX."""
     tokens = []
     for part in walk(tree):
         if isinstance(part, Leaf):
-            tokens.append(part.tag if with_tags else UNTAGGED)
+            tokens.append(part.tag if uses_tags else UNTAGGED)
         else:
             tokens.append(f"({part.label}" if isinstance(part, Tree) else f"){part}")
     return tokens[1:-1]
@@ -29,10 +29,10 @@ def tree_from_tokens(tokens: Sequence[str], words: Sequence[str]) -> tuple[Tree,
 
     A closing bracket also closes the constituents inside the one that it matches; without a match, it is dropped.
     Surplus leaves and empty constituents are dropped. Missing words are added to the outermost open constituent, or to
-    the last one if none is open. Open constituents are closed at the end. Punctuation gets the tag that `punctuation`
-    returns; any other word gets the predicted tag, unless that is a punctuation tag.
+    the last one if none is open. Open constituents are closed at the end. Punctuation gets the tag that
+    `punctuation_tags` returns; any other word gets the predicted tag, unless that is a punctuation tag.
     """
-    punctuation_tags = punctuation(words)
+    fixed_tags = punctuation_tags(words)
     stack = [Tree(TOP)]
     n_used = 0
     is_repaired = False
@@ -44,7 +44,7 @@ def tree_from_tokens(tokens: Sequence[str], words: Sequence[str]) -> tuple[Tree,
 
     def add_leaf(tag: str) -> None:
         nonlocal n_used
-        tag = punctuation_tags[n_used] or (UNTAGGED if tag in TAGS_OF_PUNCTUATION else tag)
+        tag = fixed_tags[n_used] or (UNTAGGED if tag in TAGS_OF_PUNCTUATION else tag)
         stack[-1].children.append(Leaf(tag, words[n_used]))
         n_used += 1
 

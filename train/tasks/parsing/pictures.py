@@ -47,7 +47,7 @@ def attention_over_words(model: Any, tokenizer: TreeTokenizer, tree: Tree) -> tu
     maps = model.attention_maps(np.array([src[:longest]]), np.array([tgt[:longest]]))
     weights = maps[-1][0].mean(axis=0)  # (T, S)
     starts = np.concatenate([[0], np.cumsum(sizes)])
-    tokens = [*linearize(tree, tokenizer.with_tags), "end"]
+    tokens = [*linearize(tree, tokenizer.uses_tags), "end"]
     return tokens[: len(weights)], np.add.reduceat(weights, starts[starts < weights.shape[1]], axis=1)
 
 

@@ -20,8 +20,8 @@ from train.tasks.parsing.trees import Tree, clean, escape_brackets, read_trees, 
 from train.tasks.protocols import Configuration, SourceModel
 from train.tasks.task import file_key, task
 from train.text.affixes import split_words
-from train.text.batches import Batch
-from train.text.corpus import Corpus, prepare_pairs
+from train.text.batches import PairBatch
+from train.text.corpus import PairCorpus, prepare_pairs
 from train.text.lines import chunks_of
 
 CHUNK = 1024  # number of trees encoded together
@@ -48,14 +48,14 @@ class Parsing(PairTask[TreeTokenizer]):
     name = "parsing"
     model_kind = "a parser"
     command = "parse"
-    keys = ParsingKeys
-    files = {"train": ("train_trees",), "valid": ("valid_trees",)}
+    key_class = ParsingKeys
+    file_keys = {"train": ("train_trees",), "valid": ("valid_trees",)}
     tokenizers = KINDS
     scores = {"f1": "F1", "repaired": "repaired %"}
     lower_is_better = ("repaired",)
     selection_metric = "f1"
 
-    def learn_tokenizer(self, data: Any, files: Sequence[str]) -> TreeTokenizer:
+    def train_tokenizer(self, data: Any, files: Sequence[str]) -> TreeTokenizer:
         return TreeTokenizer.from_trees(
             list(read_clean_trees(files[0])), data.tokenizer, data.vocab_size, data.tree_leaves == "tags"
         )
@@ -63,7 +63,7 @@ class Parsing(PairTask[TreeTokenizer]):
     def load_tokenizer(self, path: str | Path) -> TreeTokenizer:
         return TreeTokenizer.load(path)
 
-    def prepare(self, files: Sequence[str], tokenizer: TreeTokenizer, *args: Any) -> Corpus:
+    def prepare(self, files: Sequence[str], tokenizer: TreeTokenizer, *args: Any) -> PairCorpus:
         (path,) = files
 
         def encode(on_bytes: Callable[[bytes], object]) -> Iterator[tuple[list[list[int]], ...]]:
@@ -76,7 +76,7 @@ class Parsing(PairTask[TreeTokenizer]):
     def side_tokenizers(self, tokenizer: TreeTokenizer) -> tuple[TreeTokenizer, None]:
         return tokenizer, None
 
-    def evaluation(self, config: Configuration, tokenizer: TreeTokenizer, corpus: Corpus) -> "GreedyF1 | None":
+    def evaluation(self, config: Configuration, tokenizer: TreeTokenizer, corpus: PairCorpus) -> "GreedyF1 | None":
         if not config.train.validate_score:
             return None
         return GreedyF1(tokenizer, config.data.valid_trees, config.data.max_length, config.search.max_extra_tokens)
@@ -111,7 +111,7 @@ class GreedyF1:
         self.gold = [tree for tree, pair in zip(trees, lengths, strict=True) if max(pair) < max_length]
         self.records: list[tuple[Tree, Tree, bool]] = []  # gold tree, predicted tree, whether it was repaired
 
-    def add(self, model: SearchModel, indices: npx.Array, batch: Batch) -> None:
+    def add(self, model: SearchModel, indices: npx.Array, batch: PairBatch) -> None:
         best = greedy_search(model, batch.src, max_extra_tokens=self.max_extra_tokens)
         for i, hypothesis in zip(indices, best, strict=True):
             gold = self.gold[int(i)]

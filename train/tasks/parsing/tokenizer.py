@@ -15,7 +15,7 @@ from train.errors import UserError, check_choice, one_line
 from train.tasks.parsing.lexicon import Lexicon
 from train.tasks.parsing.linearize import linearize
 from train.tasks.parsing.trees import UNTAGGED, Tree
-from train.text.affixes import AFFIXES, AffixTokenizer, affix_spec
+from train.text.affixes import AFFIXES, WordTokenizer, affix_spec
 from train.text.tokenizer import KINDS as SUBWORDS
 from train.text.tokenizer import SPECIALS, Tokenizer
 
@@ -23,7 +23,7 @@ KINDS = (*SUBWORDS, AFFIXES)
 LEXICON = "tags"  # key of the counts (tag -> word -> count) in the model of a tokenizer.json
 
 
-class TreeTokenizer(AffixTokenizer):
+class TreeTokenizer(WordTokenizer):
     """Encodes sentences (`encode_batch`) and trees (`encode_trees`); `symbols` maps ids back to tokens of trees."""
 
     def __init__(self, spec: dict[str, Any], name: str = "tokenizer.json") -> None:
@@ -32,7 +32,7 @@ class TreeTokenizer(AffixTokenizer):
         self._symbols = [symbol[1:-1] for _, symbol in added]
         self._ids = {symbol: i for i, symbol in enumerate(self._symbols, len(SPECIALS))}
         self.n_outputs: int = len(SPECIALS) + len(self._symbols)
-        self.with_tags = UNTAGGED not in self._ids
+        self.uses_tags = UNTAGGED not in self._ids
         if [i for i, _ in added] != list(range(len(SPECIALS), self.n_outputs)) or not added:
             raise UserError(
                 f"{name}: expected tree symbols after the {len(SPECIALS)} special tokens; got {len(added)} symbols "
@@ -47,10 +47,10 @@ class TreeTokenizer(AffixTokenizer):
         self.lexicon = Lexicon(counts) if counts else None  # None if words are written as XX, or if the file is old
 
     @classmethod
-    def from_trees(cls, trees: Sequence[Tree], kind: str, vocab_size: int, with_tags: bool) -> "TreeTokenizer":
-        """Train on clean trees, with at most `vocab_size` tokens; `with_tags` writes a word as its tag, not as XX."""
+    def from_trees(cls, trees: Sequence[Tree], kind: str, vocab_size: int, uses_tags: bool) -> "TreeTokenizer":
+        """Train on clean trees, with at most `vocab_size` tokens; `uses_tags` writes a word as its tag, not as XX."""
         check_choice("tokenizer", kind, KINDS)
-        tree_tokens = sorted({token for tree in trees for token in linearize(tree, with_tags)})
+        tree_tokens = sorted({token for tree in trees for token in linearize(tree, uses_tags)})
         symbols = [*SPECIALS, *(f"<{token}>" for token in tree_tokens)]
         sentences = [tree.words() for tree in trees]
         if kind in SUBWORDS:
@@ -61,7 +61,7 @@ class TreeTokenizer(AffixTokenizer):
             spec["model"]["vocab"] = {token: i for i, token in enumerate([*symbols, *subwords])}
         else:
             spec = affix_spec(sentences, symbols, vocab_size)
-        if with_tags:
+        if uses_tags:
             spec["model"][LEXICON] = Lexicon.from_trees(trees).counts
         flags = {"single_word": False, "lstrip": False, "rstrip": False, "normalized": False, "special": True}
         spec["added_tokens"] = [{"id": i, "content": symbol, **flags} for i, symbol in enumerate(symbols)]
@@ -69,8 +69,8 @@ class TreeTokenizer(AffixTokenizer):
 
     def encode_trees(self, trees: Iterable[Tree]) -> list[list[int]]:
         """Return the ids of clean trees, without special ids; a symbol outside the vocabulary is `<unk>`."""
-        unknown = self.special.unk_id
-        return [[self._ids.get(token, unknown) for token in linearize(tree, self.with_tags)] for tree in trees]
+        unknown = self.special_ids.unk_id
+        return [[self._ids.get(token, unknown) for token in linearize(tree, self.uses_tags)] for tree in trees]
 
     def symbols(self, ids: Sequence[int]) -> list[str]:
         """Return the tokens of a linearized tree; "" for an id that is not a tree symbol."""

@@ -24,7 +24,7 @@ _TOKENS = re.compile(r"\(([^ \t\n\v\f\r()]*)|(\))|([^ \t\n\v\f\r()]+)")
 _FUNCTION_TAGS = re.compile(r"(?<=.)[-=].*")
 
 # EVALB recognizes punctuation by its tag, so a parser that writes no tags must still tag punctuation. In the Penn
-# Treebank the word determines the tag, except for ' (see `punctuation`).
+# Treebank the word determines the tag, except for ' (see `punctuation_tags`).
 PUNCTUATION = (
     dict.fromkeys(",", ",")
     | dict.fromkeys([".", "?", "!"], ".")
@@ -225,7 +225,7 @@ def escape_brackets(sentence: str) -> str:
     return sentence.replace("(", "-LRB-").replace(")", "-RRB-")
 
 
-def punctuation(words: Sequence[str]) -> list[str]:
+def punctuation_tags(words: Sequence[str]) -> list[str]:
     """Return the tag of each word that is punctuation, and "" for the other words.
 
     A single quote ' is the closing quotation mark if a ` precedes it, and otherwise a possessive.

@@ -24,7 +24,15 @@ from typing import Any
 
 from train.errors import ReadError, UserError
 from train.files import WriteError, atomic_write, digest, is_same_file, make_folder, open_for_reading, write_text
-from train.json_files import Schema, open_own_folder, read_json, read_sealed, reject_links, schema_error, write_json
+from train.json_files import (
+    Schema,
+    read_json,
+    read_output_marker,
+    read_sealed,
+    reject_links,
+    schema_error,
+    write_sealed,
+)
 from train.lock import FolderLock, lock_folder
 from train.progress import Display, Work
 from train.text.corpus import ARRAYS, prepare
@@ -79,7 +87,7 @@ def prepare_dataset(
     Raises UserError for any invalid input or failed download.
     """
     user_paths = user_files(dataset)  # check the paths before creating the folder
-    open_own_folder(out, MARKER_FILE, TEXTS_FILE, ignored=IGNORED_NAMES)
+    read_output_marker(out, MARKER_FILE, TEXTS_FILE, ignored=IGNORED_NAMES)
     for path, output in product(user_paths, out.rglob("*")):
         if output.exists() and output.samefile(path):
             raise UserError(f"{path}: expected a text outside the output folder; got {output}; try another --out")
@@ -95,7 +103,7 @@ def prepare_dataset(
     missing = [folder for folder in (out / "downloads", out, *out.parents) if not os.path.lexists(folder)]
     make_folder(out)
     with lock_folder(out, "data") as lock, ExitStack() as stack:
-        marker = open_own_folder(out, MARKER_FILE, TEXTS_FILE, ignored=IGNORED_NAMES)
+        marker = read_output_marker(out, MARKER_FILE, TEXTS_FILE, ignored=IGNORED_NAMES)
         if marker is None and not dataset.archives:
             stack.enter_context(remove_after_user_error(lock, dataset, missing))
         reject_links(out / "downloads", out / "prepared")
@@ -105,7 +113,7 @@ def prepare_dataset(
         check_same_inputs(out, settings, [{"file": archive.name} for archive in dataset.archives] or user_sources)
         make_folder(out / "downloads")
         if marker is None:
-            write_json(out / MARKER_FILE, {"of": "npx-transformer data"})
+            write_sealed(out / MARKER_FILE, {"of": "npx-transformer data"})
         display = stack.enter_context(Display(progress))
         sources = fetch_all(dataset.archives, out / "downloads", mirror, display) + user_sources
         texts = write_texts(dataset, out, settings, sources, display)
@@ -276,7 +284,7 @@ def write_texts(
     for path, sha256 in zip(user_files(dataset), input_hashes[len(dataset.archives) :], strict=True):
         if digest(path) != sha256:
             raise UserError(f"{path}: the text changed while it was being read; try the same command again")
-    write_json(out / TEXTS_FILE, {"how": recipe, "parts": parts})
+    write_sealed(out / TEXTS_FILE, {"how": recipe, "parts": parts})
     return parts
 
 
@@ -358,7 +366,7 @@ def train_tokenizer(
             raise UserError(message)
         display.write(f"warning: {message}")
     tokenizer.save(file)
-    write_json(record_file, recipe | {"tokenizer_sha256": digest(file)})
+    write_sealed(record_file, recipe | {"tokenizer_sha256": digest(file)})
     return tokenizer
 
 

@@ -16,9 +16,9 @@ from models import ARCHITECTURES, Module
 from models.architectures.base import SequenceModel
 from models.config import TransformerConfig
 from models.fields import keys_of, value_type
-from models.layers.positions import resolve_rates
+from models.layers.positions import resolve_rate_scheme
 from train.errors import UserError, nearest
-from train.run.checkpoint import MODEL, check_peer, load_weights, run_files, task_of, warn_of_old_average
+from train.run.checkpoint import MODEL, check_siblings, load_weights, run_files, task_of, warn_of_old_average
 from train.run.storage import mismatches, model_config
 from train.run.toml_text import to_toml
 from train.tasks.protocols import TextTokenizer
@@ -31,7 +31,7 @@ COMPUTATION_KEYS = (
 )  # fmt: skip
 
 
-def select(key: str, patterns: str, names: Iterable[str]) -> list[str]:
+def select_parameters(key: str, patterns: str, names: Iterable[str]) -> list[str]:
     """Return the names that match a pattern of the configuration key `key`, in their original order.
 
     Raises UserError for a pattern that matches no name.
@@ -56,7 +56,7 @@ def patterns_of(names: Iterable[str]) -> set[str]:
 
 def select_frozen(patterns: str, names: Collection[str]) -> list[str]:
     """Return the names that match `patterns` of train.freeze. Raises UserError if all names match."""
-    frozen = select("train.freeze", patterns, names)
+    frozen = select_parameters("train.freeze", patterns, names)
     if len(frozen) == len(names):
         raise UserError(
             "train.freeze: expected patterns that leave some parameters to train; got patterns that match all "
@@ -72,7 +72,7 @@ def freeze(model: Module, patterns: str) -> None:
         parameters[name].requires_grad = False
 
 
-def initialize(
+def warm_start(
     model: SequenceModel,
     source: str,
     patterns: str,
@@ -95,16 +95,16 @@ def initialize(
     read.
     """
     folder, checkpoint = load_weights(source, on_warning)
-    check_peer(folder, checkpoint.state)
+    check_siblings(folder, checkpoint.state)
     parameters = dict(model.named_parameters())
-    weights = checkpoint.model
+    weights = checkpoint.weights
     is_same_tokenizer = checkpoint.state["tokenizer_digest"] == tokenizer.digest
     is_same_text = is_same_tokenizer or has_same_text_tokenizer(model, folder, checkpoint.state, tokenizer)
     if not patterns and not is_same_tokenizer and (label_modules := model.label_parameters()):
         weights = {name: array for name, array in weights.items() if name.split(".")[0] not in label_modules}
         names = [name for name in parameters if name.split(".")[0] not in label_modules]
     else:
-        names = select("train.init_parameters", patterns, parameters) if patterns else list(parameters)
+        names = select_parameters("train.init_parameters", patterns, parameters) if patterns else list(parameters)
     expected = {name: parameters[name].shape for name in names}
     problems = mismatches(expected, weights if not patterns else {n: weights[n] for n in names if n in weights})
     if problems:
@@ -181,10 +181,11 @@ def computation_differences(config: TransformerConfig, source: TransformerConfig
     """Return the name and both values of each key with which models with the same weights compute differently."""
 
     def computation(model_config: TransformerConfig) -> dict[str, Any]:
-        rates = resolve_rates(model_config.positions == "sinusoidal_halves", model_config.position_rates)
+        interleaved = model_config.positions != "sinusoidal_halves"
+        rate_scheme = resolve_rate_scheme(interleaved, model_config.position_rates)
         has_rates = model_config.positions.startswith("sinusoidal")
         distance = model_config.resolved_max_relative_distance or None
-        derived = {"max_relative_distance": distance, "position_rates": rates if has_rates else None}
+        derived = {"max_relative_distance": distance, "position_rates": rate_scheme if has_rates else None}
         return {name: getattr(model_config, name) for name in COMPUTATION_KEYS} | derived
 
     ours, theirs = computation(config), computation(source)

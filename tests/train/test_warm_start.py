@@ -13,8 +13,8 @@ from train import UserError, train
 from train.cli import main
 from train.cli.info import describe
 from train.learn import training
-from train.learn.initial import freeze, initialize, select
 from train.learn.memory import count_trained, training_memory
+from train.learn.warm_start import freeze, select_parameters, warm_start
 from train.run.checkpoint import load_checkpoint, load_model
 from train.run.config import RunConfig
 from train.run.folder import RunFolder
@@ -48,7 +48,7 @@ def test_all_weights_or_those_that_match_are_copied(source):
     for patterns, copied in (("", [*expected]), ("encoder.*,embedding.weight", None), ("*", [*expected])):
         model = trained.config.build(seed=5)
         fresh = model.state_dict()
-        line = initialize(model, str(source), patterns, tokenizer)
+        line = warm_start(model, str(source), patterns, tokenizer)
         names = copied or [name for name in expected if name.startswith(("encoder.", "embedding."))]
         assert f"from {len(names)} of {len(expected)} parameters" in line
         for name, values in model.state_dict().items():
@@ -61,7 +61,7 @@ def test_selected_weights_of_a_model_that_computes_another_function_are_copied_w
     for patterns, model_changes in (("*", {}), ("encoder.*", changes), ("*", changes)):
         warnings = []
         model = replace(trained.config, **model_changes).build(seed=5)
-        line = initialize(model, str(source), patterns, tokenizer, warnings.append)
+        line = warm_start(model, str(source), patterns, tokenizer, warnings.append)
         n_copied, checkpoint = line.split()[2], line.split()[-1]
         expected = (
             'train.init: model.n_heads is 4 instead of 2, model.positions is "rotary" instead of "sinusoidal", with '
@@ -90,11 +90,11 @@ def test_weights_that_do_not_fit_are_reported_before_the_text_is_encoded(
 
 def test_an_older_checkpoint_is_used_if_the_newest_one_of_the_source_is_damaged(copied):
     *_, older, newest = RunFolder(copied).step_paths()
-    expected, (trained, tokenizer, _) = load_checkpoint(older).model, load_model(newest)
+    expected, (trained, tokenizer, _) = load_checkpoint(older).weights, load_model(newest)
     (newest / "model.safetensors").write_bytes(b"")
     model = trained.config.build(seed=5)
     lines = []
-    line = initialize(model, str(copied), "", tokenizer, lines.append)
+    line = warm_start(model, str(copied), "", tokenizer, lines.append)
     assert line.endswith(f"of {older}") and "model.safetensors: damaged checkpoint" in lines[0]
     assert all(np.array_equal(values, expected[name]) for name, values in model.state_dict().items())
 
@@ -108,10 +108,10 @@ def test_resuming_a_run_with_initial_weights_and_frozen_parameters_is_exact(text
     start_from(text, source, tmp_path / "parts", resume=True, **changes)
     assert outcome(tmp_path / "whole") == outcome(tmp_path / "parts")
     before, after = last(source), last(tmp_path / "whole")
-    for name, values in after.model.items():
-        assert np.array_equal(values, before.model[name]) == name.startswith("encoder."), name
-    trained = sum(values.size for name, values in after.model.items() if not name.startswith("encoder."))
-    assert after.optimizer["m"].shape == after.optimizer["v"].shape == (trained,)
+    for name, values in after.weights.items():
+        assert np.array_equal(values, before.weights[name]) == name.startswith("encoder."), name
+    trained = sum(values.size for name, values in after.weights.items() if not name.startswith("encoder."))
+    assert after.optimizer_arrays["m"].shape == after.optimizer_arrays["v"].shape == (trained,)
 
 
 def test_frozen_parameters_do_not_change_the_gradient_of_the_others():
@@ -119,8 +119,8 @@ def test_frozen_parameters_do_not_change_the_gradient_of_the_others():
     for patterns in ("", "encoder.*,embedding.weight"):
         model = small_updates.model()
         freeze(model, patterns)
-        update = small_updates.update_of(model, None)
-        update.compute_gradient([small_updates.batch()], step=1)
+        updater = small_updates.updater_of(model, None)
+        updater.compute_gradient([small_updates.batch()], step=1)
         grads.append({name: p.grad for name, p in model.named_parameters()})
     for name, g in grads[1].items():
         assert g is None if name.startswith(("encoder.", "embedding.")) else np.array_equal(g, grads[0][name]), name
@@ -179,8 +179,8 @@ def test_unusable_weights_and_patterns_raise_one_line(text, source, tmp_path):
     with pytest.raises(UserError, match=r"train.init: expected the tokenizer of .*; try data.tokenizer = "):
         model, tokenizer, _ = load_model(source)
         tokenizer.digest = "another"
-        initialize(model, str(source), "", tokenizer)
-    assert select("train.freeze", "", ["a"]) == []
+        warm_start(model, str(source), "", tokenizer)
+    assert select_parameters("train.freeze", "", ["a"]) == []
     with pytest.raises(UserError, match="train.init_parameters has no effect without train.init"):
         run(text, tmp_path / "run", init_parameters="encoder.*")
 
@@ -249,7 +249,7 @@ def test_info_counts_frozen_parameters_once(patterns, n_frozen, decay):
     shape = config.transformer_config(300)
     n = shape.n_parameters()
     if n_frozen is None:
-        n_frozen = sum(p.size for name, p in shape.outline().named_parameters() if name.startswith("encoder."))
+        n_frozen = sum(p.size for name, p in shape.build_abstract().named_parameters() if name.startswith("encoder."))
     memory = training_memory(n, count_trained(shape, patterns), npx.precision_named("float32"), bool(decay))
     assert sum(memory.values()) == 4 * (n + (3 + bool(decay)) * (n - n_frozen))
     lines = [*describe(shape, config)]

@@ -43,29 +43,29 @@ class GraphedLoss:
         self.graphs: dict[Any, tuple[CudaGraph, int, Any] | None] = {}  # by input shapes; None after only one batch
         self.can_capture = True
         trained = next(p for p in model.parameters() if p.requires_grad)
-        self.flat_gradient = trained.buffer().flatten_grad()  # graphs accumulate into this address
+        self.flat_gradient = trained.flat_ref().flatten_grad()  # graphs accumulate into this address
 
-    def loss(self, sequences: Sequence[npx.Array], normalizer: float, scale: float) -> npx.Array:
-        """Return loss / `normalizer` for a batch, a scalar on the device; accumulate `scale` times its gradient."""
+    def loss(self, loss_inputs: Sequence[npx.Array], loss_normalizer: float, loss_scale: float) -> npx.Array:
+        """Return loss / `loss_normalizer`, a scalar on the device; accumulate the gradient times `loss_scale`."""
         model = self.model
         dtype = self.flat_gradient.dtype.type
-        weight = dtype(1 / float(normalizer))
+        weight = dtype(1 / float(loss_normalizer))
         if not self.graphs:  # graphs need another cuBLAS handle, and the first batch must use it too
             self.try_capture(lambda: blas.use_graph_handle(npx.array_module(model.embedding.weight.data)))
-        inputs = [np.asarray(dtype(scale) * weight), *model.checked_loss_inputs(*sequences)]
+        inputs = [np.asarray(dtype(loss_scale) * weight), *model.checked_loss_inputs(*loss_inputs)]
         shapes = tuple((x.shape, x.dtype.name) for x in inputs)
         if self.graphs.get(shapes) is None and shapes in self.graphs and self.can_capture:
             self.graphs[shapes] = self.try_capture(lambda: self.capture(inputs))
         if (captured := self.graphs.get(shapes)) is None:
             if len(self.graphs) < MAX_SHAPES:
                 self.graphs[shapes] = None
-            return self.gradient(*map(npx.from_host, inputs)) * weight
+            return self.backward(*map(npx.from_host, inputs)) * weight
         graph, n_keys, _ = captured
         keys = [npx.next_key() for _ in range(n_keys)]
         first_key = np.array(keys[0][1:3] if keys else (0, 0), np.uint64)
         return graph([first_key, *inputs]) * weight
 
-    def gradient(self, g: npx.Array, *inputs: npx.Array) -> npx.Array:
+    def backward(self, g: npx.Array, *inputs: npx.Array) -> npx.Array:
         """Return the loss summed over tokens, a scalar on the device; accumulate `g` times the gradient."""
         loss = self.model.loss_on_device(*inputs, **self.loss_options)
         loss.backward(g)
@@ -91,7 +91,7 @@ class GraphedLoss:
         def function(first_key: npx.Array, *inputs: npx.Array) -> npx.Array:
             nonlocal n_keys
             with npx.keyed(self.settings.seed, 0, first_key):
-                loss = self.gradient(*inputs)
+                loss = self.backward(*inputs)
                 n_keys = npx.next_key().call
             return loss
 

@@ -15,7 +15,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
 
-from train.files import WriteError, fsync, identity, unique_name
+from train.files import WriteError, file_version, fsync, unique_name
 from train.json_files import reject_links
 
 CHECKPOINT = r"(step|best)-[0-9]+|best|averaged"  # names of the folders in `checkpoints`
@@ -31,12 +31,12 @@ def hidden_name(path: Path, suffix: str) -> str:
 
 
 @contextmanager
-def new_folder(target: Path, replaces: bool = True) -> Iterator[str]:
+def new_folder(target: Path, must_be_new: bool = False) -> Iterator[str]:
     """Create a hidden folder and yield its path; after the block, rename it to `target`, replacing that folder.
 
-    If `replaces` is False, as for a folder that the user named, `target` must be missing or empty.
+    With `must_be_new`, as for a folder that the user named, `target` must be missing or empty.
     """
-    partial = hidden_name(target, "partial") if replaces else unique_name(target.parent)
+    partial = unique_name(target.parent) if must_be_new else hidden_name(target, "partial")
     try:
         if os.path.lexists(partial):
             try:
@@ -44,12 +44,12 @@ def new_folder(target: Path, replaces: bool = True) -> Iterator[str]:
             except OSError as error:
                 problem = f"{partial}: expected a leftover that can be removed; got '{error.strerror}'"
                 raise WriteError(f"{problem}; earlier files are intact", "removing it") from None
-        if replaces:
+        if not must_be_new:
             reject_links(target.parent)
         os.makedirs(partial)
         yield partial
         fsync(partial)
-        (replace_folder if replaces else os.rename)(partial, target)
+        (os.rename if must_be_new else replace_folder)(partial, target)
     finally:
         remove_partial(partial)
 
@@ -106,7 +106,7 @@ def existing_folder(path: Path) -> Path:
 def folder_version(path: Path) -> tuple[int, ...]:
     """Return numbers that change when a folder is replaced; () if it has been removed."""
     with suppress(FileNotFoundError):
-        return identity(os.stat(path))
+        return file_version(os.stat(path))
     return ()
 
 
