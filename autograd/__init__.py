@@ -5,7 +5,7 @@
 - `operations.py`: arithmetic, shapes and reductions.
 - `neural.py`, `losses.py`: the fused operations of the Transformer, each next to an equivalent composition of small
   operations. `compositions.py` lists the compositions.
-- `contract.py`: checks of operands and of vjps.
+- `operation_checks.py`: checks of operands and of vjps.
 - `rematerialization.py`, `checkpointing.py`: these let backward recompute single outputs, or complete layers, instead
   of saving them.
 - `observe.py`, `memory.py`, `anomaly.py`, `saved.py`: tools that observe a graph.
@@ -19,7 +19,7 @@ import importlib
 from typing import TYPE_CHECKING, Any
 
 from autograd import neural, operations
-from autograd.anomaly import AnomalyError, anomaly
+from autograd.anomaly import AnomalyError, detect_anomaly
 from autograd.checkpointing import checkpoint
 from autograd.engine import (
     OPERATIONS,
@@ -52,9 +52,9 @@ __all__ = [
     "Recorder",
     "Tensor",
     "adds_in_place",
-    "anomaly",
     "backward",
     "checkpoint",
+    "detect_anomaly",
     "differentiable",
     "gradcheck",
     "is_grad_enabled",

@@ -28,11 +28,11 @@ class GradientSum:
             self.array, self.is_owned = npx.asarray(self.array + gradient), True  # NumPy returns 0-d sums as scalars
 
 
-def add_to_leaf(leaf: Any, gradient: Array, is_unshared: bool = False) -> None:
-    """Add a gradient to the `grad` of a leaf Tensor; the first gradient is copied unless `is_unshared`."""
+def add_to_leaf(leaf: Any, gradient: Array, is_owned: bool = False) -> None:
+    """Add a gradient to the `grad` of a leaf Tensor; the first gradient is copied unless `is_owned`."""
     if leaf.grad is not None:
         leaf.grad += gradient
-    elif is_unshared:
+    elif is_owned:
         leaf.grad = gradient
     else:
         # The array is copied, because it may also be the gradient of other inputs of the operation.

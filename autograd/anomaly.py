@@ -1,6 +1,6 @@
 """Anomaly detection: stop at the first operation or vjp that produces a NaN or an infinity.
 
-    with anomaly():
+    with detect_anomaly():
         model.loss(src_ids, tgt_ids).backward()
 
 The error names the operation, its layer and its line of code.
@@ -75,7 +75,7 @@ def first_bad_value(x: Array) -> str:
 
 
 @contextmanager
-def anomaly() -> Iterator[None]:
+def detect_anomaly() -> Iterator[None]:
     """Raise AnomalyError at the first operation or vjp within the block that produces a NaN or an infinity.
 
     The message names the operation, the layer and the line of code that called it. Checking every result is slow.

@@ -12,7 +12,7 @@ from collections.abc import Callable
 from typing import Any
 
 import npx
-from autograd.engine import Node, Tensor, backward, is_grad_enabled, next_version, no_grad, reachable, record_node
+from autograd.engine import Node, Tensor, backward, is_grad_enabled, next_number, no_grad, record_node, toposort
 from npx import Array
 from npx.random import record_keys, replay_keys
 
@@ -51,14 +51,14 @@ def checkpoint(function: Callable[..., Tensor], *args: Any, **kwargs: Any) -> Te
                 "try calling backward after the no_grad block"
             )
         gradients: dict[int, Array] = {}
-        start = next_version()
+        start = next_number()
         recomputed_inputs = list(detached)
         for i, x in enumerate(inputs):
             if isinstance(x, Tensor) and x.requires_grad:
                 recomputed_inputs[i] = gradient_collector(gradients, i, detached[i].data)
         with replay_keys(keys), npx.rematerialize_above(math.inf):
             result = call(recomputed_inputs)
-        if result.node and (oldest := reachable(result.node)[0]).number < start:
+        if result.node and (oldest := toposort(result.node)[0]).number < start:
             raise RuntimeError(
                 "checkpoint: expected a function that uses only its arguments and parameters; "
                 f"got a function that also uses a result of {oldest.name!r}; try passing this result as an argument"

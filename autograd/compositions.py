@@ -25,18 +25,18 @@ def pad_sentences(x: Tensor, packing: Packing | None) -> Tensor:
     """Unpack rows x (R, H, d) to (B, T, H, d), padding sentences with the last row of x."""
     if packing is None:
         return x
-    rows = npx.full(packing.shape, len(x) - 1, npx.int64).reshape(-1)
+    rows = npx.full(packing.padded_shape, len(x) - 1, npx.int64).reshape(-1)
     rows[packing.flat_index] = npx.arange(len(x))
-    return x[rows.reshape(packing.shape)]
+    return x[rows.reshape(packing.padded_shape)]
 
 
-def composed_rotation(x: Tensor, first: Any, base: float) -> Tensor:
+def composed_rotation(x: Tensor, positions: Any, base: float) -> Tensor:
     """Compute `rotate` of x (..., T, H, d) with elementary operations (formula: npx/kernels/attention_spec.py).
 
     Args:
-        first: the position of x[..., 0, :, :], or an array of positions (T,).
+        positions: the positions (T,), or the first of T consecutive ones.
     """
-    turns = rotation_factors(x.data, first, base)
-    cos, sin = turns.real, turns.imag
+    factors = rotation_factors(x.data, positions, base)
+    cos, sin = factors.real, factors.imag
     a, b = x[..., ::2], x[..., 1::2]
     return ops.reshape(ops.stack(a * cos - b * sin, a * sin + b * cos, axis=-1), x.shape)

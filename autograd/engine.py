@@ -12,15 +12,15 @@ inputs. `backward` visits the nodes from the newest to the oldest, passes each n
 gradients that arrive at each parent. The closure of a vjp holds the arrays that the operation saves for backward. The
 engine drops a vjp as soon as it has run.
 
-Five rules keep the engine simple and fast:
+What the engine guarantees:
 - Nodes are numbered in order of creation. Inputs are created before outputs, so backward begins at the highest number.
-- A vjp never writes to the gradient it receives, so several parents can receive the same array without a copy.
-- The engine sums the gradients that arrive at a node: it borrows the first gradient, writes the sum of the first two to
-  a new array, and adds later gradients to this array. If a leaf already has a `grad`, the engine adds to it directly.
-- A vjp marked with `adds_in_place` also receives the arrays in which the gradients of its parents are summed. For each
-  parent, the vjp either adds the gradient to this array and returns the array, or returns the gradient in a new array.
-- A vjp may have an attribute `recompute_fn`: a function that recomputes the operation's output, bit for bit, for later
-  operations that would otherwise save the output. `Tensor.recompute_fn` returns this function.
+- The first gradient of a node is borrowed, the sum of two is written to a new array, and later gradients are added to
+  this array. If a leaf already has a `grad`, gradients are added to it directly.
+What a vjp must do or may do:
+- It never writes to the gradient it receives, because several parents may receive the same array without a copy.
+- Marked with `adds_in_place`, it also receives the sum of each parent's gradients. It either adds its gradient to this
+  array and returns the array, or returns the gradient in a new array.
+- It may have a `recompute_fn`, which recomputes the output, bit for bit, for operations that would otherwise save it.
 """
 
 from collections import Counter
@@ -33,19 +33,19 @@ from itertools import count
 from typing import Any
 
 import npx
-from autograd import contract
+from autograd import operation_checks
 from autograd.accumulation import GradientSum, add_to_leaf
 from autograd.tensor import OPERATIONS, TensorMethods
-from npx import Array, GradientTargets
-from npx.scoped import Scoped
+from npx import Accumulators, Array
+from npx.scoped import ScopedValue
 
 VJP = Callable[..., tuple[Array | None, ...]]  # its arguments are g and, with `adds_in_place`, `accumulate_into`
 Result = tuple[Array, VJP]  # result of an operation on arrays
 
 FLOATS = ("float16", "bfloat16", "float32", "float64")
 _clock = count()  # numbers nodes and changes of weights in one sequence, so that backward knows which came first
-_grad_enabled = Scoped(True)
-_observer: Scoped[Any] = Scoped(None)  # an Observer (observe.py), or None
+_grad_enabled = ScopedValue(True)
+_observer: ScopedValue[Any] = ScopedValue(None)  # an Observer (observe.py), or None
 
 
 @cache
@@ -87,7 +87,7 @@ class Tensor(TensorMethods):
     """
 
     __slots__ = ("data", "grad", "node", "requires_grad")
-    version = 0  # the value of `_clock` when the values of a leaf last changed (models/module.py)
+    changed_at = 0  # the value of `_clock` when the values of a leaf last changed (models/module.py)
 
     def __init__(self, data: Any, requires_grad: bool = False) -> None:
         if isinstance(data, Tensor):
@@ -97,7 +97,7 @@ class Tensor(TensorMethods):
         if not hasattr(data, "dtype"):
             data = npx.asarray(data)
             data = data.astype(npx.float32) if data.dtype == npx.float64 else data
-        self.data: Array = contract.checked_values(npx.asarray(data))
+        self.data: Array = operation_checks.checked_values(npx.asarray(data))
         if requires_grad and not is_floating(self.data.dtype):
             raise TypeError(f"requires_grad: expected a floating dtype; got {self.data.dtype}; try .astype('float32')")
         self.requires_grad = requires_grad
@@ -144,10 +144,10 @@ def differentiable(function: Callable[..., Result]) -> Callable[..., Tensor]:
             args, kwargs = bound.args, bound.kwargs
         arrays, dtypes = [], []
         items = [*kwargs.values()]
-        wants_gradient = False
+        requires_grad = False
         for a in args:  # a single loop, for speed: it takes most of an operation's time if the arrays are small
             if isinstance(a, Tensor):
-                wants_gradient = wants_gradient or a.requires_grad
+                requires_grad = requires_grad or a.requires_grad
                 a = a.data
             elif type(a) is tuple or type(a) is list:
                 items += a
@@ -155,11 +155,11 @@ def differentiable(function: Callable[..., Result]) -> Callable[..., Tensor]:
             dtype = getattr(a, "dtype", None)
             if dtype is not None and dtype not in dtypes and is_floating(dtype):
                 dtypes.append(dtype)
-        hidden = [a for a in items if isinstance(a, Tensor)]
-        if hidden or len(dtypes) > 1 and any(isinstance(a, Tensor) for a in args):
-            contract.reject_operands(function.__name__, dtypes, hidden)
+        nested = [a for a in items if isinstance(a, Tensor)]
+        if nested or len(dtypes) > 1 and any(isinstance(a, Tensor) for a in args):
+            operation_checks.reject_operands(function.__name__, dtypes, nested)
         output, vjp = function(*arrays, **kwargs)
-        return record_node(function.__name__, output, vjp, args, wants_gradient and _grad_enabled.get())
+        return record_node(function.__name__, output, vjp, args, requires_grad and _grad_enabled.get())
 
     name, module = function.__name__, function.__module__
     if module.split(".")[0] != "autograd":
@@ -170,10 +170,10 @@ def differentiable(function: Callable[..., Result]) -> Callable[..., Tensor]:
     return operation
 
 
-def record_node(name: str, output: Any, vjp: VJP, args: tuple[Any, ...], wants_gradient: bool) -> Tensor:
-    """Wrap an operation's output in a Tensor, with a node if `wants_gradient`, and notify the observer."""
+def record_node(name: str, output: Any, vjp: VJP, args: tuple[Any, ...], requires_grad: bool) -> Tensor:
+    """Wrap an operation's output in a Tensor, with a node if `requires_grad`, and notify the observer."""
     result = Tensor(output)
-    if wants_gradient:
+    if requires_grad:
         parents = tuple((a.node or a) if isinstance(a, Tensor) and a.requires_grad else None for a in args)
         result.node = Node(name, result.data, vjp, parents)
         result.requires_grad = True
@@ -182,13 +182,13 @@ def record_node(name: str, output: Any, vjp: VJP, args: tuple[Any, ...], wants_g
     return result
 
 
-def next_version() -> int:
-    """Return a version number for changed values, above the numbers of all nodes computed from the old values."""
+def next_number() -> int:
+    """Return a number for changed values, above the numbers of all nodes computed from the old values."""
     return next(_clock)
 
 
 def adds_in_place(vjp: VJP) -> VJP:
-    """Mark vjp(g, accumulate_into=NO_TARGETS) as one that can add gradients to existing sums.
+    """Mark vjp(g, accumulate_into=NO_ACCUMULATORS) as one that can add gradients to existing sums.
 
     `accumulate_into` has an entry for each argument: None if there is no sum yet, otherwise a contiguous array with the
     sum so far. The array has the argument's shape, and the argument's dtype or a wider one. For argument i, the vjp
@@ -226,7 +226,7 @@ class BackwardEvent:
     g: Array  # gradient of the node's output
     parents: tuple[Node | Tensor | None, ...]
     gradients: tuple[Array | None, ...]  # the gradients that the vjp returned, aligned with `parents`
-    accumulate_into: GradientTargets  # the sums that the vjp could add to; empty without `adds_in_place`
+    accumulate_into: Accumulators  # the sums that the vjp could add to; empty without `adds_in_place`
     sums: dict[Node, GradientSum]
 
 
@@ -243,10 +243,10 @@ def backward(tensor: Tensor, g: Any = None, on_leaf_done: Callable[[Tensor], obj
     it was used. Raises ValueError for a wrong shape or dtype of `g`, or if `tensor` has several elements but no `g`.
     """
     if not tensor.requires_grad:
-        contract.reject_constant_result()
+        operation_checks.reject_constant_result()
     if g is None:
         if tensor.size != 1:
-            contract.reject_missing_gradient(tensor.shape)
+            operation_checks.reject_missing_gradient(tensor.shape)
         g = npx.ones_like(tensor.data)
     elif not hasattr(g, "dtype"):
         g = npx.asarray(g, tensor.dtype)
@@ -261,7 +261,7 @@ def backward(tensor: Tensor, g: Any = None, on_leaf_done: Callable[[Tensor], obj
             on_leaf_done(tensor)
         return
 
-    nodes = reachable(tensor.node)
+    nodes = toposort(tensor.node)
     observer = _observer.get()
     uses_left = Counter(p for node in nodes for p in node.parents if isinstance(p, Tensor)) if on_leaf_done else None
     sums = {tensor.node: GradientSum(g, is_owned=False)}
@@ -274,20 +274,20 @@ def backward(tensor: Tensor, g: Any = None, on_leaf_done: Callable[[Tensor], obj
         node.vjp, node.parents = None, ()
         assert vjp is not None
         can_add = hasattr(vjp, "adds_in_place")
-        accumulate_into = _accumulation_targets(parents, sums) if can_add else ()
+        accumulate_into = _accumulators(parents, sums) if can_add else ()
         gradients = vjp(g, accumulate_into) if can_add else vjp(g)
-        contract.check_vjp_result(node.name, parents, gradients)
+        operation_checks.check_vjp_result(node.name, parents, gradients)
         if observer is not None:
             observer.on_backward(BackwardEvent(node, vjp, g, parents, gradients, accumulate_into, sums))
         for i, (parent, gradient) in enumerate(zip(parents, gradients, strict=False)):
             if parent is None or gradient is None or (can_add and gradient is accumulate_into[i]):
                 continue
-            contract.check_gradient(node.name, parent, gradient)
-            is_unshared = can_add and not any(gradient is other for other in gradients[:i] + gradients[i + 1 :])
+            operation_checks.check_gradient_shape(node.name, parent, gradient)
+            is_owned = can_add and not any(gradient is other for other in gradients[:i] + gradients[i + 1 :])
             if isinstance(parent, Tensor):
-                add_to_leaf(parent, gradient, is_unshared)
+                add_to_leaf(parent, gradient, is_owned)
             elif parent not in sums:
-                sums[parent] = GradientSum(gradient, is_unshared)
+                sums[parent] = GradientSum(gradient, is_owned)
             else:
                 sums[parent].add(gradient)
         if on_leaf_done and uses_left is not None:
@@ -298,20 +298,20 @@ def backward(tensor: Tensor, g: Any = None, on_leaf_done: Callable[[Tensor], obj
         del vjp, g, accumulate_into, gradients
 
 
-def _accumulation_targets(parents: tuple[Node | Tensor | None, ...], sums: dict[Node, GradientSum]) -> GradientTargets:
+def _accumulators(parents: tuple[Node | Tensor | None, ...], sums: dict[Node, GradientSum]) -> Accumulators:
     """Return the arrays to which a vjp may add: contiguous sums that the engine owns. No array occurs twice."""
-    targets: list[Array | None] = []
+    accumulators: list[Array | None] = []
     for parent in parents:
         if isinstance(parent, Node):
             total = s.array if (s := sums.get(parent)) and s.is_owned else None
         else:
             total = None if parent is None else parent.grad
-        is_usable = total is not None and total.flags.c_contiguous and not any(total is t for t in targets)
-        targets.append(total if is_usable else None)
-    return tuple(targets)
+        is_usable = total is not None and total.flags.c_contiguous and not any(total is a for a in accumulators)
+        accumulators.append(total if is_usable else None)
+    return tuple(accumulators)
 
 
-def reachable(root: Node) -> list[Node]:
+def toposort(root: Node) -> list[Node]:
     """Return `root` and all nodes that it was computed from, in order of creation."""
     nodes, stack = {root}, [root]
     while stack:
@@ -319,12 +319,12 @@ def reachable(root: Node) -> list[Node]:
         changed = False
         for parent in node.parents:
             if not isinstance(parent, Node):
-                changed |= parent is not None and parent.version > node.number
+                changed |= parent is not None and parent.changed_at > node.number
             elif parent not in nodes:
                 nodes.add(parent)
                 stack.append(parent)
         if changed:
-            contract.reject_changed_weights(node.name)
+            operation_checks.reject_changed_weights(node.name)
         if node.vjp is None:
-            contract.reject_consumed_graph(node.name)
+            operation_checks.reject_consumed_graph(node.name)
     return sorted(nodes, key=lambda node: node.number)

@@ -3,9 +3,9 @@
 import npx
 from autograd import operations as ops
 from autograd.compositions import composition
-from autograd.contract import check_targets
 from autograd.engine import Result, Tensor, adds_in_place, differentiable, is_grad_enabled
-from npx import NO_TARGETS, Array, GradientTargets, LabelSmoothing
+from autograd.operation_checks import check_targets
+from npx import NO_ACCUMULATORS, Accumulators, Array, LabelSmoothing
 
 
 @differentiable
@@ -38,7 +38,7 @@ def linear_cross_entropy(x: Array, w: Array, targets: Array, smoothing: LabelSmo
     loss, saved = npx.linear_cross_entropy(flat, w, targets.reshape(-1), smoothing, is_grad_enabled())
 
     @adds_in_place
-    def vjp(g: Array, accumulate_into: GradientTargets = NO_TARGETS) -> tuple[Array | None, ...]:
+    def vjp(g: Array, accumulate_into: Accumulators = NO_ACCUMULATORS) -> tuple[Array | None, ...]:
         gx, gw = npx.linear_cross_entropy_grad(g, saved, accumulate_into=accumulate_into[1])
         return gx.reshape(x.shape), gw
 

@@ -12,14 +12,14 @@ import npx
 from autograd import operations as ops
 from autograd.compositions import COMPOSITIONS as COMPOSITIONS
 from autograd.compositions import composed_rotation, composition, pad_sentences
-from autograd.contract import check_attention, check_ids, check_merged
 from autograd.engine import Result, Tensor, adds_in_place, differentiable
 from autograd.losses import composed_cross_entropy as composed_cross_entropy
 from autograd.losses import composed_linear_cross_entropy as composed_linear_cross_entropy
 from autograd.losses import cross_entropy as cross_entropy
 from autograd.losses import linear_cross_entropy as linear_cross_entropy
-from autograd.rematerialization import Recompute, compute_once, constant, recomputable
-from npx import NO_TARGETS, Array, AttentionSpec, DropoutSpec, GradientTargets
+from autograd.operation_checks import check_attention, check_ids, check_merged
+from autograd.rematerialization import RecomputeFn, attach_recompute_fn, compute_once, constant_fn
+from npx import NO_ACCUMULATORS, Accumulators, Array, AttentionSpec, DropoutSpec
 from npx.kernels.attention_spec import rotary_positions, total_bias
 
 # Softmax, layer norm, dropout
@@ -49,7 +49,7 @@ def layer_norm(x: Array, gamma: Array, beta: Array, eps: float = 1e-6) -> Result
     """Return gamma * (x - mean) / sqrt(var + eps) + beta over the last axis. x (..., D); gamma, beta (D,)."""
     y, saved = npx.layer_norm(x, gamma, beta, eps)
     return y, adds_in_place(
-        lambda g, accumulate_into=NO_TARGETS: npx.layer_norm_grad(g, saved, accumulate_into=accumulate_into[1:3])
+        lambda g, accumulate_into=NO_ACCUMULATORS: npx.layer_norm_grad(g, saved, accumulate_into=accumulate_into[1:3])
     )
 
 
@@ -84,7 +84,7 @@ def dropout_residual_norm(
     """
     y, saved = npx.dropout_residual_norm(x, residual, gamma, beta, drop, eps)
     return y, adds_in_place(
-        lambda g, accumulate_into=NO_TARGETS: npx.dropout_residual_norm_grad(
+        lambda g, accumulate_into=NO_ACCUMULATORS: npx.dropout_residual_norm_grad(
             g, saved, accumulate_into=accumulate_into[2:4]
         )
     )
@@ -106,7 +106,7 @@ ACTIVATIONS = (None, "relu")  # activations that `linear` can apply
 
 @differentiable
 def linear(
-    x: Array, w: Array, b: Array | None = None, activation: str | None = None, *, recompute_x: Recompute | None = None
+    x: Array, w: Array, b: Array | None = None, activation: str | None = None, *, recompute_x: RecomputeFn | None = None
 ) -> Result:
     """Return x w + b, or max(0, x w + b) if `activation` is "relu". x (..., I); w (I, O); b (O,) or None.
 
@@ -124,11 +124,11 @@ def linear(
     y, saved = npx.linear(rows, w, b, activation)
     rows_shape, x_shape = rows.shape, x.shape
     y_shape = (*x.shape[:-1], w.shape[1])
-    get_x = recompute_x or constant(x)
-    get_saved = saved.without(rows, lambda: get_x().reshape(rows_shape)) if recompute_x else constant(saved)
+    get_x = recompute_x or constant_fn(x)
+    get_saved = saved.without(rows, lambda: get_x().reshape(rows_shape)) if recompute_x else constant_fn(saved)
 
     @adds_in_place
-    def vjp(g: Array, accumulate_into: GradientTargets = NO_TARGETS) -> tuple[Array | None, ...]:
+    def vjp(g: Array, accumulate_into: Accumulators = NO_ACCUMULATORS) -> tuple[Array | None, ...]:
         x_sum, w_sum, b_sum = (*accumulate_into, None)[:3]  # without b, there are two arguments
         rows_sum = None if x_sum is None else x_sum.reshape(rows_shape)
         g_rows = g.reshape(rows_shape[0], y_shape[-1])
@@ -136,7 +136,7 @@ def linear(
         return gx.reshape(x_shape) if x_sum is None else x_sum, gw, gb
 
     if not activation and npx.should_rematerialize(x):  # with ReLU, y is saved anyway
-        recomputable(vjp, lambda: npx.linear(get_x().reshape(rows_shape), w, b)[0].reshape(y_shape))
+        attach_recompute_fn(vjp, lambda: npx.linear(get_x().reshape(rows_shape), w, b)[0].reshape(y_shape))
     return y.reshape(y_shape), vjp
 
 
@@ -151,27 +151,27 @@ def composed_linear(
 
 @differentiable
 def embedding(
-    table: Array, ids: Array, scale: float = 1.0, positions: Array | None = None, drop: DropoutSpec | None = None
+    table: Array, ids: Array, scale: float = 1.0, encodings: Array | None = None, drop: DropoutSpec | None = None
 ) -> Result:
-    """Return dropout(scale * table[ids] + positions), (..., T, D). table (V, D); ids (..., T) integers in [0, V).
+    """Return dropout(scale * table[ids] + encodings), (..., T, D). table (V, D); ids (..., T) integers in [0, V).
 
-    `positions` is a constant array (T, D), which gets no gradient, or None.
+    `encodings` is a constant array (T, D), which gets no gradient, or None.
     """
     ids = npx.asarray(ids)
     check_ids("embedding", ids, len(table))
-    y, saved = npx.embedding(table, ids, scale, positions, drop)
+    y, saved = npx.embedding(table, ids, scale, encodings, drop)
     return y, adds_in_place(
-        lambda g, accumulate_into=NO_TARGETS: (npx.embedding_grad(g, saved, accumulate_into=accumulate_into[0]),)
+        lambda g, accumulate_into=NO_ACCUMULATORS: (npx.embedding_grad(g, saved, accumulate_into=accumulate_into[0]),)
     )
 
 
 @composition
 def composed_embedding(
-    table: Tensor, ids: Any, scale: float = 1.0, positions: Array | None = None, drop: DropoutSpec | None = None
+    table: Tensor, ids: Any, scale: float = 1.0, encodings: Array | None = None, drop: DropoutSpec | None = None
 ) -> Tensor:
     """Compute `embedding` by indexing."""
     y = table[ids.data if isinstance(ids, Tensor) else ids] * scale
-    return composed_dropout(y if positions is None else y + positions, drop)
+    return composed_dropout(y if encodings is None else y + encodings, drop)
 
 
 # Attention
@@ -300,7 +300,7 @@ def cross_attention(
     spec: AttentionSpec = AttentionSpec(),
     drop: DropoutSpec | None = None,
     *,
-    recompute_inputs: tuple[Recompute | None, Recompute | None] = (None, None),
+    recompute_inputs: tuple[RecomputeFn | None, RecomputeFn | None] = (None, None),
     n_kv_heads: int | None = None,
 ) -> Result:
     """Attention of one sequence to another, whose keys and values are in one array.
@@ -319,7 +319,7 @@ def merged_attention(
     shapes: list[list[tuple[int, int]]],
     spec: AttentionSpec,
     drop: DropoutSpec | None,
-    recompute_inputs: tuple[Recompute | None, ...] = (None,),
+    recompute_inputs: tuple[RecomputeFn | None, ...] = (None,),
 ) -> Result:
     """Compute `attention` of queries, keys and values that are parts of one or two merged arrays.
 
@@ -348,10 +348,10 @@ def merged_attention(
     layouts = [(x.shape, x.dtype) for x in merged]
     shape = y.shape
     merged_shape = (*shape[:-2], shape[-2] * shape[-1])
-    get_inputs = [function or constant(x) for x, function in zip(merged, recompute_inputs, strict=True)]
+    get_inputs = [function or constant_fn(x) for x, function in zip(merged, recompute_inputs, strict=True)]
     rematerialize = npx.should_rematerialize(y)
     get_result: Callable[[], Any] = (
-        compute_once(lambda: attend([get() for get in get_inputs])) if rematerialize else constant((None, saved))
+        compute_once(lambda: attend([get() for get in get_inputs])) if rematerialize else constant_fn((None, saved))
     )
 
     def vjp(g: Array) -> tuple[Array | None, ...]:
@@ -365,7 +365,7 @@ def merged_attention(
         return tuple(gradients)
 
     if rematerialize:
-        recomputable(vjp, lambda: get_result()[0].reshape(merged_shape))
+        attach_recompute_fn(vjp, lambda: get_result()[0].reshape(merged_shape))
     return y.reshape(merged_shape), vjp
 
 

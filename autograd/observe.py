@@ -6,7 +6,7 @@
 
 The engine calls an `Observer` in two places: after an operation has run, and after a vjp has run, before its gradients
 are passed on. `Recorder` stores everything, for pictures (draw/). `MemoryProfiler` (memory.py) counts the bytes of a
-training step by operation and layer. `anomaly` (anomaly.py) stops at the first result that is not finite.
+training step by operation and layer. `detect_anomaly` (anomaly.py) stops at the first result that is not finite.
 """
 
 import sys
@@ -80,7 +80,7 @@ class LayerNames:
 
 
 @dataclass
-class Step:
+class OperationRecord:
     """One operation that ran, with the values of its forward and backward passes."""
 
     number: int  # number of the node
@@ -89,25 +89,25 @@ class Step:
     value: Array
     parents: list[int]  # the numbers of the parent nodes; negative for leaves
     saved_bytes: int = 0  # size of the arrays that the vjp closes over
-    visit: int | None = None  # position in the backward pass; None if no gradient reached the operation
+    backward_index: int | None = None  # position in the backward pass; None if no gradient reached the operation
     g: Array | None = None  # the gradient that the vjp received
     gradients: list[Array | None] = field(default_factory=list)  # from the vjp, for parents that require a gradient
-    handling: list[str] = field(default_factory=list)  # how the engine handles each of these gradients
+    accumulation: list[str] = field(default_factory=list)  # how the engine handles each of these gradients
 
 
 class Recorder(Observer):
     """An observer that stores every value, every gradient, and how each gradient was passed on, for small graphs.
 
     Attributes:
-        steps: the operations by node number.
+        operations: the operations by node number.
         leaves: the leaves in order of first use, with the numbers -1, -2, ...
     """
 
     def __init__(self) -> None:
-        self.steps: dict[int, Step] = {}
+        self.operations: dict[int, OperationRecord] = {}
         self.leaves: dict[int, Tensor] = {}
         self.layer_names = LayerNames()
-        self.visits = 0
+        self.n_visited = 0
 
     def leaf_number(self, tensor: Tensor) -> int:
         """Return the number of a leaf, assigning one at its first use."""
@@ -125,29 +125,29 @@ class Recorder(Observer):
         saved = {id(array): array for array in map(find_owner, iterate_captured_arrays(node.vjp))}
         saved_bytes = sum(array.nbytes for array in saved.values())
         layer = self.layer_names.current()
-        self.steps[node.number] = Step(node.number, name, layer, result.data, parents, saved_bytes)
+        self.operations[node.number] = OperationRecord(node.number, name, layer, result.data, parents, saved_bytes)
 
     def on_backward(self, event: BackwardEvent) -> None:
-        step = self.steps.get(event.node.number)
-        if step is None:
+        record = self.operations.get(event.node.number)
+        if record is None:
             return
-        step.visit = self.visits
-        self.visits += 1
-        step.g = npx.asarray(event.g.copy())
+        record.backward_index = self.n_visited
+        self.n_visited += 1
+        record.g = npx.asarray(event.g.copy())
         for i, (parent, gradient) in enumerate(zip(event.parents, event.gradients, strict=False)):
             if parent is not None:
-                target = event.accumulate_into[i] if event.accumulate_into else None
-                step.gradients.append(None if gradient is None else npx.asarray(gradient.copy()))
-                step.handling.append(describe_handling(parent, gradient, target, event.sums))
+                total = event.accumulate_into[i] if event.accumulate_into else None
+                record.gradients.append(None if gradient is None else npx.asarray(gradient.copy()))
+                record.accumulation.append(describe_accumulation(parent, gradient, total, event.sums))
 
 
-def describe_handling(
-    parent: Node | Tensor, gradient: Array | None, target: Array | None, sums: dict[Node, GradientSum]
+def describe_accumulation(
+    parent: Node | Tensor, gradient: Array | None, total: Array | None, sums: dict[Node, GradientSum]
 ) -> str:
     """Describe what the engine does with an arriving gradient: borrow it, allocate a sum, or add it in place."""
     if gradient is None:
         return "none"
-    if gradient is target:
+    if gradient is total:
         return "added by the vjp"
     if isinstance(parent, Tensor):
         return "copied" if parent.grad is None else "added in place"

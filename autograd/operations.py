@@ -10,8 +10,8 @@ from functools import wraps
 from typing import Any
 
 import npx
-from autograd.contract import check_result
 from autograd.engine import Result, differentiable
+from autograd.operation_checks import check_result
 from npx import Array
 
 Operand = Any  # an array, or a number that needs no gradient

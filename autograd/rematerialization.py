@@ -1,8 +1,8 @@
 """Rematerialization: an operation's output is recomputed in backward instead of being saved by later operations.
 
-An operation whose output is cheap to recompute attaches to its vjp a function that recomputes the output
-(`recomputable`). `Tensor.recompute_fn` returns this function; later operations can save it instead of the output.
-Checkpointing (checkpointing.py) does the same for a complete layer.
+An operation whose output is cheap to recompute attaches a function that recomputes it to its vjp
+(`attach_recompute_fn`). `Tensor.recompute_fn` returns this function, which later operations can save instead of the
+output. Checkpointing (checkpointing.py) does the same for a complete layer.
 """
 
 from collections.abc import Callable
@@ -12,16 +12,16 @@ from autograd.engine import VJP
 from npx import Array
 
 T = TypeVar("T")
-Recompute = Callable[[], Array]
+RecomputeFn = Callable[[], Array]
 
 
-def recomputable(vjp: VJP, recompute_fn: Recompute) -> VJP:
+def attach_recompute_fn(vjp: VJP, recompute_fn: RecomputeFn) -> VJP:
     """Attach to a vjp a function that recomputes the operation's output from arrays that the vjp saves anyway."""
     vjp.recompute_fn = recompute_fn  # type: ignore[attr-defined]
     return vjp
 
 
-def constant(value: T) -> Callable[[], T]:
+def constant_fn(value: T) -> Callable[[], T]:
     """Return a function that returns `value`."""
     return lambda: value
 

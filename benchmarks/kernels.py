@@ -42,7 +42,7 @@ def timed(kernel: npx.Kernel, key: tuple[str, str] | None, draw: Large) -> Itera
         if kernel.grad:
             y, saved = result
             g = npx.random.normal(npx.Key(1, 2, 3), y.shape, y.dtype)
-            times[kernel.grad.name], _ = seconds(lambda: saved.backward(g, **call.gradient))  # noqa: B023
+            times[kernel.grad.name], _ = seconds(lambda: saved.backward(g, **call.gradient_options))  # noqa: B023
         yield times
 
 

@@ -49,11 +49,11 @@ def link(world: Any) -> tuple[float, float]:
         flat = np.zeros(size, np.float32)
         seconds = []
         for _ in range(times):
-            world.gather(None)  # a barrier
+            world.all_gather_object(None)  # a barrier
             start_time = time.perf_counter()
             world.all_reduce(flat)()
             seconds.append(time.perf_counter() - start_time)
-        medians.append(statistics.median(world.gather(statistics.median(seconds))))
+        medians.append(statistics.median(world.all_gather_object(statistics.median(seconds))))
     small, large = medians
     return 2 * (world.size - 1) / world.size * BUCKET / (large - small), small / 2
 
@@ -73,7 +73,7 @@ def work(args: argparse.Namespace) -> dict[str, Any]:
     from train.text.corpus import PairCorpus
 
     npx.configure_process()
-    world = npx.distributed.join()
+    world = npx.distributed.initialize()
     cores = sorted(os.sched_getaffinity(0))
     if world.size <= len(cores) and args.wire is None:
         os.sched_setaffinity(0, {cores[world.rank]})
@@ -95,15 +95,15 @@ def work(args: argparse.Namespace) -> dict[str, Any]:
         kind = ("overlapped", "after")[step % 2]
         updater.reducer.sends_during_backward = kind == "overlapped"  # meaningless for a single process
         world.bytes_sent = 0
-        world.gather(None)  # a barrier
+        world.all_gather_object(None)  # a barrier
         start_time = time.perf_counter()
         waited = world.wait_seconds
         updater.compute_gradient([batch], step + 1, share)
         updater.apply_gradient(1e-6, 0.0)
-        world.gather(None)  # a barrier
+        world.all_gather_object(None)  # a barrier
         if step > 1:
             measured[kind].append(time.perf_counter() - start_time)
-            waits[kind].append(min(world.gather(world.wait_seconds - waited)))
+            waits[kind].append(min(world.all_gather_object(world.wait_seconds - waited)))
     size = model.n_parameters() * 4
     measured |= {"network": waits, "tokens": batch.n_tokens * world.size, "size": size, "sent": world.bytes_sent}
     measured["minimum_bytes"] = 2 * (world.size - 1) * size // world.size

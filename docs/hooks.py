@@ -168,7 +168,7 @@ def reference_page(package: str) -> str:
 
 
 def target(package: str, module: str, name: str) -> str:
-    """Return the path of a public name; `autograd.anomaly` is the module of that name, not the function."""
+    """Return the path of a public name; `autograd.testing.gradcheck` is the module of that name, not the function."""
     return f"{module if module == f'{package}.{name}' else package}.{name}"
 
 

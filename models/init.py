@@ -7,12 +7,12 @@ from contextlib import AbstractContextManager
 from typing import Any
 
 import npx
-from npx.scoped import Scoped
+from npx.scoped import ScopedValue
 
 SCHEMES = ("xavier", "uniform_unit_scaling")
-_shapes_only = Scoped(False)
-_scheme = Scoped("xavier")
-_gain = Scoped(1.0)
+_shapes_only = ScopedValue(False)
+_scheme = ScopedValue("xavier")
+_gain = ScopedValue(1.0)
 
 
 def use_shapes_only() -> AbstractContextManager[Any]:

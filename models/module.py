@@ -11,7 +11,7 @@ from typing import Any
 
 import npx
 from autograd import Tensor, checkpoint, no_grad
-from autograd.engine import next_version
+from autograd.engine import next_number
 
 
 class Parameter(Tensor):
@@ -21,18 +21,18 @@ class Parameter(Tensor):
     optimizer updates, and `data` its rounded copy; otherwise `master` is None.
     """
 
-    __slots__ = ("flat_ref", "master", "version")
+    __slots__ = ("flat_ref", "master", "changed_at")
 
     def __init__(self, data: Any) -> None:
         super().__init__(data, requires_grad=True)
-        self.version = 0
+        self.changed_at = 0
         self.master: npx.Array | None = None
         self.flat_ref: Any = None  # weak reference to the FlatParameters that holds this parameter
 
     def __getstate__(self) -> Any:
-        """Return the state for a copy or pickle: without the original's buffer, and with version 0."""
+        """Return the state for a copy or pickle: without the original's buffer, and with changed_at 0."""
         state: Any = super().__getstate__()  # Python 3.11 returns (None, values) for slots
-        return None, state[1] | {"flat_ref": None, "version": 0}
+        return None, state[1] | {"flat_ref": None, "changed_at": 0}
 
     @property
     def weights(self) -> npx.Array:
@@ -41,7 +41,7 @@ class Parameter(Tensor):
 
     def assign(self, values: Any) -> None:
         """Copy `values` into the weights."""
-        self.version = next_version()
+        self.changed_at = next_number()
         self.weights[...] = values
         if self.master is not None:
             self.data[...] = self.master.astype(self.dtype)

@@ -12,7 +12,7 @@ from itertools import accumulate as running_totals
 from typing import Any
 
 import npx
-from autograd.engine import next_version
+from autograd.engine import next_number
 from models.module import Module
 
 CHUNK_SIZE = 1 << 17  # small neighboring gradients are concatenated up to this number of elements
@@ -175,9 +175,9 @@ class FlatParameters:
 
     def mark_updated(self) -> None:
         """Record that the weights have changed; backward then rejects graphs computed with the old weights."""
-        version = next_version()
+        changed_at = next_number()
         for p in self.parameters:
-            p.version = version
+            p.changed_at = changed_at
 
     def zero_grad(self) -> None:
         """Set every gradient to zero after `flatten_grad`, and otherwise to None."""

@@ -21,8 +21,8 @@ from numpy import all as all, any as any, max as max, min as min
 
 from npx import random
 from npx import distributed
-from npx.array import (
-    NO_TARGETS, Array, GradientTargets, add_at, arange, array_module, asarray, ceil_div, device, empty, free_memory,
+from npx.backend import (
+    NO_ACCUMULATORS, Array, Accumulators, add_at, arange, array_module, asarray, ceil_div, device, empty, free_memory,
     from_dlpack, from_host, full, host, memory_use, ones, read_only, synchronize, to_host, use_device, zeros,
 )  # fmt: skip
 from npx.kernels.adam import AdamCoefficients, adam, adam_coefficients
@@ -36,13 +36,14 @@ from npx.kernels.layer_norm import layer_norm, layer_norm_grad
 from npx.kernels.linear import linear, linear_grad
 from npx.kernels.recurrent import gru, gru_grad, lstm, lstm_grad
 from npx.kernels.softmax import softmax, softmax_grad
-from npx.kernels.top_k import top_k
-from npx.kernels.packing import Packing, pack, pad_packed, pack_padded
+from npx.kernels.top_k import log_softmax_top_k
+from npx.kernels.packing import Packing, pad_packed, pack_padded
 from npx.precision import PRECISIONS, Precision, precision_named, use_precision, accumulation_dtype
 from npx.random import Key, keyed, next_key
 from npx.registry import Registry
 from npx.dispatch import (
-    KERNELS, Gradient, Kernel, KernelMismatch, Saved, kernel, kernel_mode, rematerialize_above, should_rematerialize,
+    KERNELS, GradientKernel, Kernel, KernelMismatch, SavedValues, kernel, kernel_mode, rematerialize_above,
+    should_rematerialize,
 )  # fmt: skip
 from npx.cpu.row_blocks import elementwise, small_blocks
 from npx.kernels.attention_spec import AttentionSpec, mask_bias

@@ -35,9 +35,9 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from npx.array import Array, array_module, to_host
+from npx.backend import Array, array_module, to_host
 from npx.registry import Registry
-from npx.scoped import Scoped
+from npx.scoped import ScopedValue
 from npx.settings import KERNEL_MODES, read_setting
 
 # An element e may differ by TOLERANCE * (|e| + m), where m is the largest magnitude in the array, or 1 if that is
@@ -46,12 +46,12 @@ TOLERANCE = {"float16": 2e-3, "bfloat16": 2e-2, "float32": 2e-5, "float64": 1e-1
 
 Output = tuple[Array, Any]  # the result of a version with a gradient: y and the saved values
 KERNELS: Registry["Kernel"] = Registry("kernel")
-_mode: Scoped[str] = Scoped(read_setting("NPX_KERNELS"))
+_mode: ScopedValue[str] = ScopedValue(read_setting("NPX_KERNELS"))
 # Arrays with more bytes are recomputed in the backward pass instead of saved. Saving arrays of up to 2 MiB makes a
 # training step 8% faster for d_model = 128 or 256, and such a model is so small that the saved arrays need little
 # memory.
-REMATERIALIZED_BYTES = 2 << 20
-_rematerialized_bytes: Scoped[float] = Scoped(REMATERIALIZED_BYTES)
+REMATERIALIZE_ABOVE = 2 << 20
+_rematerialize_above: ScopedValue[float] = ScopedValue(REMATERIALIZE_ABOVE)
 
 
 @cache
@@ -71,12 +71,12 @@ def should_rematerialize(x: Array) -> bool:
     On a CPU they do so for arrays of more than 2 MiB, or of more bytes than `rematerialize_above` sets. On a GPU, where
     kernel launches are the expensive part, they save everything.
     """
-    return bool(x.nbytes > _rematerialized_bytes.get()) and not is_emulating() and type(x).__module__ == "numpy"
+    return bool(x.nbytes > _rematerialize_above.get()) and not is_emulating() and type(x).__module__ == "numpy"
 
 
 def rematerialize_above(n_bytes: float) -> AbstractContextManager[Any]:
     """Within the block, make operations recompute only arrays of more than `n_bytes` bytes in the backward pass."""
-    return _rematerialized_bytes.override(n_bytes)
+    return _rematerialize_above.override(n_bytes)
 
 
 class KernelMismatch(AssertionError):
@@ -85,36 +85,36 @@ class KernelMismatch(AssertionError):
     rule = ""
 
 
-class Saved(NamedTuple):
+class SavedValues(NamedTuple):
     """The values that a forward version saves for its gradient.
 
     Attributes:
-        version: the version of the gradient that takes `values`.
-        values: a tuple, passed to `version` as separate arguments, or a single value.
-        reference: what the reference saved; only in the check modes.
+        gradient: the version of the gradient that takes `values`.
+        values: a tuple, passed to `gradient` as separate arguments, or a single value.
+        reference_saved: what the reference saved; only in the check modes.
     """
 
-    version: Callable[..., Any]
+    gradient: Callable[..., Any]
     values: Any
-    reference: "Saved | None" = None
+    reference_saved: "SavedValues | None" = None
 
     def backward(self, g: Array, **options: Any) -> Any:
         """Compute the gradients of the inputs from the gradient g of the output."""
-        return self.version(g, *(self.values if type(self.values) is tuple else (self.values,)), **options)
+        return self.gradient(g, *(self.values if type(self.values) is tuple else (self.values,)), **options)
 
-    def without(self, x: Array, recompute: Callable[[], Array]) -> "Callable[[], Saved]":
+    def without(self, x: Array, recompute: Callable[[], Array]) -> "Callable[[], SavedValues]":
         """Drop the array x, and return a function that restores all saved values by recomputing x."""
         placeholder = x[:0].copy()
         remaining = map_arrays(lambda a: placeholder if a is x else a, self)
 
-        def restore() -> Saved:
+        def restore() -> SavedValues:
             recomputed = recompute()
             return map_arrays(lambda a: recomputed if a is placeholder else a, remaining)
 
         return restore
 
 
-class Versions:
+class Dispatcher:
     """A reference, and its fast versions for certain array libraries and dtypes."""
 
     def __init__(self, reference: Callable[..., Any]) -> None:
@@ -135,14 +135,14 @@ class Versions:
         return register
 
 
-class Kernel(Versions):
+class Kernel(Dispatcher):
     """A function on plain arrays, with or without a gradient."""
 
-    grad: "Gradient | None" = None
+    grad: "GradientKernel | None" = None
 
-    def define_gradient(self, reference: Callable[..., Any]) -> "Gradient":
+    def define_gradient(self, reference: Callable[..., Any]) -> "GradientKernel":
         """Make the decorated function the reference of this kernel's gradient."""
-        self.grad = Gradient(reference)
+        self.grad = GradientKernel(reference)
         return self.grad
 
     def __call__(self, x: Array, /, *args: Any, **kwargs: Any) -> Any:
@@ -159,28 +159,28 @@ class Kernel(Versions):
             compare(self.name, expected, result)
         else:
             compare(self.name, expected[0], result[0])
-            result = result[0], result[1]._replace(reference=expected[1])
+            result = result[0], result[1]._replace(reference_saved=expected[1])
         compare(f"{self.name}, arguments after the call", (args_copy, kwargs_copy), ((x, *args), kwargs))
         return result
 
     def run(self, key: tuple[str, str] | None, /, *args: Any, **kwargs: Any) -> Any:
-        """Run the version registered for `key`, or the reference; return (y, Saved) if the kernel has a gradient."""
+        """Run the version registered for `key`, or the reference; a kernel with a gradient returns (y, SavedValues)."""
         result = self.versions.get(key, self.reference)(*args, **kwargs)  # type: ignore[arg-type]
         if self.grad is None:
             return result
         y, values = result
-        return y, Saved(self.grad.versions.get(key, self.grad.reference), values)  # type: ignore[arg-type]
+        return y, SavedValues(self.grad.versions.get(key, self.grad.reference), values)  # type: ignore[arg-type]
 
 
-class Gradient(Versions):
+class GradientKernel(Dispatcher):
     """The gradient of a kernel: a function of the output's gradient and of what the kernel saved."""
 
-    def __call__(self, g: Array, saved: Saved, **options: Any) -> Any:
-        if saved.reference is None:
+    def __call__(self, g: Array, saved: SavedValues, **options: Any) -> Any:
+        if saved.reference_saved is None:
             return saved.backward(g, **options)
         g_copy = g.copy()
         options_copy = copy_arrays(options)
-        expected = saved.reference.backward(g_copy, **options_copy)
+        expected = saved.reference_saved.backward(g_copy, **options_copy)
         result = saved.backward(g, **options)
         compare(self.name, expected, result, g.dtype.name)
         compare(f"{self.name}, arguments after the call", (g_copy, options_copy), (g, options), g.dtype.name)

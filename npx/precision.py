@@ -14,7 +14,7 @@ from typing import Any
 
 import numpy as np
 
-from npx.array import device, use_tf32
+from npx.backend import device, use_tf32
 from npx.dispatch import is_emulating
 
 CPU_PRECISIONS = ("float32", "float64")

@@ -17,8 +17,8 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from npx.array import Array, ceil_div, from_host
-from npx.scoped import Scoped
+from npx.backend import Array, ceil_div, from_host
+from npx.scoped import ScopedValue
 
 WORDS_PER_COUNT = 16  # 16-bit words generated per value of the Philox counter (4 x 64 bits)
 
@@ -47,7 +47,7 @@ class DeviceKey(Key):
         return key
 
 
-_keys: Scoped[Iterator[Key] | None] = Scoped(None)  # the keys of the innermost block
+_keys: ScopedValue[Iterator[Key] | None] = ScopedValue(None)  # the keys of the innermost block
 
 
 @contextmanager

@@ -70,7 +70,7 @@ class Range:
         has_right_type = self.kind is float or digits.isdigit()
         return digits if has_right_type and self.fits(self.kind(digits)) else ""
 
-    def read(self, text: str) -> Any:
+    def parse(self, text: str) -> Any:
         """Parse a value. Raises ValueError (`expected ...; got ...`) if the text is not a value in the range."""
         value: Any = text
         if self.kind in NUMBERS and re.fullmatch(NUMBERS[self.kind], text, re.IGNORECASE):

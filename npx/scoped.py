@@ -12,7 +12,7 @@ from typing import Generic, TypeVar
 T = TypeVar("T")
 
 
-class Scoped(Generic[T]):
+class ScopedValue(Generic[T]):
     """A value that `with` blocks override.
 
     `get()` returns the value of the innermost block, or `default` outside all blocks.

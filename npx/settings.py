@@ -6,7 +6,7 @@
     NPX_CUBLASLT=1       runs matmuls on a GPU with cuBLASLt, which fuses bias and ReLU (npx/cuda/cublas.py)
     NPX_KILL_LAUNCHER=1  after an abort, also ends an mpirun that hangs (npx/distributed/launcher_cleanup.py)
 
-An empty variable counts as unset. NPX_GPU_MEMORY is read when a GPU is first used (npx/array.py).
+An empty variable counts as unset. NPX_GPU_MEMORY is read when a GPU is first used (npx/backend.py).
 """
 
 import os
@@ -46,7 +46,7 @@ def read_setting(name: str) -> Any:
 def _read(name: str, text: str) -> Any:
     declared = SETTINGS[name]
     try:
-        return declared.range.read(text or declared.default)
+        return declared.range.parse(text or declared.default)
     except ValueError as error:
         raise ValueError(f"{name}: {error}; try {name}={declared.advice}") from None
 

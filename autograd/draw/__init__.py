@@ -1,5 +1,5 @@
-"""Draw a graph as Mermaid, DOT or SVG: `python -m autograd.draw "a * b + a"`, or `Graph` in a notebook."""
+"""Draw a graph as Mermaid, DOT or SVG: `python -m autograd.draw "a * b + a"`, or `GraphRecorder` in a notebook."""
 
-from autograd.draw.graph import Graph
+from autograd.draw.graph import GraphRecorder
 
 __all__ = ["Graph"]

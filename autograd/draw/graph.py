@@ -23,8 +23,8 @@ MAX_BOXES = 60  # number of nodes; larger graphs are drawn by module
 FORMATS = ("mermaid", "dot", "svg")
 
 
-class Graph(Recorder):
-    """A Recorder that a notebook shows as a picture: `with observing(Graph()) as graph: ...`, then `graph`."""
+class GraphRecorder(Recorder):
+    """A Recorder that a notebook shows as a picture: `with observing(GraphRecorder()) as graph: ...`, then `graph`."""
 
     def _repr_svg_(self) -> str:
         return svg(boxes(self))
@@ -40,9 +40,9 @@ def format_array(x: Any) -> str:
 
 def boxes(recorder: Recorder, names: dict[int, str] | None = None, max_boxes: int = MAX_BOXES) -> list[Box]:
     """Return the boxes of a recorded graph, inputs before outputs. `names` maps the id of a leaf to its name."""
-    steps = [step for _, step in sorted(recorder.steps.items())]
-    keys = {step.number: f"n{i}" for i, step in enumerate(steps)} | {n: f"leaf{-n}" for n in recorder.leaves}
-    if len(steps) + len(recorder.leaves) > max_boxes:
+    records = [record for _, record in sorted(recorder.operations.items())]
+    keys = {record.number: f"n{i}" for i, record in enumerate(records)} | {n: f"leaf{-n}" for n in recorder.leaves}
+    if len(records) + len(recorder.leaves) > max_boxes:
         return module_boxes(recorder)
     graph = []
     for number, leaf in recorder.leaves.items():
@@ -51,13 +51,13 @@ def boxes(recorder: Recorder, names: dict[int, str] | None = None, max_boxes: in
         if leaf.grad is not None:
             lines.append(f"gradient {format_array(leaf.grad)}")
         graph.append(Box(keys[number], lines, leaf=True))
-    for step in steps:
-        lines = [f"{step.name} = {format_array(step.value)}"]
-        if step.g is not None:
-            lines.append(f"gradient {format_array(step.g)}")
-        labels = [*step.handling, *[""] * len(step.parents)]
-        inputs = [(keys[p], labels[i]) for i, p in enumerate(step.parents) if p in keys]
-        graph.append(Box(keys[step.number], lines, inputs=inputs))
+    for record in records:
+        lines = [f"{record.name} = {format_array(record.value)}"]
+        if record.g is not None:
+            lines.append(f"gradient {format_array(record.g)}")
+        labels = [*record.accumulation, *[""] * len(record.parents)]
+        inputs = [(keys[p], labels[i]) for i, p in enumerate(record.parents) if p in keys]
+        graph.append(Box(keys[record.number], lines, inputs=inputs))
     return graph
 
 
@@ -66,12 +66,12 @@ def module_boxes(recorder: Recorder) -> list[Box]:
     modules: dict[str, Box] = {}
     counts: dict[str, int] = {}
     keys: dict[int, str] = {}
-    for _, step in sorted(recorder.steps.items()):
-        layer = step.layer or "other"
+    for _, record in sorted(recorder.operations.items()):
+        layer = record.layer or "other"
         box = modules.setdefault(layer, Box(f"m{len(modules)}", []))
         counts[layer] = counts.get(layer, 0) + 1
-        keys[step.number] = box.key
-        for parent in step.parents:
+        keys[record.number] = box.key
+        for parent in record.parents:
             source = keys.get(parent)
             if source and source != box.key and (source, "") not in box.inputs:
                 box.inputs.append((source, ""))

@@ -6,7 +6,7 @@ Modules import only from modules above them in this list:
 
     report.py           the result of a check, its errors, and the table of rules
     progress.py         the progress line of a long check
-    problem.py          a function with its inputs, and ways to evaluate it; expected.py: the results to compare with
+    problem.py          a function with its inputs, and ways to evaluate it; baseline.py: the results to compare with
     arguments.py        the arguments of a call as a flat list
     reproduction.py     the line of Python that repeats a failing check
     variants.py         inputs derived from the given ones
@@ -37,9 +37,10 @@ How the classes work together in `check_operation`, in the order of a check:
 3. If repeated calls give different outputs, `hold_state` makes the Problem restore its random generators and buffers
    before each call.
 4. `ProblemCheck.check_given_inputs` compares the gradients of the Problem: it creates a `GradientCheck`, which moves
-   the inputs along directions (`Directions`) and gets a `Verdict` on each analytic derivative: right, wrong, kink, ...
-5. The output and the gradients, which are now known to be right, become the `Expected` of the Problem.
-6. Each rule evaluates the Problem in another way and passes the results to `Expected.compare`.
+   the inputs along directions (`DirectionalCheck`) and gets a `Verdict` on each analytic derivative, such as right,
+   wrong or kink.
+5. The output and the gradients, which are now known to be right, become the `Baseline` of the Problem.
+6. Each rule evaluates the Problem in another way and passes the results to `Baseline.compare`.
 7. `ProblemCheck.check_derived_inputs` repeats steps 4 and 6, with fewer rules, for Problems with derived inputs.
 8. Every comparison records its result in the `Report`, which the check returns. The first broken rule ends the check
    with a GradientError or CheckError.

@@ -51,18 +51,18 @@ class Arguments:
                     f"{check.__name__} and is not passed on; try passing the option by position"
                 )
 
-    def restore(self, values: Sequence[Any]) -> tuple[list[Any], dict[str, Any]]:
+    def unflatten(self, values: Sequence[Any]) -> tuple[list[Any], dict[str, Any]]:
         """Return the inputs and options with `values` in place of `self.values`."""
         new_values = iter(values)
-        inputs = [replace_leaves(x, new_values) for x in self.inputs]
-        options = {name: replace_leaves(self.options[name], new_values) for name in self.array_options}
+        inputs = [unflatten(x, new_values) for x in self.inputs]
+        options = {name: unflatten(self.options[name], new_values) for name in self.array_options}
         return inputs, self.options | options
 
     def adapt(self, function: Callable[..., Any]) -> Callable[..., Any]:
         """Return a function of the flat values that calls `function` with the inputs and options."""
 
         def on_values(*values: Any) -> Any:
-            inputs, options = self.restore(values)
+            inputs, options = self.unflatten(values)
             return function(*inputs, **options)
 
         return on_values
@@ -100,23 +100,23 @@ class Arguments:
                 values[i] = vary(x)
                 yield f"{vary(x):.4g} as {problem.name_of(i)}", replace(problem, values=values)
 
-    def constants(self, problem: Problem, notes: list[str]) -> tuple[int, ...]:
+    def constant_indices(self, problem: Problem, notes: list[str]) -> tuple[int, ...]:
         """Return the positions of the arrays that the function treats as constants, and add a note for each.
 
         These are floating-point arrays in containers and options that the function does not accept as Tensors, or to
         which no gradient flows.
         """
-        candidates = [i for i in problem.floats if self.names[i] not in self.positional_names]
+        candidates = [i for i in problem.float_indices if self.names[i] not in self.positional_names]
         constants = {*candidates}
         for i in candidates:
-            trial = replace(problem, constants=tuple(constants - {i}))
+            trial = replace(problem, constant_indices=tuple(constants - {i}))
             with floating_point_warnings_ignored():
                 try:
                     output, leaves = trial.output_and_leaves()
                     output.backward(npx.ones_like(output.data))
                 except (AttributeError, RuntimeError, AssertionError, *REJECTIONS):
                     continue
-            if leaves[trial.floats.index(i)].grad is not None:
+            if leaves[trial.float_indices.index(i)].grad is not None:
                 constants.remove(i)
         for i in sorted(constants):
             note = f"not checked: the gradient of {self.names[i]}, which the function treats as a constant"
@@ -151,10 +151,10 @@ def flatten(name: str, x: Any) -> Iterator[tuple[str, Any]]:
         yield from flatten(f"{name}[{key!r}]", item)
 
 
-def replace_leaves(x: Any, new_values: Iterator[Any]) -> Any:
+def unflatten(x: Any, new_values: Iterator[Any]) -> Any:
     """Return a copy of x in which `new_values`, in order, replace the values that `flatten` yields."""
     if type(x) not in (list, tuple, dict) or not has_floats(x):
         return next(new_values)
     if type(x) is dict:
-        return {key: replace_leaves(item, new_values) for key, item in x.items()}
-    return type(x)(replace_leaves(item, new_values) for item in x)
+        return {key: unflatten(item, new_values) for key, item in x.items()}
+    return type(x)(unflatten(item, new_values) for item in x)

@@ -12,12 +12,12 @@ BROADCAST = "one number repeated", "one row repeated"  # these layouts have stri
 np = npx.host
 
 
-class Values(NamedTuple):
+class KernelArguments(NamedTuple):
     """The positional arguments, keyword arguments and gradient options of a kernel call, as host arrays."""
 
     args: tuple[Any, ...]
-    named: dict[str, Any]
-    gradient: dict[str, Any]
+    kwargs: dict[str, Any]
+    gradient_options: dict[str, Any]
 
 
 def differ(a: Array, b: Array) -> bool:
@@ -62,7 +62,7 @@ def with_layout_or_broadcast(x: Array, layout: str) -> Array:
     return protected(x) if layout == "read-only" else with_layout(x, layout)
 
 
-def with_other_values(values: Values) -> Values:
+def with_other_values(values: KernelArguments) -> KernelArguments:
     """Return values of the same shapes: reverse the rows, halve the floats, and use the next random keys."""
 
     def change(x: Array) -> Array:
@@ -84,7 +84,7 @@ def with_next_keys(value: Any) -> Any:
     return value
 
 
-def with_repeated_rows(values: Values, times: int) -> Values:
+def with_repeated_rows(values: KernelArguments, times: int) -> KernelArguments:
     """Repeat the rows of the first argument and of every array with the same number of rows.
 
     Floats are multiplied by factors that fall from 1 to 0.5, so that the repeated rows differ.

@@ -16,8 +16,8 @@ from autograd.engine import Tensor
 from autograd.testing import modes as mode_rules
 from autograd.testing import rules, variants
 from autograd.testing.arguments import Arguments
+from autograd.testing.baseline import Baseline
 from autograd.testing.declared_gradient import DeclaredGradient
-from autograd.testing.expected import Expected
 from autograd.testing.implicit_state import cast_buffers, hold_state, layer_restored
 from autograd.testing.problem import Problem, floating_point_warnings_ignored, is_float, require_floats
 from autograd.testing.problem_check import ProblemCheck
@@ -93,28 +93,28 @@ def check_operation(
     arguments.require_options(check_operation, operation)
     report = Report()
     problem = operation_problem(operation, arguments, settings)
-    problem.constants = arguments.constants(problem, report.notes)
+    problem.constant_indices = arguments.constant_indices(problem, report.notes)
     variants.require_inside(problem, domain)
-    with missing_bodies_reported(problem, operation, *arguments.restore(arguments.values)):
+    with missing_bodies_reported(problem, operation, *arguments.unflatten(arguments.values)):
         hold_state(problem, operation, report.notes)
         declared = None if expected_gradient is None else DeclaredGradient(expected_gradient)
         adapted = None if reference is None else arguments.adapt(reference)
         check = ProblemCheck(report, n_directions, compare_float32, domain, output_dtype, seed, adapted, declared)
         check.compare_value(problem, tolerance=1e-9, given=True)
-        expected = check.check_given_inputs(problem)
-    note_unchecked_tensors(stray_tensors(expected.problem), report.notes)
+        baseline = check.check_given_inputs(problem)
+    note_unchecked_tensors(stray_tensors(baseline.problem), report.notes)
     if declared is not None:
         report.notes.append(declared.describe_difference(problem, seed))
     output, _ = problem.output_and_leaves()
     saved = report.saved_bytes = rules.saved_bytes(output, [*problem.values, *options.values()])
     if max_saved_bytes is not None and saved > max_saved_bytes:
         text = f"expected at most {max_saved_bytes} bytes saved for backward beyond inputs and output; got {saved}"
-        raise expected.problem.failure("saved memory", text)
-    rules.in_blocks(expected)
+        raise baseline.problem.failure("saved memory", text)
+    rules.check_in_blocks(baseline)
     for option in block_size_options:
         for size in (1, 2, 3):
-            y, gradients = arguments.with_options(problem, {option: size}).output_and_gradients(expected.c)
-            expected.compare("block size", f"with {option}={size}", y, gradients)
+            y, gradients = arguments.with_options(problem, {option: size}).output_and_gradients(baseline.c)
+            baseline.compare("block size", f"with {option}={size}", y, gradients)
     if vary_inputs:
         check.check_derived_inputs(problem)
         check.check_other_options(arguments.with_other_floats(problem, operation))
@@ -134,11 +134,11 @@ def operation_problem(operation: Callable[..., Tensor], arguments: Arguments, se
         given["reference"] = Placeholder("reference")
 
     def call(values: list[Any]) -> Any:
-        inputs, options = arguments.restore(values)
+        inputs, options = arguments.unflatten(values)
         return operation(*inputs, **options)
 
     def reproduce(failing: Problem) -> str:
-        inputs, options = arguments.restore(failing.values)
+        inputs, options = arguments.unflatten(failing.values)
         return reproduction("check_operation", operation, inputs, options | given)
 
     problem = Problem(name, call, arguments.values, reproduce=reproduce, names=arguments.names)
@@ -187,8 +187,8 @@ def check_layer(
     originals = {n: p.data for n, p in named_parameters}
     tensors = [p for _, p in named_parameters]
     report = Report()
-    first: Expected | None = None  # the results in the first mode
-    entered: list[tuple[Callable[[], Any], Expected | None]] = []
+    first: Baseline | None = None  # the results in the first mode
+    entered: list[tuple[Callable[[], Any], Baseline | None]] = []
 
     def reproduce(failing: Problem) -> str:
         # A layer cannot be printed as a literal: `layer` stands for a layer built like the failing one.
@@ -198,7 +198,7 @@ def check_layer(
             setup = f"state = {{{state}}}; [setattr(p, 'data', state[n]) for n, p in layer.named_parameters()]"
             if hasattr(layer, "adapter"):
                 setup = f"from autograd.testing import {layer.adapter}; layer = {layer!r}; {setup}"
-        return reproduction("check_layer", Placeholder("layer"), *arguments.restore(failing.values), setup)
+        return reproduction("check_layer", Placeholder("layer"), *arguments.unflatten(failing.values), setup)
 
     with layer_restored(layer) as restore_buffers:
         for mode in modes:
@@ -211,23 +211,23 @@ def check_layer(
             title = f"check_layer: {name}, {mode} mode"
             problem = Problem(title, call, values, parameters, tensors, reproduce, arguments.names)
             notes: list[str] = []
-            problem.constants = arguments.constants(problem, notes)
+            problem.constant_indices = arguments.constant_indices(problem, notes)
             variants.require_inside(problem, domain)
             hold_state(problem, layer, notes)
             report.notes += [f"{mode} mode: {note}" for note in notes]
             check = ProblemCheck(report, n_directions, compare_float32, domain, None, seed, layer=layer)
             check.warm_up(problem)
-            expected = check.check_given_inputs(problem, first)
-            require_registered(expected.problem, layer, options, report.notes)
-            mode_rules.check_backward_in_other_mode(expected, leave, enter)
+            baseline = check.check_given_inputs(problem, first)
+            require_registered(baseline.problem, layer, options, report.notes)
+            mode_rules.check_backward_in_other_mode(baseline, leave, enter)
             if mode == "eval" and len(modes) > 1:
                 others = [v.problem for v in variants.values(problem) if v.in_parameters]
-                mode_rules.check_mode_after_update(expected, others, restore_buffers, layer.train, layer.eval)
-            if vary_inputs and not (first and first.equals(expected)):
+                mode_rules.check_mode_after_update(baseline, others, restore_buffers, layer.train, layer.eval)
+            if vary_inputs and not (first and first.equals(baseline)):
                 check.check_derived_inputs(problem)
                 check.check_other_options(arguments.with_other_floats(problem, getattr(layer, "forward", layer)))
-            first = first or expected
-            entered.append((enter, expected if mode == "eval" else None))  # calls in training mode update buffers
+            first = first or baseline
+            entered.append((enter, baseline if mode == "eval" else None))  # calls in training mode update buffers
             restore_buffers()
         if first and len(entered) > 1:
             mode_rules.check_return_to_mode(first, entered[1:], entered[0][0])
@@ -256,7 +256,7 @@ def call_in_mode(layer: Any, mode: str, seed: int, arguments: Arguments) -> Call
         dtypes = [x.dtype for x in (*values, *tensors) if is_float(x)]
         if dtypes:
             cast_buffers(layer, dtypes[0])
-        inputs, options = arguments.restore(values)
+        inputs, options = arguments.unflatten(values)
         if mode != "train":
             return layer(*inputs, **options)
         with npx.keyed(seed, 1):

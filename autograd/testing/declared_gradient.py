@@ -9,7 +9,7 @@ from collections.abc import Callable
 from typing import Any
 
 import npx
-from autograd.testing.expected import Expected, close, difference
+from autograd.testing.baseline import Baseline, close, difference
 from autograd.testing.gradcheck import compare_gradients
 from autograd.testing.problem import Problem, floating_point_warnings_ignored
 from autograd.testing.report import CheckError, GradientError, NonFiniteError, Report
@@ -40,7 +40,7 @@ class DeclaredGradient:
         name = getattr(expected_gradient, "__name__", "a function")
         self.reason = expected_gradient if is_text else f"{name}(g, *inputs)"
 
-    def compare(self, problem: Problem, seed: int) -> Expected:
+    def compare(self, problem: Problem, seed: int) -> Baseline:
         """Compare the gradient with the declared one for several incoming gradients; return the first results."""
         arrays = [npx.to_host(a).copy() for a in problem.arrays]
         problem = problem.with_arrays(arrays)
@@ -55,7 +55,7 @@ class DeclaredGradient:
             results.append(problem.gradients(output, leaves, g))
             if self.reference:
                 self.require(problem, g, results[-1])
-        return Expected(problem, y, c, results[0])
+        return Baseline(problem, y, c, results[0])
 
     def require(self, problem: Problem, g: Array, gradients: list[Array]) -> None:
         """Raise GradientError unless the gradients are the declared ones."""

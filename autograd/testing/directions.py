@@ -9,8 +9,8 @@ from dataclasses import replace
 from functools import cached_property
 
 import npx
+from autograd.testing.baseline import Baseline
 from autograd.testing.conventions import Direction, Neighborhood
-from autograd.testing.expected import Expected
 from autograd.testing.numerical import (
     EPS,
     MAX_STEP_SIZES,
@@ -23,14 +23,14 @@ from autograd.testing.numerical import (
     judge,
     noise,
     richardson,
-    total,
+    weighted_sum,
 )
 from autograd.testing.problem import Problem, floating_point_warnings_ignored, nodes
 from autograd.testing.report import REJECTIONS, NonFiniteError, Report
 from npx import Array
 
 
-class Directions:
+class DirectionalCheck:
     """The analytic gradient of one problem, and its comparison with numerical derivatives along directions.
 
     Arguments: see `gradcheck.compare_gradients`. Raises NonFiniteError, TypeError and ValueError like `gradcheck`.
@@ -92,9 +92,9 @@ class Directions:
         self.tolerances = Tolerances(dtype, y0, min_noise, RTOL[dtype] if rtol is None else rtol, atol, min_derivative)
 
     @property
-    def expected(self) -> Expected:
+    def baseline(self) -> Baseline:
         """The output and gradients, for further comparisons."""
-        return Expected(self.problem, self.y, self.c, self.gradients)
+        return Baseline(self.problem, self.y, self.c, self.gradients)
 
     # Directions
 
@@ -108,7 +108,7 @@ class Directions:
             for i, a in enumerate(self.arrays)
         ]
 
-    def outputs(self, direction: Direction) -> Callable[[float], Array]:
+    def output_along(self, direction: Direction) -> Callable[[float], Array]:
         """Return a function that maps a distance along a direction to the output there; NaN where it is undefined."""
 
         def at(t: float) -> Array:
@@ -131,7 +131,7 @@ class Directions:
     @cached_property
     def noise(self) -> Array:
         """The rounding error of each output, measured with 12 calls."""
-        return noise(self.outputs(self.random_direction(10**6)), self.tolerances.y0, self.tolerances.dtype)
+        return noise(self.output_along(self.random_direction(10**6)), self.tolerances.y0, self.tolerances.dtype)
 
     def analytic_along(self, direction: Direction) -> tuple[float, Tolerances]:
         """Return the analytic derivative along a direction, and the tolerances for the comparison."""
@@ -155,8 +155,8 @@ class Directions:
         """
         analytic, tolerances = self.analytic_along(direction)
         changed = npx.zeros_like(tolerances.y0, dtype="bool")
-        derivatives = richardson(self.outputs(direction), tolerances, STEP[tolerances.dtype] / REFINEMENT, changed)
-        numerical = total(self.weights, derivatives.central)
+        derivatives = richardson(self.output_along(direction), tolerances, STEP[tolerances.dtype] / REFINEMENT, changed)
+        numerical = weighted_sum(self.weights, derivatives.central)
         bounds = abs(self.weights) * derivatives.bound
         bound = min(float(npx.sum(bounds)), 4 * float(npx.host.linalg.norm(bounds)))
         allowed = tolerances.tolerance(self.weights, analytic, numerical)
@@ -173,7 +173,7 @@ class Directions:
         analytic, tolerances = self.analytic_along(direction)
         tolerances.noise = self.noise
         verdict = judge(
-            self.outputs(direction),
+            self.output_along(direction),
             self.weights,
             analytic,
             tolerances,
@@ -184,7 +184,9 @@ class Directions:
             verdict = verdict._replace(kind="inconclusive", reason="rounding the inputs changes the gradient itself")
         reach = max(self.units[i] * float(abs(direction[i]).max(initial=0.0)) for i in direction)
         if verdict.kind == "wrong" and reach > 1 and self.tolerances.dtype == "float64":
-            if is_on_staircase(self.outputs(direction), self.weights, analytic, verdict.numerical, self.tolerances.y0):
+            if is_on_staircase(
+                self.output_along(direction), self.weights, analytic, verdict.numerical, self.tolerances.y0
+            ):
                 reason = "the function is a staircase whose stairs are narrower than the step size"
                 verdict = verdict._replace(kind="inconclusive", reason=reason)
         self.report.compared += 1
@@ -257,11 +259,15 @@ class Directions:
                 return ""
         return "each operation of a composition chooses its value at its own kink"
 
-    def neighbor(self, direction: Direction, t: float, units: dict[int, Array] | None = None) -> "Directions | None":
-        """Return the `Directions` of a nearby point; None if the function is undefined there."""
+    def neighbor(
+        self, direction: Direction, t: float, units: dict[int, Array] | None = None
+    ) -> "DirectionalCheck | None":
+        """Return the `DirectionalCheck` of a nearby point; None if the function is undefined there."""
         tolerances = self.tolerances
         problem = self.problem.with_arrays(self.arrays_at(direction, t, units))
         try:
-            return Directions(problem, Report(), tolerances.rtol, tolerances.atol, self.seed, tolerances.min_derivative)
+            return DirectionalCheck(
+                problem, Report(), tolerances.rtol, tolerances.atol, self.seed, tolerances.min_derivative
+            )
         except REJECTIONS:
             return None

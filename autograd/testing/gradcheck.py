@@ -15,10 +15,10 @@ from typing import Any
 import npx
 from autograd.engine import Tensor
 from autograd.testing.arguments import Arguments
+from autograd.testing.baseline import Baseline
 from autograd.testing.conventions import Direction
 from autograd.testing.diagnosis import MAX_PRINTED, comparison, describe_entries, likely_cause
-from autograd.testing.directions import Directions
-from autograd.testing.expected import Expected
+from autograd.testing.directions import DirectionalCheck
 from autograd.testing.numerical import MAX_STEP_SIZES, Verdict
 from autograd.testing.problem import Problem, floating_point_warnings_ignored, require_floats
 from autograd.testing.report import GradientError, Report
@@ -68,15 +68,15 @@ def gradcheck(
         name,
         lambda values: arguments.adapt(function)(*values),
         arguments.values,
-        reproduce=lambda failing: reproduction("gradcheck", function, *arguments.restore(failing.values)),
+        reproduce=lambda failing: reproduction("gradcheck", function, *arguments.unflatten(failing.values)),
         names=arguments.names,
     )
-    problem.constants = arguments.constants(problem, report.notes)
+    problem.constant_indices = arguments.constant_indices(problem, report.notes)
     compare_gradients(problem, report, n_directions, rtol, atol, seed)
     return report
 
 
-class GradientCheck(Directions):
+class GradientCheck(DirectionalCheck):
     """The comparison of the analytic gradient of one problem with numerical derivatives, entry by entry.
 
     Arguments: see `compare_gradients`. Raises NonFiniteError, TypeError and ValueError like `gradcheck`.
@@ -187,7 +187,7 @@ class GradientCheck(Directions):
             if verdict.kind == "inconclusive":
                 self.report.inconclusive.append(f"random direction {k}: {verdict.reason}")
             may_have_kink = verdict.is_kink or self.is_composed  # the parts of a composition may have hidden kinks
-            inputs = self.arrays[: len(self.problem.floats)]
+            inputs = self.arrays[: len(self.problem.float_indices)]
             has_ties = may_have_kink and any(npx.unique(a).size < a.size for a in inputs)
             if verdict.kind == "wrong" and not has_ties and not self.convention(direction, analytic, verdict):
                 self.find_entry(direction)
@@ -249,7 +249,7 @@ class GradientCheck(Directions):
         entries = [(index, float(g[index]), verdict.numerical) for _, index, verdict in wrong]
         cause = likely_cause(g.shape, entries) if rule == "gradient" else ""
         failure = self.failure(rule, text, cause)
-        failure.index = index if i < len(self.problem.floats) else ()
+        failure.index = index if i < len(self.problem.float_indices) else ()
         return failure
 
 
@@ -263,8 +263,8 @@ def compare_gradients(
     limit: int = MAX_ENTRIES,
     min_derivative: float = 0.0,
     screen_first: bool = False,
-    already_checked: Expected | None = None,
-) -> Expected:
+    already_checked: Baseline | None = None,
+) -> Baseline:
     """Compare the gradients of a problem with numerical derivatives; return the output and gradients.
 
     Args:
@@ -280,11 +280,11 @@ def compare_gradients(
     """
     check = GradientCheck(problem, report, rtol, atol, seed, min_derivative)
     with floating_point_warnings_ignored():
-        screen_first = screen_first or (already_checked is not None and already_checked.equals(check.expected))
+        screen_first = screen_first or (already_checked is not None and already_checked.equals(check.baseline))
         if screen_first and n_directions is None and check.is_right_in_every_entry():
-            return check.expected
+            return check.baseline
         if n_directions is None:
             check.check_entries(limit)
         if n_directions or sum(a.size for a in check.arrays) > limit:
             check.check_directions(n_directions or DIRECTIONS)
-    return check.expected
+    return check.baseline

@@ -11,7 +11,7 @@ from typing import Any, NamedTuple
 import npx
 from autograd.testing.call_variants import (
     BROADCAST,
-    Values,
+    KernelArguments,
     arrays_in,
     copied_to_device,
     differ,
@@ -37,15 +37,15 @@ np = npx.host
 def check_kernel(
     kernel: npx.Kernel,
     *args: Any,
-    gradient: dict[str, Any] | None = None,
+    gradient_options: dict[str, Any] | None = None,
     thorough: bool = True,
     seed: int = 0,
     **kwargs: Any,
 ) -> list[str]:
     """Check every fast version of a kernel, and of its gradient, against the reference.
 
-    The versions for the dtype of the first argument are checked on every available engine. The values that a version
-    saves for its gradient are not compared. The rules:
+    The versions for the dtype of the first argument are checked with every available array library. The values that a
+    version saves for its gradient are not compared. The rules:
 
         reference                 the results, and the arguments after the call, have the same values, shapes and
                                   dtypes as those of the reference, which runs in one block on one thread
@@ -53,8 +53,8 @@ def check_kernel(
                                   reference leaves unmodified
         input layout              arguments may have any memory layout, and may be read-only if the reference does not
                                   write to them
-        incoming gradient layout  the gradient of the output and the arrays in `gradient` may also have any memory
-                                  layout, including broadcast views with strides of 0
+        incoming gradient layout  the gradient of the output and the arrays in `gradient_options` may also have any
+                                  memory layout, including broadcast views with strides of 0
         block size, thread count  under `npx.small_blocks` the reference and the version give the same results in blocks
                                   of 1, 2 and 3 rows, and bitwise the same on 1, 2 and 3 threads; in float64, for many
                                   rows as well
@@ -66,7 +66,7 @@ def check_kernel(
     Args:
         kernel: the kernel to check.
         args, kwargs: the arguments of the kernel.
-        gradient: options of the kernel's gradient.
+        gradient_options: options of the kernel's gradient.
         thorough: False limits the check to the reference, the layouts, one block size and two thread counts, so that it
             is fast enough for examples drawn by a strategy. Arguments of more than 150,000 numbers already fill several
             blocks; for them, only the rule `reference` and the results on two threads are checked.
@@ -76,18 +76,19 @@ def check_kernel(
     and whose text ends with a line that reproduces the failure, and ValueError if there is no version to check.
     """
     checked = []
+    values = KernelArguments(*map_arrays(npx.to_host, (args, kwargs, gradient_options or {})))
     before = npx.device()
     try:
-        for device, engine in (("cpu", "numpy"), ("cuda", "cupy")):
-            key = engine, args[0].dtype.name
+        for device, array_library in (("cpu", "numpy"), ("cuda", "cupy")):
+            key = array_library, args[0].dtype.name
             if key in kernel.versions and is_available(device):
                 npx.use_device(device)
-                check = KernelCheck(kernel, key, Values(*map_arrays(npx.to_host, (args, kwargs, gradient or {}))), seed)
+                check = KernelCheck(kernel, key, values, seed)
                 check.check(thorough)
                 checked.append(check.version)
     except KernelMismatch as error:
-        options = kwargs | ({"gradient": gradient} if gradient else {}) | ({"seed": seed} if seed else {})
-        options |= {} if thorough else {"thorough": False}
+        named = {"gradient_options": gradient_options, "seed": seed}
+        options = kwargs | {name: x for name, x in named.items() if x} | ({} if thorough else {"thorough": False})
         setup = "from npx import KERNELS"
         line = reproduction("check_kernel", Placeholder(f"KERNELS[{kernel.name!r}]"), args, options, setup)
         raise mismatch(error.rule, explain(f"check_kernel: {error}", error.rule, line)) from error
@@ -126,10 +127,10 @@ class Outcome(NamedTuple):
     gradients: Any  # a pair (gradients, options after the backward call), or None if there is no gradient
 
 
-class KernelExpected(NamedTuple):
+class KernelBaseline(NamedTuple):
     """The outcome of the reference for given values and a gradient g of the output."""
 
-    values: Values
+    values: KernelArguments
     g: Any  # None if there is no gradient
     outcome: Outcome
 
@@ -138,12 +139,11 @@ class KernelCheck:
     """The check of one fast version of a kernel.
 
     Args:
-        kernel, key: the kernel, and the engine and dtype of the version.
-        values: its arguments.
+        kernel, key, values: the kernel, the array library and dtype of the version, and its arguments.
         seed: selects the gradient of the output.
     """
 
-    def __init__(self, kernel: npx.Kernel, key: tuple[str, str], values: Values, seed: int) -> None:
+    def __init__(self, kernel: npx.Kernel, key: tuple[str, str], values: KernelArguments, seed: int) -> None:
         self.kernel, self.key, self.values, self.seed = kernel, key, values, seed
         self.version = getattr(kernel.versions[key], "__name__", "fast version")
         self.name = f"{kernel.name}, {self.version}"
@@ -152,77 +152,77 @@ class KernelCheck:
 
     def check(self, thorough: bool) -> None:
         """Check all rules or, without `thorough`, the subset that is fast enough for every drawn example."""
-        expected = self.expected(self.values)
-        self.require("reference", "given layout", expected)
+        baseline = self.baseline(self.values)
+        self.require("reference", "given layout", baseline)
         if self.n_numbers > MANY_NUMBERS:
             with npx.small_blocks(None, threads=2):
-                self.require("thread count", "2 threads", expected)
+                self.require("thread count", "2 threads", baseline)
             return
-        self.check_layouts(expected)
-        self.check_blocks(expected, BLOCK_SIZES if thorough else (2,), THREAD_COUNTS if thorough else (1, 2))
+        self.check_layouts(baseline)
+        self.check_blocks(baseline, BLOCK_SIZES if thorough else (2,), THREAD_COUNTS if thorough else (1, 2))
         if thorough:
-            doubled = self.with_rows(expected, 2)
-            self.check_incoming(expected)
-            self.check_calls(expected, doubled)
+            doubled = self.with_rows(baseline, 2)
+            self.check_incoming(baseline)
+            self.check_calls(baseline, doubled)
             if doubled and self.key[1] == "float64":  # in float64, sums over many rows are accurate enough
-                self.check_many_rows(expected)
+                self.check_many_rows(baseline)
 
     # Evaluation
 
     def forward(self, key: tuple[str, str] | None, arguments: Any) -> Forward:
-        """Run a version (the reference if `key` is None); `arguments` is a pair (positional, named)."""
-        args, named = arguments
-        result = self.kernel.run(key, *args, **named)
+        """Run a version (the reference if `key` is None); `arguments` is a pair (positional, keyword)."""
+        args, kwargs = arguments
+        result = self.kernel.run(key, *args, **kwargs)
         if self.kernel.grad is None:
             return Forward(result, None, arguments)
         y, saved = result
         return Forward(y, None if saved.values is None else saved, arguments)
 
-    def gradients(self, call: Forward, expected: KernelExpected, layout: str = "given") -> Any:
+    def gradients(self, call: Forward, baseline: KernelBaseline, layout: str = "given") -> Any:
         """Return (gradients, options after the call); the gradient of the output has the given layout.
 
         Kernels may write to the arrays in the options, so these get the same layout only if it permits writing.
         """
-        g = copied_to_device(expected.g, layout)
-        options = copied_to_device(expected.values.gradient, layout if layout in LAYOUTS else "given")
+        g = copied_to_device(baseline.g, layout)
+        options = copied_to_device(baseline.values.gradient_options, layout if layout in LAYOUTS else "given")
         result = call.saved.backward(g, **options)
-        require_identical("no mutation", f"{self.grad_name}, gradient of the output", expected.g, g)
+        require_identical("no mutation", f"{self.grad_name}, gradient of the output", baseline.g, g)
         return result, options
 
-    def outcome(self, call: Forward, expected: KernelExpected, layout: str = "given") -> Outcome:
+    def outcome(self, call: Forward, baseline: KernelBaseline, layout: str = "given") -> Outcome:
         """Run the gradient of a forward call, and return the outcome of the call."""
         if call.saved is None:
             return Outcome(call.y, call.arguments, None)
         y = copy_arrays(call.y)
-        gradients = self.gradients(call, expected, layout)
+        gradients = self.gradients(call, baseline, layout)
         require_identical("no mutation", f"{self.grad_name}, output", y, call.y)
         return Outcome(y, call.arguments, gradients)
 
-    def expected(self, values: Values, g: Any = None) -> KernelExpected:
+    def baseline(self, values: KernelArguments, g: Any = None) -> KernelBaseline:
         """Run the reference in one block. If g is None, the gradient of the output is random."""
         with npx.small_blocks(None, threads=1):
             call = self.forward(None, copied_to_device(values[:2]))
             if g is None and call.saved is not None:
                 g = npx.to_host(npx.random.normal(Key(self.seed, 0, 0), call.y.shape, call.y.dtype))
-            expected = KernelExpected(values, g, Outcome(call.y, call.arguments, None))
-            return expected._replace(outcome=self.outcome(call, expected))
+            baseline = KernelBaseline(values, g, Outcome(call.y, call.arguments, None))
+            return baseline._replace(outcome=self.outcome(call, baseline))
 
-    def derived(self, values: Values, g: Any = None) -> KernelExpected | None:
-        """Return `expected` for derived values; None if the reference rejects them or gives non-finite results."""
+    def derived(self, values: KernelArguments, g: Any = None) -> KernelBaseline | None:
+        """Return `baseline` for derived values; None if the reference rejects them or gives non-finite results."""
         try:
-            expected = self.expected(values, g)
+            baseline = self.baseline(values, g)
         except (AssertionError, ValueError, IndexError, ArithmeticError) as error:
             if isinstance(error, KernelMismatch):
                 raise
             return None
-        return expected if is_finite(expected.outcome) or not is_finite(self.values) else None
+        return baseline if is_finite(baseline.outcome) or not is_finite(self.values) else None
 
-    def with_rows(self, expected: KernelExpected, times: int) -> KernelExpected | None:
+    def with_rows(self, baseline: KernelBaseline, times: int) -> KernelBaseline | None:
         """Return `derived` for repeated rows; None unless each result has as many rows as before or `times` as many."""
         longer = self.derived(with_repeated_rows(self.values, times))
         if longer is None:
             return None
-        short_arrays, long_arrays = (arrays_in((x.outcome.y, x.outcome.gradients)) for x in (expected, longer))
+        short_arrays, long_arrays = (arrays_in((x.outcome.y, x.outcome.gradients)) for x in (baseline, longer))
         pairs = zip(short_arrays, long_arrays, strict=True)
         fits = all(b.shape in (a.shape, (times * len(a), *a.shape[1:]) if a.ndim else ()) for a, b in pairs)
         return longer if fits else None
@@ -233,7 +233,7 @@ class KernelCheck:
         self,
         rule: str,
         condition: str,
-        expected: KernelExpected,
+        baseline: KernelBaseline,
         layout: str = "given",
         incoming: str = "given",
         fast: bool = True,
@@ -244,17 +244,17 @@ class KernelCheck:
         """
         condition += "" if fast else ", reference"
         with reported_as(rule, f"{self.name}, {condition}"):
-            call = self.forward(self.key if fast else None, copied_to_device(expected.values[:2], layout))
-            outcome = self.outcome(call, expected, incoming)
-            self.compare(condition, expected, outcome)
+            call = self.forward(self.key if fast else None, copied_to_device(baseline.values[:2], layout))
+            outcome = self.outcome(call, baseline, incoming)
+            self.compare(condition, baseline, outcome)
         return outcome
 
-    def compare(self, condition: str, expected: KernelExpected, outcome: Outcome) -> None:
+    def compare(self, condition: str, baseline: KernelBaseline, outcome: Outcome) -> None:
         """Raise KernelMismatch unless an outcome matches the expected one."""
         name = f"{self.name}, {condition}"
-        reference = expected.outcome
+        reference = baseline.outcome
         compare(name, reference.y, outcome.y)
-        triples = zip(*map(arrays_in, (expected.values[:2], reference.arguments, outcome.arguments)), strict=True)
+        triples = zip(*map(arrays_in, (baseline.values[:2], reference.arguments, outcome.arguments)), strict=True)
         for i, (before, by_reference, after) in enumerate(triples):
             is_result = differ(before, by_reference)  # the reference also writes to this argument
             with reported_as("" if is_result else "no mutation", name):
@@ -263,35 +263,35 @@ class KernelCheck:
 
     # The rules
 
-    def check_layouts(self, expected: KernelExpected) -> None:
+    def check_layouts(self, baseline: KernelBaseline) -> None:
         for layout in LAYOUTS:
             for fast in (False, True):
-                self.require("input layout", f"{layout} layout", expected, layout, fast=fast)
-        for layout in (*LAYOUTS, "read-only") if expected.g is not None else ():
+                self.require("input layout", f"{layout} layout", baseline, layout, fast=fast)
+        for layout in (*LAYOUTS, "read-only") if baseline.g is not None else ():
             condition = f"gradient of the output in {layout} layout"
-            self.require("incoming gradient layout", condition, expected, incoming=layout)
+            self.require("incoming gradient layout", condition, baseline, incoming=layout)
         try:
-            self.forward(None, copied_to_device(expected.values[:2], "read-only"))
+            self.forward(None, copied_to_device(baseline.values[:2], "read-only"))
         except ValueError:  # the reference writes to its arguments
             return
-        self.require("input layout", "read-only arguments", expected, "read-only")
+        self.require("input layout", "read-only arguments", baseline, "read-only")
 
-    def check_blocks(self, expected: KernelExpected, sizes: tuple[int, ...], thread_counts: tuple[int, ...]) -> None:
-        largest = max((x.size for x in arrays_in(expected.values)), default=0)
+    def check_blocks(self, baseline: KernelBaseline, sizes: tuple[int, ...], thread_counts: tuple[int, ...]) -> None:
+        largest = max((x.size for x in arrays_in(baseline.values)), default=0)
         for size in (n + largest // MAX_BLOCKS for n in sizes):
             condition = f"blocks of {size}"
             with npx.small_blocks(size, thread_counts[0]):
-                self.require("block size", condition, expected, fast=False)
-                one_thread = self.require("block size", condition, expected)
+                self.require("block size", condition, baseline, fast=False)
+                one_thread = self.require("block size", condition, baseline)
             for n_threads in thread_counts[1:] if self.key[0] == "numpy" else ():
                 condition = f"blocks of {size}, {n_threads} threads"
                 with npx.small_blocks(size, n_threads):
-                    outcome = self.require("thread count", condition, expected)
+                    outcome = self.require("thread count", condition, baseline)
                 require_identical("thread count", f"{self.name}, {condition} instead of one", one_thread, outcome)
 
-    def check_incoming(self, expected: KernelExpected) -> None:
+    def check_incoming(self, baseline: KernelBaseline) -> None:
         """Check other values of the gradient of the output."""
-        g = expected.g
+        g = baseline.g
         if g is None or not g.size:
             return
         for layout in BROADCAST:
@@ -303,7 +303,7 @@ class KernelCheck:
         for position in {0, g.size - 1}:
             if one_hot := self.derived(self.values, (np.arange(g.size) == position).astype(g.dtype).reshape(g.shape)):
                 self.require("linearity", f"gradient of the output: 1 at flat index {position}, else 0", one_hot)
-        for factor in FACTORS if g.dtype.itemsize > 2 and is_finite(expected.outcome) else ():
+        for factor in FACTORS if g.dtype.itemsize > 2 and is_finite(baseline.outcome) else ():
             multiple = self.derived(self.values, scaled(g, factor))
             condition = f"gradient of the output times {factor:g}"
             with reported_as("linearity", f"{self.grad_name}, {condition}"):
@@ -311,13 +311,13 @@ class KernelCheck:
                     call = self.forward(self.key, copied_to_device(self.values[:2]))
                     gradients = self.gradients(call, multiple)[0]
                     # Dividing by the factor restores the magnitude for which the tolerance is meant.
-                    reference = scaled(expected.outcome.gradients[0], float(factor != 0))
+                    reference = scaled(baseline.outcome.gradients[0], float(factor != 0))
                     name = f"{self.grad_name}, {condition}, divided by it"
                     compare(name, reference, scaled(gradients, 1 / (factor or 1)))
 
-    def check_calls(self, expected: KernelExpected, doubled: KernelExpected | None) -> None:
+    def check_calls(self, baseline: KernelBaseline, doubled: KernelBaseline | None) -> None:
         changed = self.derived(with_other_values(self.values))
-        for first in (expected, doubled) if changed else ():
+        for first in (baseline, doubled) if changed else ():
             for order in ((0, 1), (1, 0)) if first else ():
                 condition = f"two calls, the gradient of call {order[0] + 1} first"
                 with reported_as("independent calls", f"{self.name}, {condition}"):
@@ -325,20 +325,20 @@ class KernelCheck:
         if changed:
             condition = "a second call with other values in the arrays of the first"
             with reported_as("independent calls", f"{self.name}, {condition}"):
-                self.compare(condition, changed, self.refilled(expected, changed))
+                self.compare(condition, changed, self.refilled(baseline, changed))
 
-    def interleave(self, expected_calls: Any, order: tuple[int, int], condition: str) -> None:
+    def interleave(self, baselines: Any, order: tuple[int, int], condition: str) -> None:
         """Run two calls, then both gradients; require that each result is right and does not change later."""
         calls: list[Forward] = []
         results: list[tuple[Any, Any]] = []  # pairs of a result and its copy
-        for expected in expected_calls:
-            calls.append(self.forward(self.key, copied_to_device(expected.values[:2])))
-            compare(f"{self.name}, {condition}", expected.outcome.y, calls[-1].y)
+        for baseline in baselines:
+            calls.append(self.forward(self.key, copied_to_device(baseline.values[:2])))
+            compare(f"{self.name}, {condition}", baseline.outcome.y, calls[-1].y)
             results.append((calls[-1].y, copy_arrays(calls[-1].y)))
             self.require_unchanged(results, condition)
         for n in order if calls[0].saved and calls[1].saved else ():
-            gradients = self.gradients(calls[n], expected_calls[n])
-            compare(f"{self.grad_name}, {condition}", expected_calls[n].outcome.gradients, gradients)
+            gradients = self.gradients(calls[n], baselines[n])
+            compare(f"{self.grad_name}, {condition}", baselines[n].outcome.gradients, gradients)
             results.append((gradients, copy_arrays(gradients)))
             self.require_unchanged(results, condition)
 
@@ -348,13 +348,13 @@ class KernelCheck:
             name = f"{self.name}, {condition}: a result returned earlier"
             require_identical("independent calls", name, copy, result)
 
-    def refilled(self, expected: KernelExpected, changed: KernelExpected) -> Outcome:
+    def refilled(self, baseline: KernelBaseline, changed: KernelBaseline) -> Outcome:
         """Return the outcome of a call whose arguments reuse an earlier call's arrays, filled with new values."""
-        arguments = copied_to_device(expected.values[:2])
+        arguments = copied_to_device(baseline.values[:2])
         arrays = iter(arrays_in(arguments))
         call = self.forward(self.key, arguments)
         if call.saved is not None:
-            self.gradients(call, expected)
+            self.gradients(call, baseline)
 
         def refill(x: Array) -> Array:
             array = next(arrays)
@@ -363,11 +363,11 @@ class KernelCheck:
 
         return self.outcome(self.forward(self.key, map_arrays(refill, changed.values[:2])), changed)
 
-    def check_many_rows(self, expected: KernelExpected) -> None:
+    def check_many_rows(self, baseline: KernelBaseline) -> None:
         """Check a call with many rows, which fill more than one block even if `npx.small_blocks` has no effect."""
         n_rows = len(np.atleast_1d(self.values.args[0]))
         times = min(MANY_ROWS // max(1, n_rows), MANY_NUMBERS // max(1, self.n_numbers))
-        if times > 2 and (longer := self.with_rows(expected, times)):
+        if times > 2 and (longer := self.with_rows(baseline, times)):
             with npx.small_blocks(None, threads=2):
                 self.require("block size", f"{times} times as many rows", longer)
 

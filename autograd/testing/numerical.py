@@ -28,7 +28,7 @@ WIDE = 1e-3  # a bound above this fraction of the derivative is too wide to conf
 MAX_STEP_SIZES = 7
 REFINEMENT = 16.0  # ratio of consecutive step sizes
 
-Outputs = Callable[[float], Array]  # y(t), flat and float64; NaN where the function is undefined
+OutputFn = Callable[[float], Array]  # y(t), flat and float64; NaN where the function is undefined
 
 
 class Verdict(NamedTuple):
@@ -109,7 +109,7 @@ class Tolerances:
         return self.rtol * size + self.floor(weights) + self.slack
 
 
-def noise(outputs: Outputs, y0: Array, dtype: str) -> Array:
+def noise(output_at: OutputFn, y0: Array, dtype: str) -> Array:
     """Return the rounding error of each output, measured by fourth differences over very short steps.
 
     The steps are a few thousand units in the last place, so short that the curvature of the function does not matter.
@@ -119,7 +119,7 @@ def noise(outputs: Outputs, y0: Array, dtype: str) -> Array:
     """
 
     def fourth_difference(units: float, first: int = -2) -> Array:
-        points = [y0 if k == 0 else outputs(k * units * EPS[dtype]) for k in range(first, first + 5)]
+        points = [y0 if k == 0 else output_at(k * units * EPS[dtype]) for k in range(first, first + 5)]
         a, b, middle, c, d = points
         difference = abs(a + d - 4 * (b + c) + 6 * middle) / 8
         if first == -2:
@@ -142,7 +142,7 @@ def noise(outputs: Outputs, y0: Array, dtype: str) -> Array:
     return error + rounding
 
 
-def richardson(outputs: Outputs, tolerances: Tolerances, h: float, changed: Array) -> Derivatives:
+def richardson(output_at: OutputFn, tolerances: Tolerances, h: float, changed: Array) -> Derivatives:
     """Return the derivatives extrapolated from the steps h and h/2; where one side is undefined, use the other side.
 
     Args:
@@ -150,8 +150,8 @@ def richardson(outputs: Outputs, tolerances: Tolerances, h: float, changed: Arra
             rounding errors.
     """
     y0 = tolerances.y0
-    far_right, far_left = outputs(h), outputs(-h)
-    near_right, near_left = outputs(h / 2), outputs(-h / 2)
+    far_right, far_left = output_at(h), output_at(-h)
+    near_right, near_left = output_at(h / 2), output_at(-h / 2)
     for y in (far_right, far_left, near_right, near_left):
         changed |= y != y0  # also NaN
     rounding = npx.where(changed, tolerances.noise, 0)
@@ -191,7 +191,7 @@ class KinkRange(NamedTuple):
 
 
 def judge(
-    outputs: Outputs,
+    output_at: OutputFn,
     weights: Array,
     analytic: float,
     tolerances: Tolerances,
@@ -217,7 +217,7 @@ def judge(
         8  Otherwise: inconclusive.
 
     Args:
-        outputs: the outputs y(t) along the direction.
+        output_at: returns the outputs y(t) at a distance t along the direction.
         weights: a weight for each output; outputs of weight 0 are ignored.
         analytic: the derivative of the weighted sum according to backward; may be NaN or infinite.
         tolerances: the outputs and their rounding errors at t = 0, and the accepted differences.
@@ -233,9 +233,9 @@ def judge(
     changed = npx.zeros_like(tolerances.y0, dtype="bool")
     for k in range(max_step_sizes):
         h = step / REFINEMENT**k
-        derivatives = richardson(outputs, tolerances, h, changed)
-        numerical = total(weights, derivatives.central)
-        bound = total(abs(weights), derivatives.bound)
+        derivatives = richardson(output_at, tolerances, h, changed)
+        numerical = weighted_sum(weights, derivatives.central)
+        bound = weighted_sum(abs(weights), derivatives.bound)
         is_finite = npx.isfinite(numerical) and npx.isfinite(bound)
         if not is_finite or (derivatives.at_edge and not npx.isfinite(analytic)):
             continue
@@ -262,7 +262,7 @@ def judge(
                 if before.bound <= after.bound:  # the larger step is the more accurate one
                     _, numerical, bound = before
                     h *= REFINEMENT
-                uncertainty = bound + 8 * roughness(outputs, weights, h) / h
+                uncertainty = bound + 8 * roughness(output_at, weights, h) / h
                 is_accurate = uncertainty <= 0.05 * max(abs(numerical), abs(analytic)) + floor
                 limit = tolerances.tolerance(weights, analytic, numerical) + 5 * uncertainty
                 if is_accurate and not abs(analytic - numerical) <= limit:
@@ -283,7 +283,7 @@ def judge(
     return Verdict("inconclusive", numerical, bound, numerical, numerical, reason)
 
 
-def is_on_staircase(outputs: Outputs, weights: Array, analytic: float, numerical: float, y0: Array) -> bool:
+def is_on_staircase(output_at: OutputFn, weights: Array, analytic: float, numerical: float, y0: Array) -> bool:
     """Return whether `analytic` is the derivative on a single stair, while steps across stairs give `numerical`.
 
     For example, at x = 1e6 a step is longer than a stair of round(x), whose numerical derivative there is 1. The test
@@ -293,28 +293,28 @@ def is_on_staircase(outputs: Outputs, weights: Array, analytic: float, numerical
     """
 
     def is_flat(t: float) -> bool:
-        ahead = outputs(t) - y0
-        behind = y0 - outputs(-t)
+        ahead = output_at(t) - y0
+        behind = y0 - output_at(-t)
         changed = npx.where((ahead != 0) | (behind != 0) | (numerical == 0), abs(weights * y0), 0)
-        local = [total(weights, side) / t for side in (ahead, behind)]
+        local = [weighted_sum(weights, side) / t for side in (ahead, behind)]
         is_noticeable = abs(numerical) * t > 100 * EPS["float64"] * float(npx.sum(changed))
         return is_noticeable and any(abs(d - analytic) <= 0.1 * abs(d - numerical) for d in local)
 
     return any(all(is_flat(unit * t) for t in (3.1, 0.7)) for unit in (1e-12, 1e-14))
 
 
-def total(weights: Array, values: Array) -> float:
+def weighted_sum(weights: Array, values: Array) -> float:
     """Return the weighted sum over the outputs whose weight is not 0."""
     return float(npx.sum(npx.where(weights != 0, weights * values, 0)))
 
 
-def roughness(outputs: Outputs, weights: Array, h: float) -> float:
+def roughness(output_at: OutputFn, weights: Array, h: float) -> float:
     """Return the largest residual of fitting a polynomial to the weighted sum at 24 points within h.
 
     Two numerical derivatives of a staircase may agree by chance, but 24 points are very unlikely to fit a polynomial.
     """
     t = npx.host.sin(npx.host.arange(1.0, 25.0) * 1.7)
-    values = npx.host.asarray([total(weights, outputs(h * float(x))) for x in t])
+    values = npx.host.asarray([weighted_sum(weights, output_at(h * float(x))) for x in t])
     finite = npx.isfinite(values)
     if finite.sum() < 12:
         return 0.0
@@ -347,5 +347,5 @@ def kink_range(before: Derivatives, after: Derivatives, weights: Array) -> KinkR
     low = npx.where(has_kink, npx.minimum(after.left, after.right), after.central)
     high = npx.where(has_kink, npx.maximum(after.left, after.right), after.central)
     ends = weights * npx.where(weights != 0, low, 0), weights * npx.where(weights != 0, high, 0)
-    bound = total(abs(weights), npx.where(has_kink, after.side_bound, after.bound))
+    bound = weighted_sum(abs(weights), npx.where(has_kink, after.side_bound, after.bound))
     return KinkRange(float(npx.sum(npx.minimum(*ends))), float(npx.sum(npx.maximum(*ends))), bound)

@@ -4,7 +4,7 @@ from collections.abc import Sequence
 from typing import NamedTuple
 
 import npx
-from autograd.testing.expected import Expected
+from autograd.testing.baseline import Baseline
 from autograd.testing.problem import Problem, floating_point_warnings_ignored
 from autograd.testing.report import REJECTIONS, CheckError, GradientError
 from npx import Array
@@ -38,26 +38,26 @@ NARROW = {
 }
 
 
-def result_labels(expected: Expected) -> list[str]:
+def result_labels(baseline: Baseline) -> list[str]:
     """Return the names of the output and of the gradients."""
-    return ["output", *(f"gradient of {label}" for label in expected.problem.labels)]
+    return ["output", *(f"gradient of {label}" for label in baseline.problem.labels)]
 
 
-def check_float64_precision(expected: Expected) -> None:
+def check_float64_precision(baseline: Baseline) -> None:
     """Check that output and gradients change in proportion when the inputs change by only 1e-10 of their size.
 
     A result that was rounded to float32 in any step either does not change at all or changes by a full unit in the
     last place of float32.
     """
-    arrays = [npx.to_host(a) for a in expected.problem.arrays]
-    results = [expected.y, *expected.gradients]
+    arrays = [npx.to_host(a) for a in baseline.problem.arrays]
+    results = [baseline.y, *baseline.gradients]
     if {x.dtype.name for x in (*arrays, *results)} != {"float64"}:
         return
-    largest = max(1.0, *(float(abs(a[npx.isfinite(a)]).max(initial=0.0)) for a in (*arrays, expected.y)))
-    rounding = [npx.host.full(expected.y.shape, 2e-14 * largest, "float64")]  # includes the rounding error of 1 + tiny
-    term_size = float(abs(expected.c).max(initial=0.0))  # terms of this size may cancel
+    largest = max(1.0, *(float(abs(a[npx.isfinite(a)]).max(initial=0.0)) for a in (*arrays, baseline.y)))
+    rounding = [npx.host.full(baseline.y.shape, 2e-14 * largest, "float64")]  # includes the rounding error of 1 + tiny
+    term_size = float(abs(baseline.c).max(initial=0.0))  # terms of this size may cancel
     rounding += [
-        npx.host.full(g.shape, 1e-13 * float(abs(g).max(initial=term_size)), "float64") for g in expected.gradients
+        npx.host.full(g.shape, 1e-13 * float(abs(g).max(initial=term_size)), "float64") for g in baseline.gradients
     ]
     changes_in_steps = [True] * len(results)
     for trial in range(2):
@@ -67,24 +67,24 @@ def check_float64_precision(expected: Expected) -> None:
         ]
         rates = []
         for t in (1e-10, 1e-6, 1e-5):
-            neighbor = expected.problem.with_arrays(
+            neighbor = baseline.problem.with_arrays(
                 [npx.from_host(a + t * p) for a, p in zip(arrays, perturbations, strict=True)]
             )
-            y, gradients = neighbor.output_and_gradients(expected.c)
+            y, gradients = neighbor.output_and_gradients(baseline.c)
             rates.append([(new - old) / t for new, old in zip((y, *gradients), results, strict=True)])
         for k, (small, middle, large, error) in enumerate(zip(*rates, rounding, strict=True)):
             is_straight = abs(large - middle) <= 0.3 * abs(large)  # False for non-finite rates and at an extremum
             is_resolved = npx.isfinite(small) & is_straight & (abs(large) * 1e-10 > error)
             is_too_small = is_resolved & (abs(small) < 0.5 * abs(large))  # at a tie, `small` is too large instead
             changes_in_steps[k] &= bool(is_resolved.any() and is_too_small.sum() > 0.5 * is_resolved.sum())
-    for label, in_steps in zip(result_labels(expected), changes_in_steps, strict=True):
+    for label, in_steps in zip(result_labels(baseline), changes_in_steps, strict=True):
         if in_steps:
             text = f"expected the {label} to be computed in float64; it changes in steps, as if rounded to fewer digits"
-            raise expected.problem.failure("float64 precision", text)
+            raise baseline.problem.failure("float64 precision", text)
 
 
 def check_float32_accuracy(
-    expected: Expected, has_domain: bool, typical_sizes: Sequence[float] = (), factor: float = 1.0
+    baseline: Baseline, has_domain: bool, typical_sizes: Sequence[float] = (), factor: float = 1.0
 ) -> bool:
     """Compare float32 results with float64 results at the same inputs, which float32 represents exactly.
 
@@ -99,9 +99,9 @@ def check_float32_accuracy(
 
     Returns False if no comparison was possible.
     """
-    problem = expected.problem
+    problem = baseline.problem
     arrays = [npx.to_host(a) for a in problem.arrays]
-    if not arrays or any(a.dtype.name != "float64" for a in arrays) or expected.y.dtype.name != "float64":
+    if not arrays or any(a.dtype.name != "float64" for a in arrays) or baseline.y.dtype.name != "float64":
         return False
     narrow = [a.astype("float32") for a in arrays]
     if not all(npx.isfinite(a).all() for a in narrow):
@@ -111,7 +111,7 @@ def check_float32_accuracy(
         try:
             output, leaves = problem.output_and_leaves(list(map(npx.from_host, narrow)))
             y = npx.to_host(output.data).copy()
-            computed = [y, *problem.protected_gradients(output, leaves, expected.c.astype(y.dtype))]
+            computed = [y, *problem.protected_gradients(output, leaves, baseline.c.astype(y.dtype))]
             if not (has_domain or npx.isfinite(computed[0]).all()):
                 return False
         except REJECTIONS:
@@ -119,14 +119,14 @@ def check_float32_accuracy(
         if computed[0].dtype.name != "float32":
             raise problem.failure("dtype", f"expected a float32 output for float32 inputs; got {computed[0].dtype}")
         wide = problem.with_arrays([npx.from_host(a.astype("float64")) for a in narrow])
-        y, gradients = wide.output_and_gradients(expected.c)
+        y, gradients = wide.output_and_gradients(baseline.c)
         exact = [y, *gradients]
         sensitivity = [npx.zeros_like(x) for x in exact]
         sizes = [float(abs(a[npx.isfinite(a)]).max(initial=0.0)) for a in exact]
-        term_size = 0.1 * max([float(abs(expected.c).max(initial=0.0)), *sizes[1:]])  # such terms may cancel
+        term_size = 0.1 * max([float(abs(baseline.c).max(initial=0.0)), *sizes[1:]])  # such terms may cancel
         sizes = [max(size, 0.1 if i == 0 else term_size, *typical_sizes[i : i + 1]) for i, size in enumerate(sizes)]
         for trial in range(4):
-            for label, a, b, s, size in zip(result_labels(expected), exact, computed, sensitivity, sizes, strict=True):
+            for label, a, b, s, size in zip(result_labels(baseline), exact, computed, sensitivity, sizes, strict=True):
                 finite = npx.isfinite(a) & (abs(a) < 1e37)
                 allowed = factor * (300 * FLOAT32_EPS * size + 30 * float(s.max(initial=0.0)))
                 errors = npx.where(finite, abs(a - b), 0)
@@ -139,7 +139,7 @@ def check_float32_accuracy(
             else:
                 return True
             for k in range(2 + 4 * trial):
-                rounded = rounded_results(wide, expected.c, FLOAT32_EPS * 2**trial, sample=100 * trial + k)
+                rounded = rounded_results(wide, baseline.c, FLOAT32_EPS * 2**trial, sample=100 * trial + k)
                 for s, a, b in zip(sensitivity, exact, rounded, strict=True):
                     change = abs(a - b)
                     npx.copyto(s, npx.maximum(s, npx.where(change == change, change, npx.inf)))
@@ -160,14 +160,14 @@ def has_lost_digits(exact: Array, computed: Array, sensitivity: Array, size: flo
     return bool(is_inaccurate.size >= 4 and is_inaccurate.mean() > 0.5)
 
 
-def check_16_bit_accuracy(expected: Expected, dtype: str) -> None:
+def check_16_bit_accuracy(baseline: Baseline, dtype: str) -> None:
     """Check that gradients in a 16-bit dtype have a few correct digits, if they and the output are finite.
 
     bfloat16 is tried if ml_dtypes, which adds it to NumPy, is installed.
     """
-    problem = expected.problem
+    problem = baseline.problem
     arrays = [npx.to_host(a) for a in problem.arrays]
-    if not arrays or any(a.dtype.name != "float64" for a in arrays) or expected.y.dtype.name != "float64":
+    if not arrays or any(a.dtype.name != "float64" for a in arrays) or baseline.y.dtype.name != "float64":
         return
     if not all(1e-2 <= abs(a).max(initial=0.0) <= 30 for a in arrays):  # larger inputs soon exceed the range of float16
         return
@@ -179,16 +179,16 @@ def check_16_bit_accuracy(expected: Expected, dtype: str) -> None:
             y = npx.to_host(output.data).copy()
             if y.dtype.name != dtype or not npx.isfinite(y).all():
                 return
-            computed = [y, *problem.gradients(output, leaves, expected.c.astype(dtype))]
+            computed = [y, *problem.gradients(output, leaves, baseline.c.astype(dtype))]
             wide = problem.with_arrays([npx.from_host(a.astype("float64")) for a in narrow])
-            y, gradients = wide.output_and_gradients(expected.c)
+            y, gradients = wide.output_and_gradients(baseline.c)
             exact = [y, *gradients]
             changes = [0.0 for _ in exact]
             for sample in range(9):  # first measure how much rounding the inputs changes the result
                 unit = NARROW[dtype].eps * (1 if sample == 0 else 4)
-                for k, (z, a) in enumerate(zip(rounded_results(wide, expected.c, unit, sample), exact, strict=True)):
+                for k, (z, a) in enumerate(zip(rounded_results(wide, baseline.c, unit, sample), exact, strict=True)):
                     changes[k] = max(changes[k], float(abs(z - a).max(initial=0.0)))
-                failure = failure_in_16_bits(expected, dtype, exact, computed, changes)
+                failure = failure_in_16_bits(baseline, dtype, exact, computed, changes)
                 if failure is None:
                     return
     except (AttributeError, RuntimeError, GradientError, *REJECTIONS):  # for example, for a gradient in a wider dtype
@@ -208,7 +208,7 @@ def rounded_results(problem: Problem, c: Array, unit: float, sample: int) -> lis
 
 
 def failure_in_16_bits(
-    expected: Expected, dtype: str, exact: list[Array], computed: list[Array], changes: list[float]
+    baseline: Baseline, dtype: str, exact: list[Array], computed: list[Array], changes: list[float]
 ) -> CheckError | GradientError | None:
     """Return an error if many entries of a result differ from the float64 result, otherwise None.
 
@@ -216,14 +216,14 @@ def failure_in_16_bits(
         exact, computed: the results in float64 and in the 16-bit dtype.
         changes: how much each result changes if the inputs are rounded.
     """
-    term_size = float(abs(expected.c).max(initial=0.0))  # terms of this size may cancel
+    term_size = float(abs(baseline.c).max(initial=0.0))  # terms of this size may cancel
     rule, _, fraction, factor = NARROW[dtype]
-    for label, a, b, change in zip(result_labels(expected), exact, computed, changes, strict=True):
+    for label, a, b, change in zip(result_labels(baseline), exact, computed, changes, strict=True):
         allowed = fraction * max(term_size, float(abs(a).max(initial=0.0))) + factor * change
         with floating_point_warnings_ignored():
             errors = npx.where(abs(a) < 1e4, abs(a - b.astype("float64")), 0)
         if (errors > allowed).sum() > MANY_ENTRIES * errors.size or not npx.isfinite(errors).all():
-            return accuracy_failure(expected.problem, rule, label, a, b, errors, allowed)
+            return accuracy_failure(baseline.problem, rule, label, a, b, errors, allowed)
     return None
 
 

@@ -7,7 +7,7 @@ from dataclasses import dataclass, field, replace
 from typing import Any
 
 import npx
-from autograd.engine import Node, Tensor, is_floating, no_grad, reachable
+from autograd.engine import Node, Tensor, is_floating, no_grad, toposort
 from autograd.saved import iterate_captured_arrays
 from autograd.testing import progress
 from autograd.testing.report import REJECTIONS, CheckError, GradientError, explain
@@ -23,7 +23,7 @@ class Problem:
         call: called with `values`, in which Tensors replace the floating-point arrays; returns the output as a Tensor.
         values: the positional arguments. Gradients are checked for those that are floating-point arrays.
         names: the names of the values, for messages; by default `input 0` and so on.
-        constants: the positions of floating-point arrays in `values` for which no gradient is checked.
+        constant_indices: the positions of floating-point arrays in `values` for which no gradient is checked.
         parameters: further arrays for which gradients are checked, by name, such as the parameters of a layer.
         parameter_tensors: the Tensors from which `call` reads the `parameters`.
         reproduce: called with a Problem; returns a line of Python that repeats its check.
@@ -36,22 +36,22 @@ class Problem:
     parameter_tensors: list[Tensor] = field(default_factory=list)
     reproduce: Callable[["Problem"], str] = lambda problem: ""
     names: Sequence[str] = ()
-    constants: tuple[int, ...] = ()
+    constant_indices: tuple[int, ...] = ()
 
     @property
-    def floats(self) -> list[int]:
+    def float_indices(self) -> list[int]:
         """The positions in `values` of the floating-point arrays for which gradients are checked."""
-        return [i for i, x in enumerate(self.values) if is_float(x) and i not in self.constants]
+        return [i for i, x in enumerate(self.values) if is_float(x) and i not in self.constant_indices]
 
     @property
     def arrays(self) -> list[Array]:
         """The arrays for which gradients are checked: floating-point inputs, then parameters."""
-        return [*(self.values[i] for i in self.floats), *self.parameters.values()]
+        return [*(self.values[i] for i in self.float_indices), *self.parameters.values()]
 
     @property
     def labels(self) -> list[str]:
         """The name of each of the `arrays`, for messages."""
-        return [self.name_of(i) for i in self.floats] + [f"parameter {n}" for n in self.parameters]
+        return [self.name_of(i) for i in self.float_indices] + [f"parameter {n}" for n in self.parameters]
 
     def name_of(self, i: int) -> str:
         """Return the name of a value, for messages."""
@@ -60,9 +60,9 @@ class Problem:
     def with_arrays(self, arrays: Sequence[Array]) -> "Problem":
         """Return the same problem with other `arrays`."""
         values = list(self.values)
-        for i, a in zip(self.floats, arrays, strict=False):
+        for i, a in zip(self.float_indices, arrays, strict=False):
             values[i] = a
-        parameters = dict(zip(self.parameters, arrays[len(self.floats) :], strict=True))
+        parameters = dict(zip(self.parameters, arrays[len(self.float_indices) :], strict=True))
         return replace(self, values=values, parameters=parameters)
 
     def failure(
@@ -91,7 +91,7 @@ class Problem:
             require: the positions of the leaves that require gradients; None selects all.
         """
         arrays = [npx.asarray(a) for a in (self.arrays if arrays is None else arrays)]
-        leaves = [Tensor(a) for a in arrays[: len(self.floats)]] + self.parameter_tensors
+        leaves = [Tensor(a) for a in arrays[: len(self.float_indices)]] + self.parameter_tensors
         for i, (leaf, a) in enumerate(zip(leaves, arrays, strict=True)):
             leaf.data = a
             leaf.node = None
@@ -102,7 +102,7 @@ class Problem:
 
     def output_from_tensors(self, tensors: Sequence[Tensor]) -> Tensor:
         """Return the output when the arrays are replaced by Tensors that other operations computed."""
-        for parameter, t in zip(self.parameter_tensors, tensors[len(self.floats) :], strict=True):
+        for parameter, t in zip(self.parameter_tensors, tensors[len(self.float_indices) :], strict=True):
             parameter.data = t.data
             parameter.node = t.node
             parameter.grad = None
@@ -115,10 +115,10 @@ class Problem:
     def output(self, tensors: Sequence[Tensor]) -> Tensor:
         """Call the function with Tensors in place of the floating-point inputs."""
         values = list(self.values)
-        for i, t in zip(self.floats, tensors, strict=False):
+        for i, t in zip(self.float_indices, tensors, strict=False):
             values[i] = t
         if tensors:
-            for i in self.constants:
+            for i in self.constant_indices:
                 values[i] = values[i].astype(tensors[0].dtype)
         output = self.call(values)
         if not isinstance(output, Tensor):
@@ -226,7 +226,7 @@ def floating_point_warnings_ignored() -> Iterator[None]:
 
 def nodes(output: Tensor) -> list[Node]:
     """Return the graph nodes that the output depends on, in order of creation."""
-    return reachable(output.node) if output.node else []
+    return toposort(output.node) if output.node else []
 
 
 def is_accepted(problem: Problem) -> bool:

@@ -8,8 +8,8 @@ from typing import Any
 
 import npx
 from autograd.testing import precision, rules, variants
+from autograd.testing.baseline import Baseline
 from autograd.testing.declared_gradient import DeclaredGradient, with_hint
-from autograd.testing.expected import Expected
 from autograd.testing.gradcheck import MAX_ENTRIES, compare_gradients
 from autograd.testing.implicit_state import buffer_state
 from autograd.testing.problem import Problem
@@ -55,8 +55,8 @@ class ProblemCheck:
         n_directions: int | None,
         limit: int,
         in_declared_domain: bool = True,
-        already_checked: Expected | None = None,
-    ) -> Expected:
+        already_checked: Baseline | None = None,
+    ) -> Baseline:
         """Compare gradients with numerical derivatives or the declared gradient; return the output and gradients.
 
         A wrong gradient is reported at the smallest inputs at which it is wrong. A non-finite output inside the
@@ -105,48 +105,48 @@ class ProblemCheck:
                     output.backward(npx.ones_like(output.data))
             break
 
-    def check_given_inputs(self, problem: Problem, already_checked: Expected | None = None) -> Expected:
+    def check_given_inputs(self, problem: Problem, already_checked: Baseline | None = None) -> Baseline:
         """Compare gradients and test every rule; return the output and gradients.
 
         Args:
             already_checked: as for `gradcheck.compare_gradients`.
         """
-        expected = self.compare_gradients(problem, self.n_directions, MAX_ENTRIES, already_checked=already_checked)
+        baseline = self.compare_gradients(problem, self.n_directions, MAX_ENTRIES, already_checked=already_checked)
         # At derived inputs, smaller derivatives may be rounding errors of intermediate results as large as this output.
-        self.min_derivative = MIN_DERIVATIVE * expected.norm
-        self.typical_sizes = [float(abs(x).max(initial=0.0)) for x in (expected.y, *expected.gradients)]
-        rules.keeps_dtype(expected, self.output_dtype)
-        rules.single_backward(expected)
-        y, gradients = problem.output_and_gradients(expected.c)
+        self.min_derivative = MIN_DERIVATIVE * baseline.norm
+        self.typical_sizes = [float(abs(x).max(initial=0.0)) for x in (baseline.y, *baseline.gradients)]
+        rules.check_dtype(baseline, self.output_dtype)
+        rules.check_single_backward(baseline)
+        y, gradients = problem.output_and_gradients(baseline.c)
         cause = "a result is cached by array identity, or read-only arrays are handled differently"
-        expected.compare("no mutation", "for write-protected arrays", y, gradients, cause=cause)
-        rules.no_mutation(expected)
-        rules.input_layouts(expected)
-        rules.incoming_gradients(expected, is_linear=self.declared is None)
-        rules.independent_inputs(expected)
-        rules.accumulation(expected)
-        rules.aliased_inputs(expected)
-        rules.independent_calls(expected, list(self.evaluate_others(problem)))
-        precision.check_float64_precision(expected)
+        baseline.compare("no mutation", "for write-protected arrays", y, gradients, cause=cause)
+        rules.check_no_mutation(baseline)
+        rules.check_input_layouts(baseline)
+        rules.check_incoming_gradients(baseline, is_linear=self.declared is None)
+        rules.check_independent_inputs(baseline)
+        rules.check_accumulation(baseline)
+        rules.check_aliased_inputs(baseline)
+        rules.check_independent_calls(baseline, list(self.evaluate_others(problem)))
+        precision.check_float64_precision(baseline)
         for dtype in precision.NARROW:
-            self.with_buffers_restored(precision.check_16_bit_accuracy, expected, dtype)
-        if self.compare_float32 and not self.check_float32(expected):
+            self.with_buffers_restored(precision.check_16_bit_accuracy, baseline, dtype)
+        if self.compare_float32 and not self.check_float32(baseline):
             self.report.notes.append("not compared in float32")
-        return expected
+        return baseline
 
     def compare_value(self, problem: Problem, tolerance: float, given: bool = False) -> None:
         """Compare the output with the reference, if there is one; see `reference.compare_value`."""
         if self.reference is not None:
             compare_value(problem, self.reference, tolerance, given)
 
-    def check_float32(self, expected: Expected, typical_sizes: Sequence[float] = (), factor: float = 1.0) -> bool:
+    def check_float32(self, baseline: Baseline, typical_sizes: Sequence[float] = (), factor: float = 1.0) -> bool:
         """Compare results in float32; return whether a comparison was possible.
 
         Args:
             typical_sizes, factor: as for `precision.check_float32_accuracy`.
         """
         has_domain = self.domain is not None
-        return self.with_buffers_restored(precision.check_float32_accuracy, expected, has_domain, typical_sizes, factor)
+        return self.with_buffers_restored(precision.check_float32_accuracy, baseline, has_domain, typical_sizes, factor)
 
     def with_buffers_restored(self, compare: Callable[..., Any], *arguments: Any) -> Any:
         """Call `compare`, which evaluates in another dtype, and restore the float64 buffers."""
@@ -156,7 +156,7 @@ class ProblemCheck:
         finally:
             restore_buffers()
 
-    def evaluate_others(self, problem: Problem) -> Iterator[Expected]:
+    def evaluate_others(self, problem: Problem) -> Iterator[Baseline]:
         """Yield outputs and gradients at a few other inputs: other values, other parameters, and a batch of one."""
         first_shape = islice(variants.shapes(problem, self.domain), 1)
         for variant in (*variants.values(problem, self.domain), *first_shape):
@@ -172,7 +172,7 @@ class ProblemCheck:
                     continue
                 c = npx.to_host(npx.random.normal(npx.Key(self.seed, 4, 0), y.shape, y.dtype))
                 gradients = [g.copy() for g in other.protected_gradients(output, leaves, c)]
-                yield Expected(other, y, c, gradients)
+                yield Baseline(other, y, c, gradients)
 
     def check_derived_inputs(self, problem: Problem) -> None:
         """Compare gradients, and test the rules that depend on values, at inputs derived from the given ones."""
@@ -202,7 +202,7 @@ class ProblemCheck:
         if variant.is_declared:
             self.compare_value(problem, tolerance=1e-5)
         try:
-            expected = self.compare_gradients(problem, None if limit else 1, limit, variant.is_declared)
+            baseline = self.compare_gradients(problem, None if limit else 1, limit, variant.is_declared)
         except GradientError as error:
             if error.rule != "valid gradient":
                 raise
@@ -217,10 +217,10 @@ class ProblemCheck:
         self.report.variants += 1
         if variant.change.is_magnitude:
             return
-        y, gradients = problem.output_and_gradients(expected.c)
-        expected.compare("independent calls", "if it is called again", y, gradients)
+        y, gradients = problem.output_and_gradients(baseline.c)
+        baseline.compare("independent calls", "if it is called again", y, gradients)
         if self.compare_float32 and limit and variant.change.float32_factor:
-            self.check_float32(expected, self.typical_sizes, variant.change.float32_factor)
+            self.check_float32(baseline, self.typical_sizes, variant.change.float32_factor)
 
 
 @contextmanager

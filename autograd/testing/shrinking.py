@@ -31,7 +31,7 @@ def smallest(problem: Problem, error: GradientError, check: Callable[[Problem], 
 
 def candidates(problem: Problem, index: tuple[int, ...]) -> Iterator[Problem]:
     """Yield simpler problems: with one axis of the first input cut to the failing entry, and with rounded numbers."""
-    x = problem.values[problem.floats[0]] if problem.floats else npx.asarray(0.0)
+    x = problem.values[problem.float_indices[0]] if problem.float_indices else npx.asarray(0.0)
     for axis in (0, *range(1 - x.ndim, 0)) if x.ndim else ():
         start = index[axis] if len(index) == x.ndim else 0
         for length in (1, 2):

@@ -152,11 +152,11 @@ def input_domains(problem: Problem, domain: Any) -> list[Domain]:
 
     Raises ValueError if `domain` is malformed.
     """
-    number = len(problem.floats)
+    number = len(problem.float_indices)
     parts = [*domain] if hasattr(domain, "__len__") else []
     is_shared = domain is None or (len(parts) == 2 and all(isinstance(x, (int, float)) for x in parts))
     if not is_shared:  # options have no separate domain
-        parts += [None for i in problem.floats[len(parts) :] if problem.name_of(i).startswith("option ")]
+        parts += [None for i in problem.float_indices[len(parts) :] if problem.name_of(i).startswith("option ")]
     result: list[Any] = [domain] * number if is_shared else parts
     if len(result) != number or not all(d is None or (len(d) == 2 and d[0] < d[1]) for d in result):
         raise ValueError(
@@ -168,7 +168,7 @@ def input_domains(problem: Problem, domain: Any) -> list[Domain]:
 
 def require_inside(problem: Problem, domain: Any) -> None:
     """Raise ValueError if the given inputs are outside the declared domain."""
-    for i, interval in zip(problem.floats, input_domains(problem, domain), strict=True):
+    for i, interval in zip(problem.float_indices, input_domains(problem, domain), strict=True):
         if not is_inside(npx.to_host(problem.values[i]), interval):
             raise ValueError(
                 f"{problem.name}: expected {problem.name_of(i)} inside its domain {interval}; got values outside it; "
@@ -188,7 +188,7 @@ def reflected(x: Array, domain: Domain) -> Array:
 def values(problem: Problem, domain: Any = None) -> Iterator[Variant]:
     """Yield problems with other numbers in arrays of the same shapes."""
     arrays = [npx.to_host(a) for a in problem.arrays]
-    n_inputs = len(problem.floats)
+    n_inputs = len(problem.float_indices)
     intervals = [*input_domains(problem, domain), *[None] * len(problem.parameters)]
 
     def changed(change: Change, positions: Sequence[int]) -> Problem | None:
@@ -205,7 +205,7 @@ def values(problem: Problem, domain: Any = None) -> Iterator[Variant]:
     if n_inputs:
         changes += [(change, "", range(n_inputs)) for change in ALL_INPUTS]
     if n_inputs > 1:
-        names = [f" in {problem.name_of(i)}" for i in problem.floats]
+        names = [f" in {problem.name_of(i)}" for i in problem.float_indices]
         changes += [(change, name, [i]) for change in ONE_INPUT for i, name in enumerate(names)]
     if len(arrays) > 1:
         separate = range(1 if n_inputs else 0, len(arrays))[:MAX_SEPARATE]
@@ -246,7 +246,7 @@ def with_changed_value(problem: Problem, i: int, apply: Callable[[Array], Array]
 
 def with_values(problem: Problem, values: list[Any]) -> Problem:
     """Return the problem with other arguments, of any shape."""
-    other = problem.with_arrays([*(values[i] for i in problem.floats), *problem.parameters.values()])
+    other = problem.with_arrays([*(values[i] for i in problem.float_indices), *problem.parameters.values()])
     other.values = values
     return other
 
@@ -272,7 +272,7 @@ def with_resized_axis(
         integers: whether to resize integers and booleans too.
         start: the first index, if the axis is cut.
     """
-    x = problem.values[problem.floats[0]]
+    x = problem.values[problem.float_indices[0]]
     n = x.shape[axis]
     negative_axis = axis if axis < 0 else axis - x.ndim
 
@@ -293,7 +293,7 @@ def shapes(problem: Problem, domain: Any = None) -> Iterator[Variant]:
     """Yield problems with other axis lengths in the first floating-point input and every argument that shares them."""
     intervals = input_domains(problem, domain)
     for variant in resized_problems(problem):
-        pairs = zip(problem.floats, intervals, strict=True)
+        pairs = zip(problem.float_indices, intervals, strict=True)
         arrays = [reflected(npx.to_host(variant.problem.values[i]), interval) for i, interval in pairs]
         if all(map(is_inside, arrays, intervals)):
             new = [*map(npx.from_host, arrays), *problem.parameters.values()]
@@ -302,9 +302,9 @@ def shapes(problem: Problem, domain: Any = None) -> Iterator[Variant]:
 
 def resized_problems(problem: Problem) -> Iterator[Variant]:
     """Yield the problems of `shapes`, including those outside the domain."""
-    if not problem.floats:
+    if not problem.float_indices:
         return
-    x = problem.values[problem.floats[0]]
+    x = problem.values[problem.float_indices[0]]
     for axis, name in ((0, "row"), (1, "position"), (-1, "column")):
         if x.ndim <= (2 if axis == 1 else -axis) or not x.size:
             continue
@@ -339,12 +339,12 @@ def guessed_shapes(problem: Problem, other: Problem) -> str:
     By coincidence, an argument may have the same length as a changed axis of the first argument. A function of matrices
     may happen to accept an array with a different number of axes.
     """
-    x = problem.values[problem.floats[0]]
-    changed = other.values[problem.floats[0]]
+    x = problem.values[problem.float_indices[0]]
+    changed = other.values[problem.float_indices[0]]
     if x.ndim != changed.ndim:
         return "all"
     lengths = {n for n, m in zip(x.shape, changed.shape, strict=True) if n != m}
-    arrays = [y for i, y in enumerate(problem.values) if is_array(y) and i != problem.floats[0]]
+    arrays = [y for i, y in enumerate(problem.values) if is_array(y) and i != problem.float_indices[0]]
     return "inputs" if any(y.shape != x.shape and lengths & {*y.shape} for y in arrays) else ""
 
 
@@ -363,7 +363,7 @@ def undeclared_shapes(problem: Problem) -> Iterator[Variant]:
 
     If the function broadcasts, one of the floating-point inputs with the first one's shape gets an axis of length 1.
     """
-    x = problem.values[problem.floats[0]] if problem.floats else None
+    x = problem.values[problem.float_indices[0]] if problem.float_indices else None
     if x is None or not x.ndim or not x.size:
         return
     empty = with_resized_axis(problem, 0, 0)
@@ -373,7 +373,7 @@ def undeclared_shapes(problem: Problem) -> Iterator[Variant]:
     for k, n in enumerate(x.shape):
         fewer = with_changed_rows(fewer, n, lambda a: a[0])
         yield Variant(f"{k + 1} {'axes' if k else 'axis'} fewer", fewer, is_declared=False)
-    same_shape = [i for i in problem.floats if problem.values[i].shape == x.shape]
+    same_shape = [i for i in problem.float_indices if problem.values[i].shape == x.shape]
     for i in same_shape if len(same_shape) > 1 else ():
         x = problem.values[i]
         for axis in {0, x.ndim - 1}:

@@ -6,7 +6,7 @@ from typing import Any
 import npx
 from autograd import Tensor, checkpoint, neural, no_grad
 from autograd import operations as ops
-from autograd.contract import check_ids
+from autograd.operation_checks import check_ids
 from autograd.operations import concatenate
 from models.architectures.layers import Layer
 from models.config import TransformerConfig

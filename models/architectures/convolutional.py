@@ -216,7 +216,7 @@ class ByteNet(EncoderDecoder):
         self, x: Tensor, memory: Tensor | None, cross_spec: npx.AttentionSpec, state: EncoderDecoderState | None
     ) -> Tensor:
         packing = cross_spec.q_packing
-        batch, length = packing.shape if packing else x.shape[:2]
+        batch, length = packing.padded_shape if packing else x.shape[:2]
         flat = packing.flat_index if packing else npx.arange(batch * length)
         sentence, position = flat // max(1, length), flat % max(1, length)
         if state:
@@ -225,7 +225,7 @@ class ByteNet(EncoderDecoder):
             memory = Tensor(state.source.caches[0].array)
         assert memory is not None
         kv_packing = cross_spec.kv_packing
-        lengths: Any = kv_packing.counts if kv_packing else cross_spec.kv_lengths
+        lengths: Any = kv_packing.lengths if kv_packing else cross_spec.kv_lengths
         starts = kv_packing.starts if kv_packing else npx.arange(len(memory)) * memory.shape[1]
         index = npx.where(position < lengths[sentence], starts[sentence] + position, -1)
         aligned = take_rows(memory.reshape((-1, memory.shape[-1])), index).reshape(x.shape)

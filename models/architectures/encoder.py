@@ -5,7 +5,7 @@ from typing import Any, NamedTuple
 import npx
 from autograd import Tensor, no_grad
 from autograd import operations as ops
-from autograd.contract import check_ids
+from autograd.operation_checks import check_ids
 from models.architectures.base import SequenceModel, checked_normalizer
 from models.architectures.encoder_decoder import checked_lengths
 from models.architectures.layers import EncoderLayer, make_final_norm, make_layers, record_attention
@@ -219,13 +219,13 @@ class Encoder(SequenceModel):
     def _pack(self, ids: Any, labels: Any) -> PackedTexts:
         """Check ids and labels, and pack them on the device."""
         ids, lengths, types, labels = self.checked_loss_inputs(ids, labels)
-        packing = npx.pack(lengths)
+        packing = npx.Packing.from_lengths(lengths)
         one_label_per_text = labels.shape[1] == 1
-        labels = labels.reshape(-1) if one_label_per_text else packing.rows(labels)
+        labels = labels.reshape(-1) if one_label_per_text else packing.pack(labels)
         rows = host.flatnonzero(labels != self.config.pad_id)
         return PackedTexts(
-            ids=npx.from_host(packing.rows(ids)),
-            token_types=npx.from_host(packing.rows(types)),
+            ids=npx.from_host(packing.pack(ids)),
+            token_types=npx.from_host(packing.pack(types)),
             packing=packing.to_device(),
             rows=npx.from_host(rows),
             targets=npx.from_host(labels[rows]),

@@ -104,13 +104,13 @@ class EncoderDecoder(SequenceModel):
                 Default 0: a single pass.
         """
         src_ids, src_lengths, tgt_inputs, targets = self.checked_loss_inputs(src_ids, tgt_ids)
-        src_packing = npx.pack(src_lengths)
-        tgt_packing = npx.pack(row_lengths(targets != self.config.pad_id))
+        src_packing = npx.Packing.from_lengths(src_lengths)
+        tgt_packing = npx.Packing.from_lengths(row_lengths(targets != self.config.pad_id))
         return self.loss_on_device(
-            npx.from_host(src_packing.rows(src_ids)),
+            npx.from_host(src_packing.pack(src_ids)),
             npx.from_host(src_lengths),
-            npx.from_host(tgt_packing.rows(tgt_inputs)),
-            npx.from_host(tgt_packing.rows(targets)),
+            npx.from_host(tgt_packing.pack(tgt_inputs)),
+            npx.from_host(tgt_packing.pack(targets)),
             label_smoothing=label_smoothing,
             smoothing_classes=smoothing_classes,
             loss_normalizer=checked_normalizer(loss_normalizer, targets, self.config.pad_id),
@@ -196,8 +196,8 @@ class EncoderDecoder(SequenceModel):
         q_packing = cross_spec.q_packing
         kv_packing = cross_spec.kv_packing
         if memory is not None:
-            n_rows = q_packing.shape[0] if q_packing else len(tgt_ids)
-            n_sources = kv_packing.shape[0] if kv_packing else len(memory)
+            n_rows = q_packing.padded_shape[0] if q_packing else len(tgt_ids)
+            n_sources = kv_packing.padded_shape[0] if kv_packing else len(memory)
             if n_rows != n_sources:
                 raise ValueError(f"target ids: expected {n_sources} rows, one per source; got {n_rows}")
         start = state.length if state else q_packing or 0

@@ -61,15 +61,15 @@ class Embedding(Module):
         self.scale = d_model**0.5 if scale_embedding else 1.0
 
     def forward(
-        self, ids: npx.Array, positions: npx.Array | None = None, drop: npx.DropoutSpec | None = None
+        self, ids: npx.Array, encodings: npx.Array | None = None, drop: npx.DropoutSpec | None = None
     ) -> Tensor:
         """Return the vectors (..., T, D) of ids (..., T).
 
         Args:
-            positions: positional encodings (T, D), which are added to the vectors. Default None.
+            encodings: positional encodings (T, D), which are added to the vectors. Default None.
             drop: the dropout of the sum. Default None: no dropout.
         """
-        return neural.embedding(self.weight, ids, scale=self.scale, positions=positions, drop=drop)
+        return neural.embedding(self.weight, ids, scale=self.scale, encodings=encodings, drop=drop)
 
 
 class Dropout(Module):

@@ -4,7 +4,7 @@ from typing import Any
 
 import npx
 from autograd import Tensor, differentiable
-from autograd.neural import recomputable
+from autograd.neural import attach_recompute_fn
 from autograd.operations import logistic
 from models.cache import RowArray
 from models.init import uniform
@@ -28,7 +28,7 @@ def has_neighbor(x: npx.Array, offset: int, packing: npx.Packing | None, lengths
         end = x.shape[1] if lengths is None else npx.minimum(lengths, x.shape[1])[:, None]
         return npx.broadcast_to((position >= 0) & (position < end), x.shape[:2]).reshape(-1)
     position = packing.positions + offset
-    return (position >= 0) & (position < packing.counts[packing.flat_index // max(1, packing.max_length)])
+    return (position >= 0) & (position < packing.lengths[packing.flat_index // max(1, packing.max_length)])
 
 
 @differentiable
@@ -66,7 +66,7 @@ def unfold(x, width, dilation=1, causal=False, packing=None, lengths=None):
             gx[source] += taps[target, tap] * exists[tap][target]
         return (gx.reshape(*leading, size),)
 
-    return compute(), recomputable(vjp, compute) if npx.should_rematerialize(x) else vjp
+    return compute(), attach_recompute_fn(vjp, compute) if npx.should_rematerialize(x) else vjp
 
 
 @differentiable

@@ -14,9 +14,9 @@ from autograd import operations as ops
 from models.layers.basic import Linear
 from models.module import Module
 from npx import host  # NumPy, for arrays that stay on the CPU
-from npx.scoped import Scoped
+from npx.scoped import ScopedValue
 
-_balance_losses: Scoped[list[Tensor] | None] = Scoped(None)
+_balance_losses: ScopedValue[list[Tensor] | None] = ScopedValue(None)
 
 
 @contextmanager

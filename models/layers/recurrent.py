@@ -29,12 +29,12 @@ class TimeMajor:
     def __init__(self, x: npx.Array, packing: npx.Packing | None, lengths: npx.Array | None, reverse: bool) -> None:
         self.leading = x.shape[:-1]
         self.dtype = x.dtype
-        batch, length = packing.shape if packing else x.shape[:2]
+        batch, length = packing.padded_shape if packing else x.shape[:2]
         flat = packing.flat_index if packing else npx.arange(batch * length)
         sentence, position = flat // max(1, length), flat % max(1, length)
         if reverse:
-            counts = packing.counts if packing else lengths
-            last = (length if counts is None else npx.minimum(counts, length)[sentence]) - 1
+            lengths = packing.lengths if packing else lengths
+            last = (length if lengths is None else npx.minimum(lengths, length)[sentence]) - 1
             position = npx.where(position <= last, last - position, position)
         self.batch, self.length = batch, length
         self.rows = position * batch + sentence
@@ -61,7 +61,9 @@ class TimeMajor:
         return rows.reshape(*self.leading, steps.shape[-1]).astype(self.dtype, copy=False)
 
 
-def recurrence(kernel: npx.Kernel, gradient: npx.Gradient, layout: TimeMajor, n_states: int, *arrays: npx.Array) -> Any:
+def recurrence(
+    kernel: npx.Kernel, gradient: npx.GradientKernel, layout: TimeMajor, n_states: int, *arrays: npx.Array
+) -> Any:
     """Return the outputs of a recurrence that starts from zeros, and its vjp.
 
     Args:

@@ -104,7 +104,7 @@ def restricted_self_attention(qkv, n_heads, d_k, window, spec=npx.AttentionSpec(
     sizes = d_k, d_k, padded.shape[-1] // n_heads - 2 * d_k
     q, k, v = neural.split_heads(padded, n_heads, *sizes)
     q, k = (rotate(part, 0, spec.rotary_base) for part in (q, k))
-    block_spec = npx.AttentionSpec(constant_bias=blocks.bias(packing.counts if packing else spec.kv_lengths))
+    block_spec = npx.AttentionSpec(constant_bias=blocks.bias(packing.lengths if packing else spec.kv_lengths))
     inputs = blocks.cut(q), blocks.cut_with_margins(k), blocks.cut_with_margins(v)
     y, saved = npx.attention(*inputs, block_spec, drop)
     leading = qkv.shape[:-1]

@@ -12,7 +12,7 @@ from numbers import Integral
 from typing import Any, Protocol
 
 import npx
-from autograd.contract import check_ids
+from autograd.operation_checks import check_ids
 from models.cache import DecodingState
 from models.config import TransformerConfig
 from npx import host  # NumPy, for arrays that stay on the CPU
@@ -122,7 +122,7 @@ def top_continuations(
     """
     if logits.dtype.itemsize < 4:
         logits = logits.astype(npx.float32)
-    log_probs, ids = npx.top_k(logits, k, excluded_ids(config))
+    log_probs, ids = npx.log_softmax_top_k(logits, k, excluded_ids(config))
     log_probs = npx.to_host(log_probs).astype(host.float64)
     if not (log_probs[:, 0] > -host.inf).all():
         raise FloatingPointError(f"search: expected finite logits; got NaN or infinity at output position {position}")

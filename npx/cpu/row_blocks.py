@@ -10,13 +10,13 @@ single call to BLAS, which then uses its own threads.
 
 Some bugs appear only when an array has several blocks. For example, the last rows are not computed, or each block
 overwrites the sum of the previous ones. To find such bugs without large test arrays, pass every block size through
-`block_size`, in your own kernels too. In a test, `small_blocks` then shrinks all blocks:
+`overridable_size`, in your own kernels too. In a test, `small_blocks` then shrinks all blocks:
 
-    step = npx.cpu.row_blocks.block_size(1024)      # 1024, unless a test sets a smaller size
-    parts = npx.cpu.row_blocks.parallel_ranges(body, len(x), step)
+    step = npx.cpu.row_blocks.overridable_size(1024)  # 1024, unless a test sets a smaller size
+    parts = npx.cpu.row_blocks.parallel_for(body, len(x), step)
 
     with npx.small_blocks(rows=2, threads=3):
-        y = my_kernel(x)                            # blocks of 2 rows on 3 threads
+        y = my_kernel(x)                              # blocks of 2 rows on 3 threads
 """
 
 import math
@@ -27,10 +27,10 @@ from typing import Any
 
 import numpy as np
 
-from npx.array import array_module, ceil_div
+from npx.backend import array_module, ceil_div
 from npx.cpu.tune import is_configured
 from npx.cpu.workers import make_offers
-from npx.scoped import Scoped
+from npx.scoped import ScopedValue
 from npx.settings import read_setting
 
 # Bytes of one operand in a block. Small blocks stay in cache; large blocks cause fewer hand-offs to threads.
@@ -41,12 +41,12 @@ SMALL_FLOPS = 256_000_000  # below this size (1 to 3 ms on one thread), a matmul
 PANEL_FLOPS = 16_000_000  # minimum operations per panel, except in a matmul split into two panels
 PANEL_ROWS = 64, 2048  # minimum and maximum rows (or columns) of a matmul that one thread computes at a time
 
-_in_worker = Scoped(False)  # whether this thread is computing ranges
+_in_worker = ScopedValue(False)  # whether this thread is computing ranges
 _forced_rows: int | None = None  # set by small_blocks, for all threads of the process
 _forced_threads: int | None = None
 
 
-def block_size(size: int) -> int:
+def overridable_size(size: int) -> int:
     """Return `size` (rows, columns or classes per block), or the smaller size that `small_blocks` sets."""
     return size if _forced_rows is None else _forced_rows
 
@@ -84,7 +84,7 @@ def map_blocks(body: Callable[[int, int], Any], rows: int, row_bytes: int) -> li
     Args:
         row_bytes: bytes of one row of the largest operand.
     """
-    return parallel_ranges(body, rows, block_rows(rows, row_bytes), inline=rows * row_bytes < INLINE_BYTES)
+    return parallel_for(body, rows, block_rows(rows, row_bytes), inline=rows * row_bytes < INLINE_BYTES)
 
 
 def block_rows(rows: int, row_bytes: int) -> int:
@@ -95,7 +95,7 @@ def block_rows(rows: int, row_bytes: int) -> int:
     """
     total = rows * row_bytes
     pairs = ceil_div(total, 2 * BLOCK_BYTES) if total >= INLINE_BYTES else 0
-    return block_size(max(1, ceil_div(rows, max(1, 2 * pairs))))
+    return overridable_size(max(1, ceil_div(rows, max(1, 2 * pairs))))
 
 
 def elementwise(formula: Callable[..., Any], *arrays: Any, outputs: int = 1, in_place: bool = False) -> Any:
@@ -146,7 +146,7 @@ def _promote_16_bit(x: Any) -> Any:
     return x.astype(np.float32) if x.dtype.itemsize == 2 and x.dtype.kind not in "iu" else x
 
 
-def parallel_ranges(body: Callable[[int, int], Any], n: int, step: int, inline: bool = False) -> list[Any]:
+def parallel_for(body: Callable[[int, int], Any], n: int, step: int, inline: bool = False) -> list[Any]:
     """Compute `[body(i, min(i + step, n)) for i in range(0, n, step)]`, on all cores unless `inline`.
 
     A nested call runs in the calling worker's thread, because waiting for the other workers could deadlock. If a body
@@ -202,7 +202,7 @@ def panel_size(n: int, panels: int = 4) -> int:
     In a configured process, the result is n / panels, limited to the range PANEL_ROWS; otherwise, it is n.
     """
     smallest, largest = PANEL_ROWS
-    return block_size(min(max(ceil_div(n, panels), smallest), largest) if is_configured() else max(1, n))
+    return overridable_size(min(max(ceil_div(n, panels), smallest), largest) if is_configured() else max(1, n))
 
 
 def panel_count(flops: int) -> int:
@@ -245,4 +245,4 @@ def parallel_matmuls(*matmuls: tuple[np.ndarray, np.ndarray, np.ndarray, bool]) 
             np.matmul(left, right, out=result)
 
     flops = sum(2 * out.size * a.shape[1] for a, _, out, _ in matmuls)
-    parallel_ranges(body, len(parts), 1, inline=flops < INLINE_FLOPS)
+    parallel_for(body, len(parts), 1, inline=flops < INLINE_FLOPS)

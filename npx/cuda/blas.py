@@ -5,7 +5,7 @@ from typing import Any
 
 import numpy as np
 
-from npx.array import Array, array_module
+from npx.backend import Array, array_module
 from npx.cuda.cublas import Cublas
 from npx.settings import read_setting
 

@@ -17,8 +17,8 @@ from typing import Any
 
 import numpy as np
 
-from npx import array
-from npx.array import Array, array_module, ceil_div, free_memory, from_host
+from npx import backend
+from npx.backend import Array, array_module, ceil_div, free_memory, from_host
 from npx.cuda import blas
 
 ALIGNMENT = 256  # bytes, as for every CUDA allocation
@@ -115,12 +115,12 @@ def _uploads_forbidden(cupy: Any) -> Iterator[None]:
     """Reject uploads, even implicit ones (a list used as an index): a graph would later read freed host memory."""
 
     def reject(size: int) -> Any:
-        raise RuntimeError(array.UPLOAD_ERROR)
+        raise RuntimeError(backend.UPLOAD_ERROR)
 
-    array.uploads_allowed = False
+    backend.uploads_allowed = False
     cupy.cuda.set_pinned_memory_allocator(reject)
     try:
         yield
     finally:
         cupy.cuda.set_pinned_memory_allocator(cupy.get_default_pinned_memory_pool().malloc)
-        array.uploads_allowed = True
+        backend.uploads_allowed = True

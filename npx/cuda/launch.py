@@ -13,7 +13,7 @@ from typing import Any
 
 import numpy as np
 
-from npx.array import array_module
+from npx.backend import array_module
 
 SOURCES = Path(__file__).parents[1] / "kernels"  # the folder of the .cu files
 HEADER = Path(__file__).with_name("device.cuh")

@@ -2,11 +2,11 @@
 
 `mpirun -n 8 npx-transformer train ...` starts eight processes, each with a `rank` from 0 to `size` - 1. The other
 packages use only a `World`. `world()` returns the world of this process: by default a single rank, whose collectives
-do nothing and which never imports mpi4py. `join()` switches to the world of all processes that were launched together.
+do nothing and which never imports mpi4py. `initialize()` connects this process to all others launched with it.
 
-    world = npx.distributed.join()
+    world = npx.distributed.initialize()
     world.all_reduce(flat)()        # replaces every rank's flat array with the sum over the ranks
-    world.gather(value)             # returns every rank's value, in the order of the ranks, on every rank
+    world.all_gather_object(value)  # returns every rank's value, in the order of the ranks, on every rank
 
 An all-reduce has two phases. In the reduce-scatter, rank r receives part r of the array from every rank and adds these
 parts in rank order; the all-gather then distributes the sums. MPI only transfers data, so the result is bitwise
@@ -18,5 +18,5 @@ rank thus leaves its core to other processes, can handle signals and knows how l
 the next one (`Heartbeat`), so no rank waits forever for a rank that is dead, stopped or stuck.
 """
 
-from npx.distributed.launcher import join, rank_and_size, world
+from npx.distributed.initialization import initialize, rank_and_size, world
 from npx.distributed.world import World

@@ -16,18 +16,18 @@ class Heartbeat:
     """Monitors the next rank, so that every rank is monitored by one other rank.
 
     Every BEAT_INTERVAL seconds, each rank sends a heartbeat with the number of collectives that it has started. This
-    rank logs one line and ends all ranks in three cases: the next rank sends no heartbeat for `timeout` seconds; its
-    process has ended (detected only on the same host); or this rank has waited longer than `world.timeout` in a
-    collective that the next rank has not started.
+    rank logs one line and ends all ranks in three cases: the next rank sends no heartbeat for `max_silence` seconds;
+    its process has ended (detected only on the same host); or this rank has waited longer than
+    `world.collective_timeout` in a collective that the next rank has not started.
 
     Args:
         peer: name, host and process ID of the next rank.
         now: the current time.monotonic().
     """
 
-    def __init__(self, world: Any, peer: tuple[str, str, int], timeout: float, now: float) -> None:
+    def __init__(self, world: Any, peer: tuple[str, str, int], max_silence: float, now: float) -> None:
         self.world = world
-        self.timeout = timeout
+        self.max_silence = max_silence
         self.peer_name, host, pid = peer
         self.exit_fds: list[int] = []  # on the same host: a descriptor that becomes readable when that process ends
         if host == socket.gethostname():
@@ -67,13 +67,13 @@ class Heartbeat:
     def _failure(self, silence: float, now: float) -> str:
         """Return a description of the next rank's failure, or "" if it has not failed."""
         comm_thread = self.world.comm_thread
-        timeout = self.world.timeout
+        collective_timeout = self.world.collective_timeout
         if select.select(self.exit_fds, [], [], 0)[0]:
             return "the process has ended (killed or out of memory)"
-        if silence > self.timeout:
+        if silence > self.max_silence:
             return f"no heartbeat for {silence:.0f} s (train.rank_timeout)"
         waited = now - (comm_thread.waiting_since or now)
         is_behind = silence < 2 * BEAT_INTERVAL and self.peer_collectives < comm_thread.n_collectives
-        if timeout is not None and waited > timeout and is_behind:
+        if collective_timeout is not None and waited > collective_timeout and is_behind:
             return f"this rank has kept another rank waiting for {waited:.0f} s (train.rank_timeout)"
         return ""

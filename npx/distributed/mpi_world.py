@@ -11,7 +11,7 @@ from typing import Any
 
 import numpy as np
 
-from npx import array
+from npx import backend
 from npx.distributed.comm_thread import CommThread, Steps
 from npx.distributed.heartbeat import ABORTING, Heartbeat
 from npx.distributed.launcher_cleanup import end_launcher
@@ -56,7 +56,7 @@ class MpiWorld(World):
 
     # ---- values
 
-    def gather(self, value: Any) -> list[Any]:
+    def all_gather_object(self, value: Any) -> list[Any]:
         pickles = self._start(self._gather_bytes(self.mpi.pickle.dumps(value)))()
         return [self.mpi.pickle.loads(data) for data in pickles]
 
@@ -78,8 +78,8 @@ class MpiWorld(World):
             for r in range(self.size)
         ]
 
-    def broadcast(self, value: Any) -> Any:
-        received = self.gather(value if self.rank == 0 else None)[0]
+    def broadcast_object(self, value: Any) -> Any:
+        received = self.all_gather_object(value if self.rank == 0 else None)[0]
         return received if self.rank else value
 
     def _barrier(self) -> Steps:
@@ -87,20 +87,20 @@ class MpiWorld(World):
 
     # ---- arrays
 
-    def reduce_scatter(self, flat: array.Array, wire_dtype: Any = None) -> Wait:
+    def reduce_scatter(self, flat: backend.Array, wire_dtype: Any = None) -> Wait:
         return self._start(self._reduce_scatter(flat, wire_dtype))
 
-    def all_gather(self, flat: array.Array, wire_dtype: Any = None) -> Wait:
+    def all_gather(self, flat: backend.Array, wire_dtype: Any = None) -> Wait:
         return self._start(self._all_gather(flat, wire_dtype))
 
-    def all_reduce(self, flat: array.Array, wire_dtype: Any = None) -> Wait:
+    def all_reduce(self, flat: backend.Array, wire_dtype: Any = None) -> Wait:
         return self._start(self._all_reduce(flat, wire_dtype))
 
-    def _all_reduce(self, flat: array.Array, wire_dtype: Any) -> Steps:
+    def _all_reduce(self, flat: backend.Array, wire_dtype: Any) -> Steps:
         yield from self._reduce_scatter(flat, wire_dtype)
         yield from self._all_gather(flat, wire_dtype)
 
-    def _reduce_scatter(self, flat: array.Array, wire_dtype: Any) -> Steps:
+    def _reduce_scatter(self, flat: backend.Array, wire_dtype: Any) -> Steps:
         sent = flat if wire_dtype is None else flat.astype(wire_dtype)
         shard = flat[self.shard_slice(flat.size)]
         received = np.empty((self.size, shard.size), sent.dtype)  # row r: the values of rank r for this shard
@@ -115,7 +115,7 @@ class MpiWorld(World):
         for part in received[1:]:
             shard += part.astype(shard.dtype, copy=False)
 
-    def _all_gather(self, flat: array.Array, wire_dtype: Any) -> Steps:
+    def _all_gather(self, flat: backend.Array, wire_dtype: Any) -> Steps:
         buffer = flat if wire_dtype is None else flat.astype(wire_dtype)
         counts, starts = self._shard_layout(buffer)
         yield self.comm.Iallgatherv(self.mpi.IN_PLACE, [_bytes(buffer), counts, starts, self.mpi.BYTE])
@@ -123,7 +123,7 @@ class MpiWorld(World):
         if wire_dtype is not None:
             flat[...] = buffer
 
-    def _shard_layout(self, flat: array.Array) -> tuple[list[int], list[int]]:
+    def _shard_layout(self, flat: backend.Array) -> tuple[list[int], list[int]]:
         """Return the size and the start of each rank's shard of a flat array, in bytes."""
         shards = [self.shard_slice(flat.size, r) for r in range(self.size)]
         sizes = [(shard.stop - shard.start) * flat.itemsize for shard in shards]
@@ -131,11 +131,11 @@ class MpiWorld(World):
 
     @contextmanager
     def rank_zero_first(self) -> Iterator[None]:
-        timeout = self.timeout
-        self.timeout = None  # rank 0 may take any amount of time
+        collective_timeout = self.collective_timeout
+        self.collective_timeout = None  # rank 0 may take any amount of time
         error: BaseException | None = None
         if self.rank:
-            error = self.broadcast(None)
+            error = self.broadcast_object(None)
             if error is not None:
                 raise error
         try:
@@ -145,8 +145,8 @@ class MpiWorld(World):
             raise
         finally:
             if self.rank == 0:
-                self.broadcast(self._picklable(error))
-            self.timeout = timeout
+                self.broadcast_object(self._picklable(error))
+            self.collective_timeout = collective_timeout
 
     def _picklable(self, error: BaseException | None) -> BaseException | None:
         """Return the error, or a RuntimeError with its text if it cannot be pickled."""
@@ -160,7 +160,7 @@ class MpiWorld(World):
 
     def start_heartbeat(self, seconds: float) -> None:
         if self.comm_thread.heartbeat is None:
-            peers = self.gather((self.name, socket.gethostname(), os.getpid()))
+            peers = self.all_gather_object((self.name, socket.gethostname(), os.getpid()))
             peer = peers[(self.rank + 1) % self.size]
             self.comm_thread.heartbeat = Heartbeat(self, peer, seconds, time.monotonic())
 

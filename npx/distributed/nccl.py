@@ -8,7 +8,7 @@ concurrently with the backward pass, and the host never waits for it.
 
 from typing import Any
 
-from npx import array
+from npx import backend
 from npx.distributed.world import Wait, World
 
 
@@ -22,13 +22,13 @@ class NcclCollectives:
         self._waits: list[tuple[Any, Any]] = []  # events: the start of a wait, and the end of the collective
         self._wait_seconds = 0.0
 
-    def reduce_scatter(self, flat: array.Array, wire_dtype: Any = None) -> Wait:
+    def reduce_scatter(self, flat: backend.Array, wire_dtype: Any = None) -> Wait:
         return self._start(lambda: self._reduce_scatter(flat, wire_dtype))
 
-    def all_gather(self, flat: array.Array, wire_dtype: Any = None) -> Wait:
+    def all_gather(self, flat: backend.Array, wire_dtype: Any = None) -> Wait:
         return self._start(lambda: self._all_gather(flat, wire_dtype))
 
-    def all_reduce(self, flat: array.Array, wire_dtype: Any = None) -> Wait:
+    def all_reduce(self, flat: backend.Array, wire_dtype: Any = None) -> Wait:
         def work() -> None:
             self._reduce_scatter(flat, wire_dtype)
             self._all_gather(flat, wire_dtype)
@@ -64,18 +64,18 @@ class NcclCollectives:
             self._wait_seconds += max(0.0, milliseconds) / 1000
         return self._wait_seconds
 
-    def _reduce_scatter(self, flat: array.Array, wire_dtype: Any) -> None:
+    def _reduce_scatter(self, flat: backend.Array, wire_dtype: Any) -> None:
         world = self.world
         shard = flat[world.shard_slice(flat.size)]
         sent = flat if wire_dtype is None else flat.astype(wire_dtype)
-        received = array.empty((world.size, shard.size), sent.dtype)  # row r: the values of rank r for this shard
+        received = backend.empty((world.size, shard.size), sent.dtype)  # row r: the values of rank r for this shard
         received[world.rank] = sent[world.shard_slice(flat.size)]
         self._exchange([sent[world.shard_slice(flat.size, r)] for r in range(world.size)], list(received))
         shard[...] = received[0].astype(shard.dtype)
         for part in list(received)[1:]:
             shard += part.astype(shard.dtype)
 
-    def _all_gather(self, flat: array.Array, wire_dtype: Any) -> None:
+    def _all_gather(self, flat: backend.Array, wire_dtype: Any) -> None:
         world = self.world
         buffer = flat if wire_dtype is None else flat.astype(wire_dtype)
         shards = [buffer[world.shard_slice(flat.size, r)] for r in range(world.size)]

@@ -4,28 +4,28 @@ import os
 import socket
 from typing import Any
 
-from npx import array
+from npx import backend
 from npx.distributed.mpi_world import MpiWorld
 from npx.distributed.nccl import NcclCollectives
 from npx.distributed.world import Wait
 
-LOCAL_RANK = ("OMPI_COMM_WORLD_LOCAL_RANK", "MPI_LOCALRANKID", "SLURM_LOCALID")  # the rank within its host
+LOCAL_RANK_VARIABLES = ("OMPI_COMM_WORLD_LOCAL_RANK", "MPI_LOCALRANKID", "SLURM_LOCALID")  # the rank within its host
 
 
 class NcclWorld(MpiWorld):
     """The processes of an MPI communicator, each with its own GPU."""
 
     def __init__(self, comm: Any) -> None:
-        cupy = array.cupy_with_a_gpu()
+        cupy = backend.cupy_with_a_gpu()
         from cupy.cuda import nccl
 
         super().__init__(comm)
-        local_ranks = (int(os.environ[name]) for name in LOCAL_RANK if os.environ.get(name, "").isdigit())
+        local_ranks = (int(os.environ[name]) for name in LOCAL_RANK_VARIABLES if os.environ.get(name, "").isdigit())
         device = cupy.cuda.Device(next(local_ranks, self.rank) % cupy.cuda.runtime.getDeviceCount())
         device.use()
-        array.limit_memory(cupy)  # applies only to the current GPU, which has just changed
-        has_nccl = self.gather(nccl.available)
-        gpus = self.gather((socket.gethostname(), device.pci_bus_id))
+        backend.limit_memory(cupy)  # applies only to the current GPU, which has just changed
+        has_nccl = self.all_gather_object(nccl.available)
+        gpus = self.all_gather_object((socket.gethostname(), device.pci_bus_id))
         if not all(has_nccl):
             raise RuntimeError(
                 f"ranks: CuPy on rank {has_nccl.index(False)} has no NCCL support; "
@@ -37,7 +37,7 @@ class NcclWorld(MpiWorld):
                 f"ranks: expected one GPU per rank; got the same GPU for ranks {gpus.index(gpus[second_rank])} and "
                 f"{second_rank}; try fewer ranks per host"
             )
-        unique_id = self.broadcast(nccl.get_unique_id() if self.rank == 0 else None)
+        unique_id = self.broadcast_object(nccl.get_unique_id() if self.rank == 0 else None)
         self.collectives = NcclCollectives(cupy, nccl, unique_id, self)
 
     @property
@@ -47,14 +47,14 @@ class NcclWorld(MpiWorld):
     # The host cannot see whether a rank is missing from an NCCL collective, so each collective also starts an MPI
     # barrier.
 
-    def reduce_scatter(self, flat: array.Array, wire_dtype: Any = None) -> Wait:
+    def reduce_scatter(self, flat: backend.Array, wire_dtype: Any = None) -> Wait:
         self.comm_thread.submit(self._barrier())
         return self.collectives.reduce_scatter(flat, wire_dtype)
 
-    def all_gather(self, flat: array.Array, wire_dtype: Any = None) -> Wait:
+    def all_gather(self, flat: backend.Array, wire_dtype: Any = None) -> Wait:
         self.comm_thread.submit(self._barrier())
         return self.collectives.all_gather(flat, wire_dtype)
 
-    def all_reduce(self, flat: array.Array, wire_dtype: Any = None) -> Wait:
+    def all_reduce(self, flat: backend.Array, wire_dtype: Any = None) -> Wait:
         self.comm_thread.submit(self._barrier())
         return self.collectives.all_reduce(flat, wire_dtype)

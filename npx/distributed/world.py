@@ -5,7 +5,7 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import Any
 
-from npx import array
+from npx import backend
 
 Wait = Callable[[], object]  # a function that waits until the operation has finished
 
@@ -17,33 +17,33 @@ class World:
     bytes_sent = 0  # bytes of arrays sent to other ranks
     step = 0  # the training step, for messages
     # Seconds that a rank may wait for another in a collective before the run ends; None means forever.
-    timeout: float | None = None
+    collective_timeout: float | None = None
 
     @property
     def wait_seconds(self) -> float:
         """The seconds that this process has spent waiting for other ranks or their data."""
         return 0.0
 
-    def gather(self, value: Any) -> list[Any]:
+    def all_gather_object(self, value: Any) -> list[Any]:
         """Return every rank's value, in the order of the ranks, on every rank."""
         return [value]
 
-    def broadcast(self, value: Any) -> Any:
+    def broadcast_object(self, value: Any) -> Any:
         """Return rank 0's value on every rank."""
         return value
 
     # The next three methods start a collective and return a function that waits for it. All ranks must start the same
     # collectives in the same order. `wire_dtype`: a narrower dtype for the transfer; sums are computed in flat's dtype.
 
-    def reduce_scatter(self, flat: array.Array, wire_dtype: Any = None) -> Wait:
+    def reduce_scatter(self, flat: backend.Array, wire_dtype: Any = None) -> Wait:
         """Replace this rank's shard of `flat` (n,) with the sum of this shard over all ranks, added in rank order."""
         return lambda: None
 
-    def all_gather(self, flat: array.Array, wire_dtype: Any = None) -> Wait:
+    def all_gather(self, flat: backend.Array, wire_dtype: Any = None) -> Wait:
         """Fill `flat` (n,) with the shards of all ranks."""
         return lambda: None
 
-    def all_reduce(self, flat: array.Array, wire_dtype: Any = None) -> Wait:
+    def all_reduce(self, flat: backend.Array, wire_dtype: Any = None) -> Wait:
         """Replace `flat` (n,) with the sum over all ranks."""
         return lambda: None
 

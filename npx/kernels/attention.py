@@ -8,7 +8,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from npx.array import Array, array_module, ceil_div
+from npx.backend import Array, array_module, ceil_div
 from npx.cuda.launch import contiguous, launch
 from npx.dispatch import Output, kernel
 from npx.kernels.attention_spec import AttentionSpec, rotary_positions, rotate, rotations, total_bias
@@ -125,7 +125,7 @@ def attention_numpy(
     n_heads, d_k = q.shape[-2:]
     p = np.empty((batch, n_heads, n_queries, n_keys), q.dtype)
     y = np.empty((*q.shape[:-1], v.shape[-1]), q.dtype)
-    keep, keep_scale = (drop.keep_mask(p.shape), drop.scale) if drop else (None, 1.0)
+    keep_mask, keep_scale = (drop.keep_mask(p.shape), drop.scale) if drop else (None, 1.0)
     bias = total_bias(spec, q, k)
     scale = d_k**-0.5
     factors = rotations(spec, q, k)
@@ -156,12 +156,12 @@ def attention_numpy(
         if not softmax_in_place_without_peak(pb):
             compute_scores()
             softmax_in_place(pb)
-        p_dropped = pb if keep is None else pb * keep_scale * block.part_of_scores(keep, *sizes)
+        p_dropped = pb if keep_mask is None else pb * keep_scale * block.part_of_scores(keep_mask, *sizes)
         np.matmul(p_dropped, heads_first(vb), out=heads_first(yb))
         block.queries.store(yb, y)
 
     for_each_block(blocks, body, p)
-    return y, (q, k, v, p, blocks, (drop, keep), spec)
+    return y, (q, k, v, p, blocks, (drop, keep_mask), spec)
 
 
 @attention_grad.fast("numpy", "float32", "float64")
@@ -171,7 +171,7 @@ def attention_grad_numpy(
 ) -> Arrays:  # fmt: skip
     """Compute one block of sentences at a time."""
     gq, gk, gv = out or (np.empty(x.shape, g.dtype) for x in (q, k, v))
-    drop, keep = saved_dropout
+    drop, keep_mask = saved_dropout
     scale = q.shape[-1] ** -0.5
     gz = np.zeros(p.shape, g.dtype) if return_bias_grad else None
     factors = rotations(spec, q, k)
@@ -186,8 +186,8 @@ def attention_grad_numpy(
         gs = gh @ vh.swapaxes(-1, -2)  # (b, H, t, s)
         pb = block.scores_buffer(p, *sizes)
         a = pb
-        if drop and keep is not None:
-            mask = drop.scale * block.part_of_scores(keep, *sizes).astype(g.dtype)
+        if drop and keep_mask is not None:
+            mask = drop.scale * block.part_of_scores(keep_mask, *sizes).astype(g.dtype)
             gs *= mask
             a = pb * mask
         np.matmul(a.swapaxes(-1, -2), gh, out=heads_first(gvb))
@@ -214,7 +214,7 @@ LARGEST_HEAD = 128  # maximum d_k and d_v of attention.cu; larger heads use the 
 SHARED_BYTES = 48 << 10  # bytes of shared memory that every GPU can give to a block
 
 
-class SavedByReference(NamedTuple):
+class SavedValuesOfReference(NamedTuple):
     """The values that the float32 reference saved for a head that is too large for attention.cu."""
 
     values: tuple[Any, ...]
@@ -234,11 +234,11 @@ def attention_cuda(
     d_v = v.shape[-1]
     if max(d_k, d_v) > LARGEST_HEAD:
         y, saved = attention.reference(*(x.astype(np.float32) for x in (q, k, v)), spec, drop)
-        return y.astype(q.dtype, copy=False), SavedByReference(saved)
+        return y.astype(q.dtype, copy=False), SavedValuesOfReference(saved)
     y = xp.empty((*q.shape[:-1], d_v), q.dtype)
     lse = xp.empty((batch, n_heads, n_queries), np.float32)
     inputs = tuple(with_contiguous_rows(x) for x in (*rotate_inputs(q, k, spec), v))
-    launch_attention("attention_forward", inputs, (), (y,), (lse,), spec, drop)
+    launch_attention("attention_forward", inputs, y, lse, spec, drop)
     return y, (*inputs, lse, y, spec, drop)
 
 
@@ -249,7 +249,7 @@ def attention_grad_cuda(g: Array, *saved: Any, out: Arrays | None = None, return
     The result is deterministic. For a sentence that fits in one tile, the usual case, the scores are computed once
     for all three gradients.
     """
-    if isinstance(saved[0], SavedByReference):
+    if isinstance(saved[0], SavedValuesOfReference):
         gradients = attention_grad.reference(g.astype(np.float32), *saved[0].values, return_bias_grad=return_bias_grad)
         grads = write_out(out, gradients[:3]) if out else tuple(x.astype(g.dtype, copy=False) for x in gradients[:3])
         return (*grads, *gradients[3:])
@@ -265,7 +265,7 @@ def attention_grad_cuda(g: Array, *saved: Any, out: Arrays | None = None, return
     batch, n_queries, n_keys = spec.sizes(*inputs[:2])
     gz_shape = batch, y.shape[-2], n_queries, n_keys
     gz = xp.zeros(gz_shape, np.float32) if return_bias_grad else None  # zeros, because the kernel skips masked scores
-    launch_attention("attention_backward", inputs, grads, (g, y), (lse, gz), spec, drop)
+    launch_attention("attention_backward", inputs, y, lse, spec, drop, g, gz, grads)
     rotate_gradients_back(grads[0], grads[1], spec)
     return write_out(out, grads) if gz is None else (*write_out(out, grads), gz)
 
@@ -281,8 +281,8 @@ def with_contiguous_rows(x: Array) -> Array:
 
 
 def launch_attention(
-    kernel: str, inputs: Arrays, grads: Arrays, outputs: Arrays, sums: tuple[Array | None, ...], spec: AttentionSpec,
-    drop: DropoutSpec | None,
+    kernel: str, inputs: Arrays, y: Array, lse: Array, spec: AttentionSpec, drop: DropoutSpec | None,
+    g: Array | None = None, gz: Array | None = None, grads: Arrays = (),
 ) -> None:  # fmt: skip
     """Launch a kernel of attention.cu with one block per tile of queries.
 
@@ -290,18 +290,20 @@ def launch_attention(
 
     Args:
         inputs: q, k, v, of any strides.
-        grads: the gradients of q, k and v, of any strides; () for the forward pass.
-        outputs: (y,) or (g, y), contiguous.
-        sums: the log-sum-exp and, for gradients, the array for the gradient of the scores, or None; all float32.
+        y, lse: the output and the log-sum-exp of the scores (float32), contiguous.
+        g: the gradient of y, contiguous; None for the forward pass.
+        gz: the array for the gradient of the scores (float32), or None.
+        grads: the arrays for the gradients of q, k and v, of any strides; () for the forward pass.
     """
     batch, n_queries, n_keys = spec.sizes(*inputs[:2])
     n_heads, d_k = inputs[0].shape[-2:]
     d_v = inputs[2].shape[-1]
     dk, dv = ceil_div(d_k, 16) * 16, ceil_div(d_v, 16) * 16  # rounded up to a multiple of 16
-    itemsize = outputs[0].itemsize
+    itemsize = y.itemsize
     longest = max(n_queries, n_keys)
     tile = tile_size(longest, 2 * itemsize * (dk + dv))
     tiles = ceil_div(longest if grads else n_queries, tile)
+    arrays = (*inputs, y, lse) if g is None else (g, *inputs, y, lse, gz, *grads)
     views = [*inputs, *grads]
     strides = [np.int64(stride // itemsize) for x in views for stride in (0, *x.strides[:-1])[-3:]]
     starts = [packing and packing.starts for packing in (spec.q_packing, spec.kv_packing)]
@@ -317,16 +319,15 @@ def launch_attention(
         kernel,
         tiles * n_heads * batch,
         2 * tile,
-        (*outputs[:-1], *inputs, outputs[-1], *sums, *grads, *starts, lengths, bias, *strides,
-         *map(np.int64, bias_strides), *map(np.int32, (spec.causal, n_heads, n_queries, n_keys, d_k, d_v)),
-         *launch_arguments(drop)),
-        T=outputs[0].dtype,
+        (*arrays, *starts, lengths, bias, *strides, *map(np.int64, bias_strides),
+         *map(np.int32, (spec.causal, n_heads, n_queries, n_keys, d_k, d_v)), *launch_arguments(drop)),
+        T=y.dtype,
         DK=dk,
         DV=dv,
         TILE=tile,
         ONE_TILE=int(longest <= tile <= min(dk, dv)),
         strided=True,
-        VEC=access_bytes(*views, *outputs) // itemsize,
+        VEC=access_bytes(*views, y, y if g is None else g) // itemsize,
     )  # fmt: skip
 
 

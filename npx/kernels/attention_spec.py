@@ -14,7 +14,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from npx.array import Array, array_module, read_only
+from npx.backend import Array, array_module, read_only
 from npx.kernels.packing import Packing
 
 
@@ -39,7 +39,7 @@ class AttentionSpec(NamedTuple):
 
     def sizes(self, q: Array, k: Array) -> tuple[int, int, int]:
         """Return B, T and S for q (B, T, H, d_k) and k (B, S, H, d_k), either of which may be packed."""
-        batch, n_queries = self.q_packing.shape if self.q_packing else q.shape[:2]
+        batch, n_queries = self.q_packing.padded_shape if self.q_packing else q.shape[:2]
         return batch, n_queries, self.kv_packing.max_length if self.kv_packing else k.shape[1]
 
 
@@ -57,12 +57,12 @@ def total_bias(spec: AttentionSpec, q: Array, k: Array) -> Array | None:
     batch, n_queries, n_keys = spec.sizes(q, k)
     position = xp.arange(n_keys)
     allowed = None
-    lengths: Any = spec.kv_packing.counts if spec.kv_packing else spec.kv_lengths
+    lengths: Any = spec.kv_packing.lengths if spec.kv_packing else spec.kv_lengths
     if spec.causal and n_queries > 1:  # a single query is the last position and may attend to every key
         last_key = xp.arange(n_keys - n_queries, n_keys)[None, :, None]  # (1, T, 1)
         if spec.q_packing is not spec.kv_packing:  # the number of earlier keys differs between sentences
             n_earlier: Any = lengths if spec.kv_packing else n_keys
-            n_earlier = n_earlier - (spec.q_packing.counts if spec.q_packing else n_queries)  # (B,)
+            n_earlier = n_earlier - (spec.q_packing.lengths if spec.q_packing else n_queries)  # (B,)
             last_key = xp.arange(n_queries)[:, None] + n_earlier[:, None, None]  # (B, T, 1)
         elif spec.kv_packing:  # keys after a sentence's end follow all its queries, so they are masked already
             lengths = None
@@ -131,9 +131,9 @@ def rotation_factors(x: Array, positions: Any, base: float) -> Array:
 
 
 @lru_cache(maxsize=16)
-def _consecutive_rotation_factors(first: int, length: int, *args: Any) -> Array:
+def _consecutive_rotation_factors(start: int, length: int, *args: Any) -> Array:
     """Return the factors of consecutive positions, cached because all layers and training steps use them."""
-    return read_only(_rotation_factors(np, np.arange(first, first + length), *args))
+    return read_only(_rotation_factors(np, np.arange(start, start + length), *args))
 
 
 def _rotation_factors(xp: Any, positions: Array, n_heads: int, size: int, base: float, dtype: Any) -> Array:
@@ -146,7 +146,7 @@ def rotary_positions(spec: AttentionSpec, q: Array, k: Array) -> tuple[Any, Any]
     """Return the `positions` argument of `rotate` for q and for k; either both are packed or neither is."""
     if spec.q_packing is None or spec.kv_packing is None:
         return k.shape[1] - q.shape[1], 0
-    n_earlier = spec.kv_packing.counts - spec.q_packing.counts  # (B,)
+    n_earlier = spec.kv_packing.lengths - spec.q_packing.lengths  # (B,)
     sentence = spec.q_packing.flat_index // spec.q_packing.max_length  # the sentence of each query
     return spec.q_packing.positions + n_earlier[sentence], spec.kv_packing.positions
 

@@ -1,16 +1,17 @@
 """Label-smoothed cross entropy from logits (paper section 5.4), alone and fused with the projection to the vocabulary.
 
-The smoothed target is q_k = on [k = target] + off for each of the V classes. The value of `off` depends on
-the classes among which `LabelSmoothing` divides the probability eps:
+The smoothed target is q_k = on_value [k = target] + off_value for each of the V classes. `off_value` depends on the
+classes among which `LabelSmoothing` divides the probability eps:
 
-    "all"                  off = eps / V        the complete vocabulary, including target and padding
-                                                (Szegedy et al., 2016, which the paper cites; also PyTorch)
-    "others"               off = eps / (V - 1)  every class except the target
-    "others_without_pad"   off = eps / (V - 2)  every class except the target and padding, whose q is 0
+    "all"                  off_value = eps / V        the complete vocabulary, including target and padding
+                                                      (Szegedy et al., 2016, which the paper cites; also PyTorch)
+    "others"               off_value = eps / (V - 1)  every class except the target
+    "others_without_pad"   off_value = eps / (V - 2)  every class except the target and padding, whose q is 0
 
-`on` is chosen so that q sums to 1. For logits z
+`on_value` is chosen so that q sums to 1. For logits z
 
-    loss = - sum_k q_k log softmax(z)_k = logsumexp(z) - on z_target - off sum_k z_k,      dloss/dz = softmax(z) - q.
+    loss = - sum_k q_k log softmax(z)_k = logsumexp(z) - on_value z_target - off_value sum_k z_k
+    dloss/dz = softmax(z) - q
 
 Positions whose target is padding contribute neither loss nor gradient.
 """
@@ -19,8 +20,8 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from npx.array import Array, add_to_targets, array_module, ceil_div
-from npx.cpu.row_blocks import block_size, map_blocks, parallel_ranges, row_sums
+from npx.backend import Array, accumulate, array_module, ceil_div
+from npx.cpu.row_blocks import map_blocks, overridable_size, parallel_for, row_sums
 from npx.cpu.tune import is_configured
 from npx.cuda import blas
 from npx.cuda.launch import BLOCK_THREADS, contiguous, launch, shared_memory
@@ -33,7 +34,7 @@ PANEL = 1024  # maximum number of classes whose logits one thread computes at a 
 CHUNK = 3 << 22  # maximum number of logits in memory at a time in `linear_cross_entropy`: 48 MiB of float32
 CUDA_CHUNK = 1 << 28  # replaces CHUNK on a GPU, where matmuls need thousands of rows: 512 MiB of bfloat16
 RESERVED = 1152  # bytes of shared memory that a block needs besides its row of logits: 1,024 for CUDA, 128 for sums
-CUDA_ROWS = 64  # on a GPU, the numbers of rows in a chunk and of allocated columns are multiples of this
+CUDA_MULTIPLE = 64  # on a GPU, the number of rows in a chunk and that of allocated columns are multiples of this
 
 
 class LabelSmoothing(NamedTuple):
@@ -50,7 +51,7 @@ class LabelSmoothing(NamedTuple):
     pad_id: int = 0
 
     def target_weights(self, n_classes: int) -> tuple[float, float]:
-        """Return the weights (on, off) of the smoothed target. Raises ValueError for invalid attributes."""
+        """Return the weights (on_value, off_value) of the smoothed target. Raises ValueError for invalid attributes."""
         if not 0 <= self.epsilon < 1:
             expected = "a number of at least 0 and below 1"
             raise ValueError(f"label_smoothing: expected {expected}; got {self.epsilon!r}; try 0.1")
@@ -58,8 +59,8 @@ class LabelSmoothing(NamedTuple):
             raise ValueError(f"smoothing_classes: expected one of {', '.join(SMOOTHING_CLASSES)}; got {self.classes!r}")
         if self.classes == "all":
             return 1 - self.epsilon, self.epsilon / n_classes
-        off = self.epsilon / max(1, n_classes - (1 if self.classes == "others" else 2))
-        return 1 - self.epsilon - off, off
+        off_value = self.epsilon / max(1, n_classes - (1 if self.classes == "others" else 2))
+        return 1 - self.epsilon - off_value, off_value
 
     @property
     def excludes_padding(self) -> bool:
@@ -78,9 +79,9 @@ def cross_entropy(logits: Array, targets: Array, smoothing: LabelSmoothing = NO_
     """
     xp = array_module(logits)
     n, classes = logits.shape
-    on, off = smoothing.target_weights(classes)
-    q = xp.full(logits.shape, off, logits.dtype)
-    q[xp.arange(n), targets] += on
+    on_value, off_value = smoothing.target_weights(classes)
+    q = xp.full(logits.shape, off_value, logits.dtype)
+    q[xp.arange(n), targets] += on_value
     if smoothing.excludes_padding:
         q[:, smoothing.pad_id] = 0
     is_token = (targets != smoothing.pad_id)[:, None]
@@ -120,7 +121,7 @@ def linear_cross_entropy_grad(
         accumulate_into: an array to which g * gw is added, or None for a new array.
     """
     gx, gw = ((g * gradient).astype(gradient.dtype, copy=False) for gradient in (gx, gw))
-    return add_to_targets((gx, gw), (None, accumulate_into))
+    return accumulate((gx, gw), (None, accumulate_into))
 
 
 @cross_entropy_grad.fast("numpy", "float32", "float64")
@@ -148,14 +149,14 @@ def linear_cross_entropy_grad_numpy(
 
 def logits_to_gradient(z: Array, targets: Array, smoothing: LabelSmoothing, grad: bool) -> float:
     """Replace logits z (n, V) by their gradient in place and return the summed loss. No target may be padding."""
-    on, off = smoothing.target_weights(z.shape[1])
+    on_value, off_value = smoothing.target_weights(z.shape[1])
     at_target = np.arange(len(z)), targets
-    q_dot_z = on * z[at_target]
-    if off:
+    q_dot_z = on_value * z[at_target]
+    if off_value:
         if smoothing.excludes_padding:
             padding = z[:, smoothing.pad_id].copy()  # may be -inf, so it cannot be subtracted from the sum later
             z[:, smoothing.pad_id] = 0
-        q_dot_z += off * row_sums(z)
+        q_dot_z += off_value * row_sums(z)
         if smoothing.excludes_padding:
             z[:, smoothing.pad_id] = padding
     peak = z.max(axis=1)
@@ -164,11 +165,11 @@ def logits_to_gradient(z: Array, targets: Array, smoothing: LabelSmoothing, grad
     total = row_sums(z)
     if grad:
         z *= (1 / total)[:, None]
-        if off:
-            z -= off
+        if off_value:
+            z -= off_value
             if smoothing.excludes_padding:
-                z[:, smoothing.pad_id] += off
-        z[at_target] -= on
+                z[:, smoothing.pad_id] += off_value
+        z[at_target] -= on_value
     return float((np.log(total) + peak - q_dot_z).sum(dtype=np.float64))
 
 
@@ -198,43 +199,43 @@ def linear_cross_entropy_numpy(
 ) -> Output:
     """Skip padding and compute chunks of rows in panels of classes, without a pass over all logits.
 
-    With z = x w^T and q = on * [target] + off, the gradients of the loss are
+    With z = x w^T and q = on_value * [target] + off_value, the gradients of the loss are
 
-        gx = softmax(z) w   - on w[targets] - off sum_k w_k          (sums over the smoothed classes)
-        gw = softmax(z)^T x - on sum of x over the rows of each class - off sum_n x_n
+        gx = softmax(z) w   - on_value w[targets] - off_value sum_k w_k          (sums over the smoothed classes)
+        gw = softmax(z)^T x - on_value sum of x over the rows of each class - off_value sum_n x_n
 
     so q is never stored. If m is the largest logit of a row within a panel, the panel's part of this row of softmax(z)
     is f exp(z - m) with f = exp(m - logsumexp(z)). Instead of the exponentials, the rows of x and gx are multiplied by
     f. Maxima, exponentials and their sums are computed right after a panel's matmul, while its logits are in cache.
     """
-    on, off = smoothing.target_weights(len(w))
+    on_value, off_value = smoothing.target_weights(len(w))
     token_rows = np.flatnonzero(targets != smoothing.pad_id)
     has_padding = len(token_rows) < len(x)
     x_tokens = x  # in names, `_tokens` means "without the rows of padding"
     if has_padding:
         x_tokens = x[token_rows]
         targets = targets[token_rows]
-    smoothed = np.full(len(w), off, x.dtype)  # `off` for each class, but 0 for a class without smoothing
+    smoothed = np.full(len(w), off_value, x.dtype)  # `off_value` for each class, but 0 for a class without smoothing
     if smoothing.excludes_padding:
         smoothed[smoothing.pad_id] = 0
-    off_w = smoothed @ w  # (D,)
+    smoothed_w = smoothed @ w  # (D,)
     gx_tokens: Any = w[targets]
-    loss = -(on * np.einsum("nd,nd->n", x_tokens, gx_tokens) + x_tokens @ off_w).sum(dtype=np.float64)
-    gx_tokens *= -on
-    gx_tokens -= off_w
+    loss = -(on_value * np.einsum("nd,nd->n", x_tokens, gx_tokens) + x_tokens @ smoothed_w).sum(dtype=np.float64)
+    gx_tokens *= -on_value
+    gx_tokens -= smoothed_w
     gw = (np.empty if len(x_tokens) else np.zeros)(w.shape, x.dtype) if grad else None
 
     chunks = max(1, ceil_div(len(x_tokens) * len(w), CHUNK))
-    rows = block_size(max(1, ceil_div(len(x_tokens), chunks)))
-    width = block_size(min(PANEL, ceil_div(len(w), 4)) if is_configured() else len(w))
-    buffer = np.empty((ceil_div(len(w), width), rows, max(width, x.shape[1])), x.dtype)
-    for start in range(0, len(x_tokens), rows):
-        chunk = x_tokens[start : start + rows]
+    chunk_rows = overridable_size(max(1, ceil_div(len(x_tokens), chunks)))
+    width = overridable_size(min(PANEL, ceil_div(len(w), 4)) if is_configured() else len(w))
+    buffer = np.empty((ceil_div(len(w), width), chunk_rows, max(width, x.shape[1])), x.dtype)
+    for start in range(0, len(x_tokens), chunk_rows):
+        chunk = x_tokens[start : start + chunk_rows]
         lse, f = exponentials_in_panels(chunk, w, buffer, width)
         loss += lse.sum(dtype=np.float64)
         if gw is not None:
             initial = None if start else (smoothed, x_tokens.sum(axis=0))
-            gx_tokens[start : start + rows] += gradients_in_panels(chunk, w, buffer, width, f, gw, initial)
+            gx_tokens[start : start + chunk_rows] += gradients_in_panels(chunk, w, buffer, width, f, gw, initial)
     if gw is None:
         return np.asarray(loss, x.dtype), None
     del buffer
@@ -243,7 +244,7 @@ def linear_cross_entropy_numpy(
         gx = np.zeros(x.shape, x.dtype)
         gx[token_rows] = gx_tokens
     target_ids, sums = sums_by_id(x_tokens, targets)
-    gw[target_ids] -= on * sums
+    gw[target_ids] -= on_value * sums
     return np.asarray(loss, x.dtype), (gx, gw)
 
 
@@ -260,7 +261,7 @@ def exponentials_in_panels(x: Array, w: Array, buffer: Array, width: int) -> tup
         np.exp(z, out=z)
         return m, z @ np.ones(j - i, z.dtype)
 
-    m, totals = (np.stack(parts) for parts in zip(*parallel_ranges(body, len(w), width), strict=True))  # (panels, n)
+    m, totals = (np.stack(parts) for parts in zip(*parallel_for(body, len(w), width), strict=True))  # (panels, n)
     peak = m.max(axis=0)
     f = np.exp(m - peak)
     total = (totals * f).sum(axis=0)
@@ -296,7 +297,7 @@ def gradients_in_panels(
         part = buffer[i // width, : len(x), : x.shape[1]]
         return np.multiply(e @ w[i:j], scale, out=part)
 
-    gx, *parts = parallel_ranges(body, len(w), width)
+    gx, *parts = parallel_for(body, len(w), width)
     for part in parts:
         gx += part
     return gx
@@ -321,11 +322,11 @@ def losses_and_gradient(z: Array, targets: Array, gz: Array | None, losses: Arra
     z and gz have the same strides; their rows must be contiguous.
     """
     n, classes = z.shape
-    on, off = smoothing.target_weights(classes)
-    sizes = np.int32(classes), np.int64(z.strides[0] // z.itemsize), np.float32(on), np.float32(off)
+    on_value, off_value = smoothing.target_weights(classes)
+    sizes = np.int32(classes), np.int64(z.strides[0] // z.itemsize), np.float32(on_value), np.float32(off_value)
     row_bytes = classes * z.itemsize
     two_blocks = 2 * (row_bytes + RESERVED)  # with room for two blocks, rows stay in shared memory
-    keep_row = gz is not None and two_blocks <= block_size(shared_memory(array_module(z)))
+    keep_row = gz is not None and two_blocks <= overridable_size(shared_memory(array_module(z)))
     flags = np.int64(smoothing.pad_id), np.int32(smoothing.excludes_padding), np.int32(keep_row)
     args = z, targets, gz, losses, *sizes, *flags
     threads = 64 if classes <= 1024 else 512
@@ -354,8 +355,8 @@ def linear_cross_entropy_cuda(
     x = contiguous(x)
     targets = contiguous(targets)
     n, classes = len(x), len(w)
-    columns = ceil_div(classes, CUDA_ROWS) * CUDA_ROWS  # unaligned rows rule out tensor cores and 16-byte loads
-    chunk = block_size(max(CUDA_ROWS, CUDA_CHUNK // columns // CUDA_ROWS * CUDA_ROWS))
+    columns = ceil_div(classes, CUDA_MULTIPLE) * CUDA_MULTIPLE  # unaligned rows rule out tensor cores and 16-byte loads
+    chunk = overridable_size(max(CUDA_MULTIPLE, CUDA_CHUNK // columns // CUDA_MULTIPLE * CUDA_MULTIPLE))
     buffer = xp.empty((min(chunk, n), columns), x.dtype)[:, :classes]
     losses = xp.empty(n, np.float32)
     gx: Any = xp.empty(x.shape, x.dtype) if grad else None

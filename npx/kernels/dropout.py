@@ -4,7 +4,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from npx.array import Array, array_module, ceil_div
+from npx.backend import Array, array_module, ceil_div
 from npx.cpu.row_blocks import map_blocks
 from npx.cuda.launch import BLOCK_THREADS, contiguous, launch
 from npx.dispatch import Output, kernel
@@ -38,13 +38,13 @@ class DropoutSpec(NamedTuple):
     def keep_mask(self, shape: tuple[int, ...]) -> np.ndarray:
         """Return a bool array on the host, False where a value is dropped. The array depends only on key and rate."""
         size = int(np.prod(shape))
-        keep = np.empty(size, bool)
+        keep_mask = np.empty(size, bool)
 
         def body(i: int, j: int) -> None:
-            np.greater_equal(bits16(self.key, i, j), self.threshold, out=keep[i:j])
+            np.greater_equal(bits16(self.key, i, j), self.threshold, out=keep_mask[i:j])
 
         map_blocks(body, size, 2)
-        return keep.reshape(shape)
+        return keep_mask.reshape(shape)
 
 
 SavedDropout = tuple[DropoutSpec | None, Array | None]  # what `dropout` saves: its argument `drop` and the mask
@@ -52,24 +52,24 @@ SavedDropout = tuple[DropoutSpec | None, Array | None]  # what `dropout` saves: 
 
 @kernel
 def dropout(x: Array, drop: DropoutSpec | None) -> Output:
-    """Return x * keep / (1 - rate) for x of any shape, or x if `drop` is None. Saved: drop, keep (bool, x's shape)."""
-    keep = drop and array_module(x).asarray(drop.keep_mask(x.shape))
-    return dropout_grad.reference(x, drop, keep), (drop, keep)
+    """Return x * keep_mask / (1 - rate), or x if `drop` is None. Saved: drop, keep_mask (bool, shape of x)."""
+    keep_mask = drop and array_module(x).asarray(drop.keep_mask(x.shape))
+    return dropout_grad.reference(x, drop, keep_mask), (drop, keep_mask)
 
 
 @dropout.define_gradient
-def dropout_grad(g: Array, drop: DropoutSpec | None, keep: Array | None) -> Array:
-    """Return gx = g * keep / (1 - rate); the forward pass applies the same linear map to x."""
-    return g if drop is None else array_module(g).where(keep, g * drop.scale, 0).astype(g.dtype, copy=False)
+def dropout_grad(g: Array, drop: DropoutSpec | None, keep_mask: Array | None) -> Array:
+    """Return gx = g * keep_mask / (1 - rate); the forward pass applies the same linear map to x."""
+    return g if drop is None else array_module(g).where(keep_mask, g * drop.scale, 0).astype(g.dtype, copy=False)
 
 
 @dropout_grad.fast("numpy", "float32", "float64")
-def dropout_grad_numpy(g: Array, drop: DropoutSpec | None, keep: Array | None) -> Array:
+def dropout_grad_numpy(g: Array, drop: DropoutSpec | None, keep_mask: Array | None) -> Array:
     """Compute one block of the flat array at a time; multiplying by a bool array is much faster than `where`."""
-    if drop is None or keep is None:
+    if drop is None or keep_mask is None:
         return g
     gx = np.empty(g.shape, g.dtype)
-    flat_g, flat_keep, flat_gx = (a.reshape(-1) for a in (g, keep, gx))
+    flat_g, flat_keep, flat_gx = (a.reshape(-1) for a in (g, keep_mask, gx))
     scale = drop.scale
 
     def body(i: int, j: int) -> None:
@@ -83,8 +83,8 @@ def dropout_grad_numpy(g: Array, drop: DropoutSpec | None, keep: Array | None) -
 @dropout.fast("numpy", "float32", "float64")
 def dropout_numpy(x: Array, drop: DropoutSpec | None) -> Output:
     """Generate the mask and multiply by it."""
-    keep = drop and drop.keep_mask(x.shape)
-    return dropout_grad_numpy(x, drop, keep), (drop, keep)
+    keep_mask = drop and drop.keep_mask(x.shape)
+    return dropout_grad_numpy(x, drop, keep_mask), (drop, keep_mask)
 
 
 def launch_arguments(drop: DropoutSpec | None) -> tuple[Any, ...]:

@@ -4,7 +4,7 @@ The fused kernel makes one pass instead of three: on a CPU a block of rows stays
 normalized output; on a GPU each row is read and written once.
 """
 
-from npx.array import NO_TARGETS, Array, GradientTargets
+from npx.backend import NO_ACCUMULATORS, Accumulators, Array
 from npx.dispatch import Output, kernel
 from npx.kernels import layer_norm as norms
 from npx.kernels.dropout import DropoutSpec, dropout, dropout_grad
@@ -16,7 +16,7 @@ def dropout_residual_norm(
 ) -> Output:
     """Return y = layer_norm(residual + dropout(x)).
 
-    x, residual (..., D); gamma, beta (D,). Saved: what layer_norm saves; drop, keep (bool (..., D), or None).
+    x, residual (..., D); gamma, beta (D,). Saved: what layer_norm saves; drop, keep_mask (bool (..., D), or None).
     """
     norms.check_norm_inputs("dropout_residual_norm", x, residual)
     x_dropped, saved_dropout = dropout.reference(x, drop)
@@ -31,8 +31,8 @@ def dropout_residual_norm_grad(
     xhat: Array,
     rstd: Array,
     drop: DropoutSpec | None,
-    keep: Array | None,
-    accumulate_into: GradientTargets = NO_TARGETS,
+    keep_mask: Array | None,
+    accumulate_into: Accumulators = NO_ACCUMULATORS,
 ) -> tuple[Array, Array, Array, Array]:
     """Return the gradients (gx, gresidual, ggamma, gbeta) of `dropout_residual_norm`.
 
@@ -42,7 +42,7 @@ def dropout_residual_norm_grad(
         accumulate_into: arrays to which ggamma and gbeta are added, or None for new arrays.
     """
     gresidual, ggamma, gbeta = norms.layer_norm_grad.reference(g, gamma, xhat, rstd, accumulate_into)
-    return dropout_grad.reference(gresidual, drop, keep), gresidual, ggamma, gbeta
+    return dropout_grad.reference(gresidual, drop, keep_mask), gresidual, ggamma, gbeta
 
 
 # A layer norm is this kernel without residual and dropout, so layer_norm.py has the fast versions of both.

@@ -4,7 +4,7 @@ from typing import Any
 
 import numpy as np
 
-from npx.array import Array, array_module, ceil_div
+from npx.backend import Array, array_module, ceil_div
 from npx.cpu.row_blocks import map_blocks
 from npx.cuda.launch import BLOCK_THREADS, contiguous, launch
 from npx.dispatch import Output, kernel
@@ -13,18 +13,18 @@ from npx.kernels.dropout import DropoutSpec, dropout, dropout_grad, dropout_grad
 
 @kernel
 def embedding(
-    table: Array, ids: Array, scale: float = 1.0, positions: Array | None = None, drop: DropoutSpec | None = None
+    table: Array, ids: Array, scale: float = 1.0, encodings: Array | None = None, drop: DropoutSpec | None = None
 ) -> Output:
-    """Return y = dropout(scale * table[ids] + positions).
+    """Return y = dropout(scale * table[ids] + encodings).
 
-    table (V, D); ids (..., T) integers in [0, V); positions (T, D) or None; y (..., T, D). Saved: ids, V, scale, drop,
-    keep (bool, y's shape, or None).
+    table (V, D); ids (..., T) integers in [0, V); encodings (T, D) or None; y (..., T, D). Saved: ids, V, scale, drop,
+    keep_mask (bool, shape of y, or None).
     """
     y = array_module(table).take(table, ids, axis=0)  # always a new array; indexing returns a view for a single id
     if scale != 1.0:
         y *= scale
-    if positions is not None:
-        y += positions
+    if encodings is not None:
+        y += encodings
     y, saved_dropout = dropout.reference(y, drop)
     return y, (ids, len(table), scale, *saved_dropout)
 
@@ -33,15 +33,15 @@ def embedding(
 def embedding_grad(
     g: Array,
     ids: Array,
-    rows: int,
+    n_rows: int,
     scale: float,
     drop: DropoutSpec | None,
-    keep: Array | None,
+    keep_mask: Array | None,
     accumulate_into: Array | None = None,
 ) -> Array:
-    """Return gtable (rows, D): gtable[v] = scale * the sum of dropout's gradient over all positions where ids == v.
+    """Return gtable (n_rows, D): gtable[v] = scale * the sum of dropout's gradient over all positions where ids == v.
 
-    g, keep (..., D); ids (...).
+    g, keep_mask (..., D); ids (...).
 
     Args:
         accumulate_into: an array to which gtable is added, or None for a new array.
@@ -50,9 +50,9 @@ def embedding_grad(
     rows than gtable.
     """
     xp = array_module(g)
-    g = dropout_grad.reference(g, drop, keep)
+    g = dropout_grad.reference(g, drop, keep_mask)
     g = g if scale == 1.0 else (g * scale).astype(g.dtype, copy=False)
-    gtable = xp.zeros((rows, g.shape[-1]), g.dtype)
+    gtable = xp.zeros((n_rows, g.shape[-1]), g.dtype)
     xp.add.at(gtable, ids.reshape(-1), g.reshape(-1, g.shape[-1]))
     if accumulate_into is None:
         return gtable
@@ -62,27 +62,27 @@ def embedding_grad(
 
 @embedding.fast("numpy", "float32", "float64")
 def embedding_numpy(
-    table: Array, ids: Array, scale: float = 1.0, positions: Array | None = None, drop: DropoutSpec | None = None
+    table: Array, ids: Array, scale: float = 1.0, encodings: Array | None = None, drop: DropoutSpec | None = None
 ) -> Output:
     """Compute a few sentences at a time, so that they stay in cache from the lookup to the dropout."""
     ids = np.asarray(ids)
     y = np.empty((*ids.shape, table.shape[1]), table.dtype)
-    keep = drop and drop.keep_mask(y.shape)
-    saved = ids, len(table), scale, drop, keep
+    keep_mask = drop and drop.keep_mask(y.shape)
+    saved = ids, len(table), scale, drop, keep_mask
     if not y.size:
         return y, saved
-    length = 1 if positions is None or ids.ndim == 1 else ids.shape[-1]
-    id_rows = ids.reshape(-1, length)  # one row per sentence or, without positions or with 1-d ids, per id
+    length = 1 if encodings is None or ids.ndim == 1 else ids.shape[-1]
+    id_rows = ids.reshape(-1, length)  # one row per sentence or, without encodings or with 1-d ids, per id
     y_rows = y.reshape(-1, length, table.shape[1])
-    keep_rows = None if keep is None else keep.reshape(y_rows.shape)
+    keep_rows = None if keep_mask is None else keep_mask.reshape(y_rows.shape)
 
     def body(i: int, j: int) -> None:
         part = y_rows[i:j]
         part[...] = table[id_rows[i:j]]
         if scale != 1.0:
             part *= scale
-        if positions is not None:
-            part += positions[i:j, None] if ids.ndim == 1 else positions
+        if encodings is not None:
+            part += encodings[i:j, None] if ids.ndim == 1 else encodings
         if drop and keep_rows is not None:
             part *= drop.scale
             part *= keep_rows[i:j]
@@ -95,16 +95,16 @@ def embedding_numpy(
 def embedding_grad_numpy(
     g: Array,
     ids: Array,
-    rows: int,
+    n_rows: int,
     scale: float,
     drop: DropoutSpec | None,
-    keep: Array | None,
+    keep_mask: Array | None,
     accumulate_into: Array | None = None,
 ) -> Array:
     """Sum the rows of g for each id that occurs, and add these sums to gtable."""
-    g = dropout_grad_numpy(g, drop, keep)
+    g = dropout_grad_numpy(g, drop, keep_mask)
     g = g if scale == 1.0 else (g * scale).astype(g.dtype, copy=False)
-    gtable = np.zeros((rows, g.shape[-1]), g.dtype) if accumulate_into is None else accumulate_into
+    gtable = np.zeros((n_rows, g.shape[-1]), g.dtype) if accumulate_into is None else accumulate_into
     unique_ids, sums = sums_by_id(g.reshape(-1, g.shape[-1]), ids.reshape(-1))
     gtable[unique_ids] += sums
     return gtable
@@ -122,15 +122,15 @@ def sums_by_id(g: Array, ids: Array) -> tuple[Array, Array]:
 
 @embedding.fast("cupy", "float32", "float16", "bfloat16")
 def embedding_cuda(
-    table: Array, ids: Array, scale: float = 1.0, positions: Array | None = None, drop: DropoutSpec | None = None
+    table: Array, ids: Array, scale: float = 1.0, encodings: Array | None = None, drop: DropoutSpec | None = None
 ) -> Output:
     """Let one warp compute each row."""
     table, ids = contiguous(table), contiguous(ids)
     d = table.shape[1]
-    positions = None if positions is None else contiguous(positions.astype(table.dtype, copy=False))
+    encodings = None if encodings is None else contiguous(encodings.astype(table.dtype, copy=False))
     y = array_module(table).empty((*ids.shape, d), table.dtype)
-    sizes = np.int64(ids.size), np.int32(d), np.int32(1 if positions is None else len(positions)), np.float32(scale)
-    args = table, ids, positions, y, *sizes, *launch_arguments(drop)
+    sizes = np.int64(ids.size), np.int32(d), np.int32(1 if encodings is None else len(encodings)), np.float32(scale)
+    args = table, ids, encodings, y, *sizes, *launch_arguments(drop)
     blocks = ceil_div(ids.size, BLOCK_THREADS // 32)
     launch("embedding.cu", "embedding", blocks, BLOCK_THREADS, args, T=table.dtype, ID=ids.dtype)
     return y, (ids, len(table), scale, drop)
@@ -138,14 +138,14 @@ def embedding_cuda(
 
 @embedding_grad.fast("cupy", "float32", "float16", "bfloat16")
 def embedding_grad_cuda(
-    g: Array, ids: Array, rows: int, scale: float, drop: DropoutSpec | None, accumulate_into: Array | None = None
+    g: Array, ids: Array, n_rows: int, scale: float, drop: DropoutSpec | None, accumulate_into: Array | None = None
 ) -> Array:
     """Sort the positions by id and sum each run of equal ids in one block, deterministically and without atomics."""
     xp = array_module(g)
     g = contiguous(g)
     d = g.shape[-1]
     total = accumulate_into if accumulate_into is not None and accumulate_into.dtype == np.float32 else None
-    gtable: Any = xp.zeros((rows, d), g.dtype) if total is None else None
+    gtable: Any = xp.zeros((n_rows, d), g.dtype) if total is None else None
     order = xp.argsort(ids.reshape(-1), kind="stable").astype(np.int64, copy=False)
     args = g, ids, order, gtable, total, np.int64(ids.size), np.int32(d), np.float32(scale), *launch_arguments(drop)
     launch("embedding.cu", "embedding_grad", (ids.size, ceil_div(d, 512)), 256, args, T=g.dtype, ID=ids.dtype)

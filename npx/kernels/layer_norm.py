@@ -4,8 +4,8 @@ from typing import Any
 
 import numpy as np
 
-from npx.array import NO_TARGETS, Array, GradientTargets, add_to_targets, array_module, ceil_div
-from npx.cpu.row_blocks import block_size, map_blocks
+from npx.backend import NO_ACCUMULATORS, Accumulators, Array, accumulate, array_module, ceil_div
+from npx.cpu.row_blocks import map_blocks, overridable_size
 from npx.cuda.launch import contiguous, launch
 from npx.dispatch import Output, kernel
 from npx.kernels.dropout import DropoutSpec, launch_arguments
@@ -28,7 +28,7 @@ def layer_norm(x: Array, gamma: Array, beta: Array, eps: float = 1e-6) -> tuple[
 
 @layer_norm.define_gradient
 def layer_norm_grad(
-    g: Array, gamma: Array, xhat: Array, rstd: Array, accumulate_into: GradientTargets = NO_TARGETS
+    g: Array, gamma: Array, xhat: Array, rstd: Array, accumulate_into: Accumulators = NO_ACCUMULATORS
 ) -> Any:
     """Return the gradients (gx, ggamma, gbeta) of `layer_norm`. g, xhat (..., D); gamma (D,); rstd (..., 1).
 
@@ -41,9 +41,9 @@ def layer_norm_grad(
     xp = array_module(g)
     h = g * gamma
     gx = rstd * (h - xp.mean(h, -1, keepdims=True) - xhat * xp.mean(h * xhat, -1, keepdims=True))
-    rows = tuple(range(g.ndim - 1))
-    gx, ggamma, gbeta = (part.astype(g.dtype, copy=False) for part in (gx, xp.sum(g * xhat, rows), xp.sum(g, rows)))
-    return gx, *add_to_targets((ggamma, gbeta), accumulate_into)
+    axes = tuple(range(g.ndim - 1))
+    gx, ggamma, gbeta = (part.astype(g.dtype, copy=False) for part in (gx, xp.sum(g * xhat, axes), xp.sum(g, axes)))
+    return gx, *accumulate((ggamma, gbeta), accumulate_into)
 
 
 def check_norm_inputs(name: str, x: Array, residual: Array | None = None) -> None:
@@ -112,13 +112,14 @@ def residual_norm_numpy(
     check_norm_inputs("layer_norm" if residual is None else "dropout_residual_norm", x, residual)
     y = np.empty(x.shape, x.dtype)
     rstd = np.empty((*x.shape[:-1], 1), x.dtype)
-    keep = drop and drop.keep_mask(x.shape)
+    keep_mask = drop and drop.keep_mask(x.shape)
     lossy = lossy_columns(gamma, beta)
     xhat_lossy = np.empty((rstd.size, len(lossy)), x.dtype)
-    saved = gamma, beta, y, (lossy, xhat_lossy), rstd, drop, None if keep is None else np.packbits(keep, axis=-1)
+    keep_bits = None if keep_mask is None else np.packbits(keep_mask, axis=-1)
+    saved = gamma, beta, y, (lossy, xhat_lossy), rstd, drop, keep_bits
     if not x.size:
         return y, saved
-    x_rows, residual_rows, keep_rows = (as_rows(a) for a in (x, residual, keep))
+    x_rows, residual_rows, keep_rows = (as_rows(a) for a in (x, residual, keep_mask))
     y_rows, rstd_rows = as_rows(y), as_rows(rstd)
     scale = drop.scale if drop else 1.0
 
@@ -154,8 +155,8 @@ def residual_norm_grad_numpy(
     saved_xhat: tuple[Array, Array],
     rstd: Array,
     drop: DropoutSpec | None,
-    keep: Array | None,
-    accumulate_into: GradientTargets = NO_TARGETS,
+    keep_bits: Array | None,
+    accumulate_into: Accumulators = NO_ACCUMULATORS,
 ) -> tuple[Array, ...]:
     """Return the gradients (gx, gresidual, ggamma, gbeta) of `residual_norm_numpy`.
 
@@ -163,11 +164,11 @@ def residual_norm_grad_numpy(
     """
     d = g.shape[-1]
     gresidual = np.empty(g.shape, g.dtype)
-    gx = gresidual if keep is None else np.empty(g.shape, g.dtype)
+    gx = gresidual if keep_bits is None else np.empty(g.shape, g.dtype)
     if not g.size:
-        return gx, gresidual, *add_to_targets((np.zeros(d, g.dtype), np.zeros(d, g.dtype)), accumulate_into)
+        return gx, gresidual, *accumulate((np.zeros(d, g.dtype), np.zeros(d, g.dtype)), accumulate_into)
     g_rows, y_rows, rstd_rows = (as_rows(a) for a in (g, y, rstd))
-    gresidual_rows, gx_rows, keep_rows = (as_rows(a) for a in (gresidual, gx, keep))
+    gresidual_rows, gx_rows, keep_rows = (as_rows(a) for a in (gresidual, gx, keep_bits))
     lossy, xhat_lossy = saved_xhat
     scale = drop.scale if drop else 1.0
     inverse = 1 / np.where(np.isin(np.arange(d), lossy), 1, gamma)
@@ -185,7 +186,7 @@ def residual_norm_grad_numpy(
 
     parts = map_blocks(body, len(g_rows), g_rows[:1].nbytes)
     sums = tuple(np.add.reduce(part, axis=0) for part in zip(*parts, strict=True))
-    return gx, gresidual, *add_to_targets(sums, accumulate_into)
+    return gx, gresidual, *accumulate(sums, accumulate_into)
 
 
 def as_rows(x: Array | None) -> Any:
@@ -239,7 +240,7 @@ def residual_norm_grad_cuda(
     xhat: Array,
     rstd: Array,
     drop: DropoutSpec | None,
-    accumulate_into: GradientTargets = NO_TARGETS,
+    accumulate_into: Accumulators = NO_ACCUMULATORS,
 ) -> tuple[Array, ...]:
     """Return the gradients (gx, gresidual, ggamma, gbeta) of `residual_norm_cuda`; without dropout gx is gresidual.
 
@@ -250,7 +251,7 @@ def residual_norm_grad_cuda(
     d = g.shape[-1]
     n = g.size // max(d, 1)
     threads, defines = row_layout(d)
-    blocks = min(ceil_div(n, defines["ROWS"]), block_size(PARTIAL_SUMS))
+    blocks = min(ceil_div(n, defines["ROWS"]), overridable_size(PARTIAL_SUMS))
     partial = xp.empty((blocks, 2 * d), np.float32)
     gresidual = xp.empty(g.shape, g.dtype)
     gx = xp.empty(g.shape, g.dtype) if drop else None
@@ -267,16 +268,16 @@ def row_layout(d: int) -> tuple[int, dict[str, Any]]:
     return 32 * warps * rows, {"WARPS": warps, "ROWS": rows, "CHUNKS": chunks}
 
 
-def sum_columns_cuda(partial: Array, dtype: Any, accumulate_into: GradientTargets) -> list[Array]:
-    """Sum the rows of `partial` (n, D), float32, and split the sums into equal parts, one for each target.
+def sum_columns_cuda(partial: Array, dtype: Any, accumulate_into: Accumulators) -> list[Array]:
+    """Sum the rows of `partial` (n, D), float32, and split the sums into as many equal parts as `accumulate_into`.
 
-    The sums are added to the targets if all of them are float32 arrays; otherwise new arrays of `dtype` are returned.
+    The parts are added to these arrays if all of them are float32; otherwise new arrays of `dtype` are returned.
     """
     rows, columns = partial.shape
     width = columns // len(accumulate_into)
-    targets = [target for target in accumulate_into if target is not None and target.dtype == np.float32]
-    add = len(targets) == len(accumulate_into)
-    sums = targets if add else list(array_module(partial).empty((len(accumulate_into), width), dtype))
+    totals = [total for total in accumulate_into if total is not None and total.dtype == np.float32]
+    add = len(totals) == len(accumulate_into)
+    sums = totals if add else list(array_module(partial).empty((len(accumulate_into), width), dtype))
     args = partial, sums[0], sums[-1], np.int32(rows), np.int32(columns), np.int32(width), np.int32(add)
     blocks, threads = ceil_div(columns, 32), 32 * COLUMN_SUM_WARPS
     launch("column_sums.cu", "column_sums", blocks, threads, args, T=sums[0].dtype, WARPS=COLUMN_SUM_WARPS)

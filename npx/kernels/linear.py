@@ -2,9 +2,9 @@
 
 import numpy as np
 
-from npx.array import NO_TARGETS, Array, GradientTargets, add_to_targets, array_module, ceil_div
+from npx.backend import NO_ACCUMULATORS, Accumulators, Array, accumulate, array_module, ceil_div
 from npx.cpu import row_blocks
-from npx.cpu.row_blocks import map_blocks, matmul, panel_count, panel_size, parallel_matmuls, parallel_ranges
+from npx.cpu.row_blocks import map_blocks, matmul, panel_count, panel_size, parallel_for, parallel_matmuls
 from npx.cuda import blas
 from npx.cuda.launch import BLOCK_THREADS, contiguous, launch
 from npx.dispatch import Output, kernel
@@ -29,7 +29,7 @@ def linear(x: Array, w: Array, b: Array | None = None, activation: str | None = 
 
 @linear.define_gradient
 def linear_grad(
-    g: Array, x: Array, w: Array, y: Array | None, bias: bool, accumulate_into: GradientTargets = NO_TARGETS
+    g: Array, x: Array, w: Array, y: Array | None, bias: bool, accumulate_into: Accumulators = NO_ACCUMULATORS
 ) -> Gradients:
     """Return the gradients (gx, gw, gb) of `linear`; gb is None without `bias`.
 
@@ -41,7 +41,7 @@ def linear_grad(
     if y is not None:
         g = g * (y > 0)
     gx, gw = (part.astype(g.dtype, copy=False) for part in (g @ w.T, x.T @ g))
-    return add_to_targets((gx, gw, g.sum(axis=0) if bias else None), accumulate_into)
+    return accumulate((gx, gw, g.sum(axis=0) if bias else None), accumulate_into)
 
 
 @linear.fast("numpy", "float32", "float64")
@@ -59,24 +59,24 @@ def linear_numpy(x: Array, w: Array, b: Array | None = None, activation: str | N
             np.maximum(part, 0, out=part)
 
     flops = 2 * x.size * w.shape[1]
-    parallel_ranges(body, len(x), panel_size(len(x), panel_count(flops)), inline=flops < row_blocks.INLINE_FLOPS)
+    parallel_for(body, len(x), panel_size(len(x), panel_count(flops)), inline=flops < row_blocks.INLINE_FLOPS)
     return y, (x, w, y if activation else None, b is not None)
 
 
 @linear_grad.fast("numpy", "float32", "float64")
 def linear_grad_numpy(
-    g: Array, x: Array, w: Array, y: Array | None, bias: bool, accumulate_into: GradientTargets = NO_TARGETS
+    g: Array, x: Array, w: Array, y: Array | None, bias: bool, accumulate_into: Accumulators = NO_ACCUMULATORS
 ) -> Gradients:
     """Apply the ReLU's mask in blocks, then run both matmuls at once."""
-    x_target, w_target, *_ = accumulate_into
+    x_sum, w_sum, *_ = accumulate_into
     if y is not None:
         masked = np.empty(g.shape, g.dtype)
         map_blocks(lambda i, j: np.multiply(g[i:j], y[i:j] > 0, out=masked[i:j]), len(g), g[:1].nbytes)
         g = masked
-    gx = np.empty(x.shape, g.dtype) if x_target is None else x_target
-    gw = np.empty(w.shape, g.dtype) if w_target is None else w_target
-    parallel_matmuls((g, w.T, gx, x_target is not None), (x.T, g, gw, w_target is not None))
-    return gx, gw, add_to_targets((column_sums(g),), accumulate_into[2:])[0] if bias else None
+    gx = np.empty(x.shape, g.dtype) if x_sum is None else x_sum
+    gw = np.empty(w.shape, g.dtype) if w_sum is None else w_sum
+    parallel_matmuls((g, w.T, gx, x_sum is not None), (x.T, g, gw, w_sum is not None))
+    return gx, gw, accumulate((column_sums(g),), accumulate_into[2:])[0] if bias else None
 
 
 SLICE_ROWS = 128  # rows that one block sums in `relu_grad`
@@ -100,7 +100,7 @@ def linear_cuda(x: Array, w: Array, b: Array | None = None, activation: str | No
 
 @linear_grad.fast("cupy", "float32", "float16", "bfloat16")
 def linear_grad_cuda(
-    g: Array, x: Array, w: Array, y: Array | None, bias: bool, accumulate_into: GradientTargets = NO_TARGETS
+    g: Array, x: Array, w: Array, y: Array | None, bias: bool, accumulate_into: Accumulators = NO_ACCUMULATORS
 ) -> Gradients:
     """In one pass, set g to 0 where the ReLU is 0 and sum slices of rows; then run both matmuls."""
     masked, gb = mask_and_sum(g, y, bias, accumulate_into[2:3])
@@ -111,14 +111,14 @@ def linear_grad_cuda(
     )
 
 
-def mask_and_sum(g: Array, y: Array | None, bias: bool, accumulate_into: GradientTargets) -> tuple[Array, Array | None]:
+def mask_and_sum(g: Array, y: Array | None, bias: bool, accumulate_into: Accumulators) -> tuple[Array, Array | None]:
     """Return g with 0 where y = 0 (g itself if y is None), and the sum of its rows (None unless `bias`)."""
     if y is None and not bias:
         return g, None
     xp = array_module(g)
     g, y = contiguous(g), contiguous(y)
     n, columns = g.shape
-    slice_rows = row_blocks.block_size(SLICE_ROWS)
+    slice_rows = row_blocks.overridable_size(SLICE_ROWS)
     grid = ceil_div(columns, 256), ceil_div(n, slice_rows)
     masked = g if y is None else xp.empty(g.shape, g.dtype)
     partial = xp.empty((grid[1], columns), np.float32) if bias else None

@@ -1,6 +1,6 @@
 """Packing: storing sentences of different lengths one after another along the first axis, without padding.
 
-    pack([3, 1, 2])     x (6, ...) has the first sentence in rows 0 to 2, the second in row 3, the third in rows 4 and 5
+    Packing.from_lengths([3, 1, 2])     rows 0 to 2 are the first sentence, row 3 the second, rows 4 and 5 the third
 
 Kernels that treat each row separately (matmuls, norms, embedding, loss) work on packed arrays unchanged. Attention gets
 the packing in its `AttentionSpec`, pads a few sentences at a time (`pad_packed`) and packs the result (`pack_padded`).
@@ -10,7 +10,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from npx.array import Array, array_module, from_host
+from npx.backend import Array, array_module, from_host
 
 
 class Packing(NamedTuple):
@@ -26,14 +26,22 @@ class Packing(NamedTuple):
     flat_index: Array
     max_length: int
 
+    @classmethod
+    def from_lengths(cls, lengths: Any) -> "Packing":
+        """Return the packing of sentences with these lengths (B,), on the host."""
+        lengths = np.asarray(lengths, np.int64)
+        starts = np.concatenate(([0], np.cumsum(lengths)))
+        max_length = int(lengths.max(initial=0))
+        return cls(starts, np.flatnonzero(np.arange(max_length) < lengths[:, None]), max_length)
+
     @property
-    def counts(self) -> Array:
+    def lengths(self) -> Array:
         """The number of rows of each sentence (B,)."""
         return self.starts[1:] - self.starts[:-1]
 
     @property
-    def shape(self) -> tuple[int, int]:
-        """The padded shape (B, max_length)."""
+    def padded_shape(self) -> tuple[int, int]:
+        """The shape (B, max_length) of the sentences with padding."""
         return len(self.starts) - 1, self.max_length
 
     @property
@@ -46,7 +54,7 @@ class Packing(NamedTuple):
         """The position of each row (R,) within its sentence, from 0."""
         return self.flat_index % max(1, self.max_length)
 
-    def rows(self, x: Any) -> Any:
+    def pack(self, x: Any) -> Any:
         """Pack a host array x (B, T, ...), T >= max_length, into (R, ...)."""
         return x[:, : self.max_length].reshape(-1, *x.shape[2:])[self.flat_index]
 
@@ -63,19 +71,11 @@ class Packing(NamedTuple):
         return rows, Packing(starts - starts[0], (sentence - i) * max_length + position, max_length)
 
 
-def pack(lengths: Any) -> Packing:
-    """Return the packing of sentences with these lengths (B,), on the host."""
-    lengths = np.asarray(lengths, np.int64)
-    starts = np.concatenate(([0], np.cumsum(lengths)))
-    max_length = int(lengths.max(initial=0))
-    return Packing(starts, np.flatnonzero(np.arange(max_length) < lengths[:, None]), max_length)
-
-
 def pad_packed(x: Array, packing: Packing | None) -> Array:
     """Pad x (R, ...) to (B, max_length, ...) with zeros; without a packing, return x itself."""
     if packing is None:
         return x
-    batch, max_length = packing.shape
+    batch, max_length = packing.padded_shape
     trailing = x.shape[1:]
     if not packing.is_rectangular:
         padded = array_module(x).zeros((batch * max_length, *trailing), x.dtype)

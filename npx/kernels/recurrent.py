@@ -9,7 +9,7 @@ from typing import Any
 
 import numpy as np
 
-from npx.array import Array, array_module, ceil_div
+from npx.backend import Array, array_module, ceil_div
 from npx.cpu.row_blocks import map_blocks, matmul
 from npx.cuda import blas
 from npx.cuda.launch import BLOCK_THREADS, contiguous, launch
@@ -154,13 +154,13 @@ def lstm_numpy(z: np.ndarray, w: np.ndarray, state: np.ndarray) -> Output:
     for t in range(n):
         matmul(hs[t], w, out=gates[t])
 
-        def body(first: int, last: int, t: int = t) -> None:
-            a, c, h = gates[t, first:last], cs[t + 1, first:last], hs[t + 1, first:last]
-            a += z[t, first:last]
+        def body(start: int, stop: int, t: int = t) -> None:
+            a, c, h = gates[t, start:stop], cs[t + 1, start:stop], hs[t + 1, start:stop]
+            a += z[t, start:stop]
             _sigmoid_in_place(a[:, : 3 * size])
             i, f, o, u = split_gates(a, 4)
             np.tanh(u, out=u)
-            np.multiply(f, cs[t, first:last], out=c)
+            np.multiply(f, cs[t, start:stop], out=c)
             np.multiply(i, u, out=h)
             c += h
             np.tanh(c, out=h)
@@ -181,11 +181,11 @@ def lstm_grad_numpy(
     gh, gc = (np.zeros(g.shape[1:], g.dtype) for _ in range(2))
     for t in reversed(range(len(g))):
 
-        def body(first: int, last: int, t: int = t) -> None:
-            gates_t, gct, ght = gates[t, first:last], gc[first:last], gh[first:last]
-            ght += g[t, first:last]
+        def body(start: int, stop: int, t: int = t) -> None:
+            gates_t, gct, ght = gates[t, start:stop], gc[start:stop], gh[start:stop]
+            ght += g[t, start:stop]
             i, f, o, u = split_gates(gates_t, 4)
-            tanh_c = np.tanh(cs[t + 1, first:last])
+            tanh_c = np.tanh(cs[t + 1, start:stop])
             gz = gates_t * gates_t
             np.subtract(gates_t[:, : 3 * size], gz[:, : 3 * size], out=gz[:, : 3 * size])
             gi, gf, go, gu = split_gates(gz, 4)  # at first i (1 - i), f (1 - f), o (1 - o), u^2
@@ -198,7 +198,7 @@ def lstm_grad_numpy(
             gct += tanh_c
             gi *= u
             gi *= gct
-            gf *= cs[t, first:last]
+            gf *= cs[t, start:stop]
             gf *= gct
             np.subtract(1, gu, out=gu)
             gu *= i
@@ -226,17 +226,17 @@ def gru_numpy(z: np.ndarray, w: np.ndarray, b: np.ndarray, state: np.ndarray) ->
     for t in range(n):
         matmul(hs[t], w, out=gates[t])
 
-        def body(first: int, last: int, t: int = t) -> None:
-            a, h, q_t = gates[t, first:last], hs[t + 1, first:last], q[t, first:last]
+        def body(start: int, stop: int, t: int = t) -> None:
+            a, h, q_t = gates[t, start:stop], hs[t + 1, start:stop], q[t, start:stop]
             np.add(a[:, 2 * size :], b, out=q_t)
             a[:, 2 * size :] = 0
-            a += z[t, first:last]
+            a += z[t, start:stop]
             _sigmoid_in_place(a[:, : 2 * size])
             r, s, u = split_gates(a, 3)
             np.multiply(r, q_t, out=h)
             u += h
             np.tanh(u, out=u)
-            np.subtract(hs[t, first:last], u, out=h)
+            np.subtract(hs[t, start:stop], u, out=h)
             h *= s
             h += u
 
@@ -257,12 +257,12 @@ def gru_grad_numpy(
     gh_through_w = np.empty(g.shape[1:], g.dtype)
     for t in reversed(range(len(g))):
 
-        def body(first: int, last: int, t: int = t) -> None:
-            gates_t, ga_t, ght = gates[t, first:last], ga[t, first:last], gh[first:last]
-            ght += g[t, first:last]
+        def body(start: int, stop: int, t: int = t) -> None:
+            gates_t, ga_t, ght = gates[t, start:stop], ga[t, start:stop], gh[start:stop]
+            ght += g[t, start:stop]
             r, s, u = split_gates(gates_t, 3)
             gr, gs, gu = split_gates(ga_t, 3)
-            np.subtract(hs[t, first:last], u, out=gs)
+            np.subtract(hs[t, start:stop], u, out=gs)
             gs *= ght
             u *= u
             np.subtract(1, u, out=u)
@@ -270,7 +270,7 @@ def gru_grad_numpy(
             ght *= s
             np.subtract(1, s, out=gu)
             u *= gu
-            np.multiply(u, q[t, first:last], out=gr)
+            np.multiply(u, q[t, start:stop], out=gr)
             np.multiply(u, r, out=gu)
             sigmoids = gates_t[:, : 2 * size]
             ga_t[:, : 2 * size] *= sigmoids - sigmoids * sigmoids

@@ -5,8 +5,8 @@ from typing import NamedTuple
 
 import numpy as np
 
-from npx.array import Array
-from npx.cpu.row_blocks import INLINE_BYTES, block_rows, parallel_ranges
+from npx.backend import Array
+from npx.cpu.row_blocks import INLINE_BYTES, block_rows, parallel_for
 from npx.kernels.attention_spec import AttentionSpec, multiply_pairs
 from npx.kernels.packing import Packing, pack_padded, pad_packed
 
@@ -24,7 +24,7 @@ class SentenceRows(NamedTuple):
     def buffer(self, x: Array) -> Array:
         """Return an array (b, t, H, d) for results: a view of these rows of x or, if they need padding, a new array."""
         if self.packing and not self.packing.is_rectangular:
-            return np.empty((*self.packing.shape, *x.shape[1:]), x.dtype)
+            return np.empty((*self.packing.padded_shape, *x.shape[1:]), x.dtype)
         return self.pad(x)
 
     def store(self, values: Array, x: Array) -> None:
@@ -68,4 +68,4 @@ def sentence_blocks(spec: AttentionSpec, batch: int, row_bytes: int) -> list[Sen
 
 def for_each_block(blocks: list[SentenceBlock], body: Callable[[SentenceBlock], None], p: Array) -> None:
     """Run `body` for each block: on all cores, or on one if the weights p (B, H, T, S) are small."""
-    parallel_ranges(lambda i, j: body(blocks[i]), len(blocks), 1, inline=p.nbytes < INLINE_BYTES)
+    parallel_for(lambda i, j: body(blocks[i]), len(blocks), 1, inline=p.nbytes < INLINE_BYTES)

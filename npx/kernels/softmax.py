@@ -2,7 +2,7 @@
 
 import numpy as np
 
-from npx.array import Array, array_module
+from npx.backend import Array, array_module
 from npx.cpu.row_blocks import map_blocks, row_sums
 from npx.cuda.launch import contiguous, launch
 from npx.dispatch import kernel

@@ -2,14 +2,14 @@
 
 import numpy as np
 
-from npx.array import Array, array_module
-from npx.cpu.row_blocks import block_size, map_blocks, row_sums
+from npx.backend import Array, array_module
+from npx.cpu.row_blocks import map_blocks, overridable_size, row_sums
 from npx.dispatch import kernel
 from npx.precision import accumulation_dtype
 
 
 @kernel
-def top_k(logits: Array, k: int, excluded: tuple[int, ...] = ()) -> tuple[Array, Array]:
+def log_softmax_top_k(logits: Array, k: int, excluded: tuple[int, ...] = ()) -> tuple[Array, Array]:
     """Return the k largest values of log softmax(logits) in each row and their column indices.
 
     logits (R, V), with k at most V; values (R, k) in descending order; columns (R, k) int64. Ties go to the lower
@@ -25,12 +25,12 @@ def top_k(logits: Array, k: int, excluded: tuple[int, ...] = ()) -> tuple[Array,
     return values - xp.log(total), xp.where(values > -xp.inf, columns, 0)
 
 
-GROUP_COLUMNS = 16  # number of columns per group in `top_k_numpy`
+GROUP_COLUMNS = 16  # number of columns per group in `log_softmax_top_k_numpy`
 LARGEST_EXPONENT = 50.0  # row maxima are subtracted before exp only if any has a larger magnitude
 
 
-@top_k.fast("numpy", "float32", "float64")
-def top_k_numpy(logits: Array, k: int, excluded: tuple[int, ...] = ()) -> tuple[Array, Array]:
+@log_softmax_top_k.fast("numpy", "float32", "float64")
+def log_softmax_top_k_numpy(logits: Array, k: int, excluded: tuple[int, ...] = ()) -> tuple[Array, Array]:
     """Read the logits twice: for the exponentials, and for the maxima of groups of columns.
 
     Group g of G has the columns g, g + G, g + 2 G, ... The k largest logits are in the k groups with the largest
@@ -38,7 +38,7 @@ def top_k_numpy(logits: Array, k: int, excluded: tuple[int, ...] = ()) -> tuple[
     them need not contain the lowest column, so `top_k_of_rows` computes the row instead.
     """
     n, n_columns = logits.shape
-    size = block_size(GROUP_COLUMNS)
+    size = overridable_size(GROUP_COLUMNS)
     n_groups = n_columns // size
     n_grouped = size * n_groups
     if not n or n_groups <= k:
@@ -78,7 +78,7 @@ def top_k_numpy(logits: Array, k: int, excluded: tuple[int, ...] = ()) -> tuple[
     return values, columns
 
 
-@top_k.fast("cupy", "float32", "float16", "bfloat16")
+@log_softmax_top_k.fast("cupy", "float32", "float16", "bfloat16")
 def top_k_of_rows(logits: Array, k: int, excluded: tuple[int, ...] = ()) -> tuple[Array, Array]:
     """Find the largest logits of each row one by one, because CuPy cannot sort bfloat16."""
     xp = array_module(logits)

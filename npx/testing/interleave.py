@@ -18,7 +18,7 @@ TIMEOUT = 1.0  # seconds to wait for a turn before interleaving ends: the thread
 
 
 class Turns:
-    """A wrapper of the body of `parallel_ranges`: the first range of each thread runs interleaved with the others.
+    """A wrapper of the body of `parallel_for`: the first range of each thread runs interleaved with the others.
 
     Each of the `threads` threads must call the wrapper for at least one range.
     """

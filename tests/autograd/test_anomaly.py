@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 import npx
-from autograd import AnomalyError, Tensor, anomaly, neural
+from autograd import AnomalyError, Tensor, detect_anomaly, neural
 from autograd import operations as ops
 from models import Transformer, TransformerConfig
 
@@ -30,7 +30,7 @@ def test_an_anomaly_is_reported_with_layer_and_line():
     model.decoder[2].feed_forward.forward = planted
     with np.errstate(all="ignore"):
         assert np.isnan(model.loss(src, tgt, label_smoothing=0.0).item())
-        with pytest.raises(AnomalyError) as caught, anomaly():
+        with pytest.raises(AnomalyError) as caught, detect_anomaly():
             model.loss(src, tgt, label_smoothing=0.0).backward()
     text = str(caught.value)
     assert text.startswith("divide: expected a finite result for finite inputs; got nan at (0, 0)")
@@ -40,7 +40,7 @@ def test_an_anomaly_is_reported_with_layer_and_line():
 
 def test_an_anomaly_in_backward_is_reported_with_the_forward_line():
     x = leaf(0.0, 1.0)
-    with np.errstate(all="ignore"), pytest.raises(AnomalyError) as caught, anomaly():
+    with np.errstate(all="ignore"), pytest.raises(AnomalyError) as caught, detect_anomaly():
         y = ops.sqrt(x)  # finite, but its derivative at 0 is not
         y.sum().backward()
     assert str(caught.value).startswith("backward of sqrt: expected a finite gradient of argument 0; got inf at (0,)")
@@ -48,7 +48,7 @@ def test_an_anomaly_in_backward_is_reported_with_the_forward_line():
 
 
 def test_masks_are_not_anomalies_but_bad_parameters_are():
-    with anomaly():
+    with detect_anomaly():
         x = leaf(1.0, 2.0)
         neural.COMPOSITIONS["softmax"](x, np.array([True, False])).sum().backward()
         model, src, tgt = transformer()
@@ -57,8 +57,8 @@ def test_masks_are_not_anomalies_but_bad_parameters_are():
         pytest.raises(
             AnomalyError, match=r"multiply: expected finite parameters; got nan at \(0,\) \(1 of 1 values.* in arg"
         ),
-        anomaly(),
+        detect_anomaly(),
     ):
         leaf(2.0) * leaf(np.nan)
-    with pytest.raises(AnomalyError, match="backward: expected a finite gradient for sum; got inf"), anomaly():
+    with pytest.raises(AnomalyError, match="backward: expected a finite gradient for sum; got inf"), detect_anomaly():
         (x * 2.0).sum().backward(np.asarray(np.inf))

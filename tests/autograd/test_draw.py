@@ -90,9 +90,9 @@ def test_a_large_graph_is_drawn_by_module():
         model = Transformer(config)
     with observing(Recorder()) as recorder:
         model.loss(np.array([[4, 5, 6, 2]]), np.array([[1, 6, 5, 4, 2]]), label_smoothing=0.0).backward()
-    assert len(recorder.steps) > 60
+    assert len(recorder.operations) > 60
     graph = drawing.boxes(recorder)
-    assert len(graph) < len(recorder.steps) and any(box.lines[0] == "decoder.5.cross_attention" for box in graph)
+    assert len(graph) < len(recorder.operations) and any(box.lines[0] == "decoder.5.cross_attention" for box in graph)
     assert all(other in {box.key for box in graph} for box in graph for other, _ in box.inputs)
     xml.fromstring(drawing.svg(graph))
 

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from autograd import Tensor, observing
-from autograd.draw import Graph
+from autograd.draw import GraphRecorder
 
 
 def texts(markup, tag):
@@ -36,6 +36,6 @@ def test_integers_have_all_digits():
 
 def test_svg_shows_a_recorded_graph():
     a = Tensor(np.array(3.0), requires_grad=True)
-    with observing(Graph()) as graph:
+    with observing(GraphRecorder()) as graph:
         (a * a).backward()
     assert {"multiply = 9", "gradient 6"} <= set(texts(graph._repr_svg_(), "text"))

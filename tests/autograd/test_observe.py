@@ -55,16 +55,16 @@ def test_recorder_reports_how_gradients_are_passed_on():
         u = a * 2.0
         y = u * u + u + u
         y.backward()
-    steps = [step for _, step in sorted(recorder.steps.items())]
-    assert [step.name for step in steps] == ["multiply", "multiply", "add", "add"]
-    assert [step.handling for step in steps] == [
+    records = [record for _, record in sorted(recorder.operations.items())]
+    assert [record.name for record in records] == ["multiply", "multiply", "add", "add"]
+    assert [record.accumulation for record in records] == [
         ["copied"],
         ["added in place", "added in place"],
         ["borrowed", "sum allocated"],
         ["borrowed", "borrowed"],
     ]
-    assert [step.visit for step in steps] == [3, 2, 1, 0] and steps[0].g.tolist() == [14.0]
-    assert len(recorder.leaves) == 1 and steps[0].parents == [-1]
+    assert [record.backward_index for record in records] == [3, 2, 1, 0] and records[0].g.tolist() == [14.0]
+    assert len(recorder.leaves) == 1 and records[0].parents == [-1]
 
 
 def test_hook_gradient_receives_the_complete_gradient_and_may_replace_it():

@@ -3,11 +3,11 @@
 import pytest
 
 import npx
-from npx.dispatch import REMATERIALIZED_BYTES
+from npx.dispatch import REMATERIALIZE_ABOVE
 
 
 @pytest.fixture(scope="module")
 def default_rematerialization():
     """Save the arrays that a learner's process saves, because chapters print them; the other tests recompute more."""
-    with npx.rematerialize_above(REMATERIALIZED_BYTES):
+    with npx.rematerialize_above(REMATERIALIZE_ABOVE):
         yield

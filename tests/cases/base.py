@@ -64,7 +64,7 @@ class Call:
         saved: the bytes that may be saved for backward beyond inputs and output.
         compare_float32, domain, output_dtype, n_directions, modes: as for `check_operation` and `check_layer`.
         layer: the layer to call.
-        gradient: options of a kernel's gradient.
+        gradient_options: options of a kernel's gradient.
         vary_inputs: whether to derive inputs from this edge; they are always derived from the first edge.
         equivalents: functions of the inputs, by name, with the same value and the same gradient of every parameter.
     """
@@ -77,7 +77,7 @@ class Call:
     output_dtype: Any = None
     layer: Any = None
     n_directions: int | None = None
-    gradient: dict[str, Any] = field(default_factory=dict)
+    gradient_options: dict[str, Any] = field(default_factory=dict)
     vary_inputs: bool = False
     modes: tuple[str, ...] = ("train", "eval")
     equivalents: dict[str, Callable[..., Any]] = field(default_factory=dict)
@@ -129,7 +129,9 @@ def check_call(entry: str, call: Call, vary_inputs: bool) -> None:
         rules |= {"max_saved_bytes": call.saved, "n_directions": call.n_directions, "output_dtype": call.output_dtype}
         check_operation(OPERATIONS[REGISTRY_NAMES[name]], *call.inputs, **rules, **call.options)
     elif kind == "kernel":
-        check_kernel(KERNELS[name], *call.inputs, gradient=call.gradient, thorough=vary_inputs, **call.options)
+        check_kernel(
+            KERNELS[name], *call.inputs, gradient_options=call.gradient_options, thorough=vary_inputs, **call.options
+        )
     elif kind in ("layer", "model"):
         rules |= {"n_directions": call.n_directions, "modes": call.modes}
         check_equivalents(entry, call)
@@ -199,7 +201,7 @@ def sample(*shape, style="normal", seed=0):
 
 def packing(*lengths):
     """Return the packing of sentences with these lengths, on the current device."""
-    return npx.pack(lengths).to_device()
+    return npx.Packing.from_lengths(lengths).to_device()
 
 
 def size(max_side=3, min_side=1):

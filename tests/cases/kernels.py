@@ -6,7 +6,7 @@ A case ensures that the arguments fit together. For each size or option it state
     Edges       all combinations of the `edges`, one after another          the same, and CUDA kernels in the emulator
     Large       the sizes of a training step                                threads, and benchmarks/kernels.py
 
-Kernels are checked together with their gradients, whose options are `Call.gradient`.
+Kernels are checked together with their gradients, whose options are `Call.gradient_options`.
 """
 
 import zlib
@@ -299,15 +299,15 @@ def attention(d):
             "all": lambda: AttentionSpec(True, np.linspace(length, 1, b).astype(int), d.values(h, 1, length), 10.0),
         }[name]()
     arrays = d.values(b, t, h, d_k), d.values(b, length, h, d_k), d.values(b, length, h, d_v)
-    gradient = {}
+    gradient_options = {}
     if d.option(False, True):  # views of one array, as merged projections return them
         merged = d.writable(b, length, h * (d_k + d_v))
         gk = merged[..., : h * d_k].reshape(b, length, h, d_k)
         gv = merged[..., h * d_k :].reshape(b, length, h, d_v)
-        gradient = {"out": (d.writable(b, t, h, d_k), gk, gv)}
+        gradient_options = {"out": (d.writable(b, t, h, d_k), gk, gv)}
     if spec.constant_bias is not None:
-        gradient["return_bias_grad"] = True
-    return Call((*arrays, spec), d.dropout(), gradient=gradient)
+        gradient_options["return_bias_grad"] = True
+    return Call((*arrays, spec), d.dropout(), gradient_options=gradient_options)
 
 
 def loss_options(d, n, classes):
@@ -351,12 +351,14 @@ def adam(d):
     n = d.pick(size(40, 0), (0, 1, 33, 2051), lambda large: large.parameters)
     p, m, v = (d.writable(n) for _ in range(3))
     step = d.pick(st.integers(1, 9999), (3,), lambda large: 3)
-    options = {"weight_decay": d.option(0.0, 0.1), "scale": d.option(1.0, 0.25)}
+    options = {"weight_decay": d.option(0.0, 0.1), "grad_scale": d.option(1.0, 0.25)}
     options |= d.option({"eps": 1e-3}, {"eps": 1e-3, "eps_before_correction": True})
-    low = half is not None or d.pick(st.booleans(), (False,), lambda large: False)
+    is_mixed = half is not None or d.pick(st.booleans(), (False,), lambda large: False)
     rate = d.pick(st.sampled_from([0.5, 0.0]), (0.5,), lambda large: 1e-4)
     numbers = npx.adam_coefficients(step, rate, **options)
-    return Call((p, d.values(n), m, abs(v), numbers), {"low": npx.zeros(n, half or "float16")} if low else {})
+    return Call(
+        (p, d.values(n), m, abs(v), numbers), {"p_compute": npx.zeros(n, half or "float16")} if is_mixed else {}
+    )
 
 
 @st.composite
@@ -367,7 +369,7 @@ def top_k_sizes(draw):
 
 
 @kernel_case
-def top_k(d):
+def log_softmax_top_k(d):
     n, columns, k, excluded = d.pick(
         top_k_sizes(),
         ((3, 7, 4, (0, 1)), (2, 2600, 4, (0, 5)), (1, 5, 5, ()), (0, 9, 2, (0,))),

@@ -85,7 +85,7 @@ def operation_embedding(draw):
     ids = draw(s.indices(rows))
     options = {"scale": draw(st.sampled_from([2.5, 1.0]))}
     if ids.ndim and draw(st.booleans()):
-        options |= {"positions": draw(s.arrays((ids.shape[-1], table.shape[1]), BOUNDED)), **dropout_options(draw)}
+        options |= {"encodings": draw(s.arrays((ids.shape[-1], table.shape[1]), BOUNDED)), **dropout_options(draw)}
     return Call((table, ids), options, saved=ids.size * table.shape[1])
 
 
@@ -264,9 +264,9 @@ def embedding_edges():
             yield Call((sample(5, 3), npx.asarray(ids, "int64")), {"scale": scale})
     yield Call((sample(1, 1), npx.asarray([0, 0], "int32")))
     ids = npx.asarray([[1, 0], [3, 1], [1, 1]], "int64")
-    yield Call((sample(5, 3), ids), {"positions": sample(2, 3, seed=1)})
+    yield Call((sample(5, 3), ids), {"encodings": sample(2, 3, seed=1)})
     for drop in drop_edges(3, 2, 3):
-        yield Call((sample(5, 3), ids), {"scale": 2.5, "positions": sample(2, 3, seed=1), "drop": drop}, saved=18)
+        yield Call((sample(5, 3), ids), {"scale": 2.5, "encodings": sample(2, 3, seed=1), "drop": drop}, saved=18)
 
 
 def spec_edges(b, h, t, source):

@@ -164,7 +164,7 @@ def attention(d):
         yield Call(
             (*qkv(3, 4, 5, 2, 4, 3), AttentionSpec()),
             {"drop": npx.DropoutSpec(rate, KEY)},
-            gradient={"return_bias_grad": True},
+            gradient_options={"return_bias_grad": True},
         )
     if is_wide(d):
         yield Call((*qkv(3, 4, 5, 2, 4, 3, scale=overflow_size(d) / 4), AttentionSpec()))
@@ -235,14 +235,14 @@ def adam(d):
     for step, lr in ((1, 1e3), (100_000, 1e3), (4, 0.0), (4, 1e-6)):
         yield Call((*state(), npx.adam_coefficients(step, lr, weight_decay=0.1)))
     for scale in (1e4, 1e-6):
-        yield Call((*state(scale=1 / scale), npx.adam_coefficients(3, 0.5, scale=scale)))
+        yield Call((*state(scale=1 / scale), npx.adam_coefficients(3, 0.5, grad_scale=scale)))
         yield Call((*state(scale=scale), npx.adam_coefficients(3, 0.5, eps_before_correction=True)))
     if d.dtype == "float64":
-        yield Call((*state(17), npx.adam_coefficients(3, 0.5)), {"low": np.zeros(17, "float16")})
+        yield Call((*state(17), npx.adam_coefficients(3, 0.5)), {"p_compute": np.zeros(17, "float16")})
 
 
 @special
-def top_k(d):
+def log_softmax_top_k(d):
     ties = np.round(d.values(5, 7)).astype(d.dtype)
     for k in (1, 3, 7):
         yield Call((ties, k, ()))

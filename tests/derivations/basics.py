@@ -155,10 +155,10 @@ def cross_entropy_3(g, z, targets, smoothing):
 
 @line("cross entropy")
 def cross_entropy_4(g, z, targets, smoothing):
-    real, (on, off) = (targets != 0)[:, None], smoothing.target_weights(5)
+    real, (on_value, off_value) = (targets != 0)[:, None], smoothing.target_weights(5)
     target = np.arange(5) == targets[:, None]
     spared = smoothing.excludes_padding & (np.arange(5) == 0)
-    return g * real * (softmax(z) - on * target - off * ~spared)
+    return g * real * (softmax(z) - on_value * target - off_value * ~spared)
 
 
 @line("cross entropy")

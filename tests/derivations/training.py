@@ -76,7 +76,7 @@ def adam_3(p, g, m, v, t, lr=0.01, b1=0.9, b2=0.98, eps=1e-3):
 def adam_4(p, g, m, v, t, lr=0.01, b1=0.9, b2=0.98, eps=1e-3):
     p, m, v = p.copy(), m.copy(), v.copy()
     scale = min(1, 64 / np.sqrt((g * g).sum())) / 64
-    npx.adam(p, g, m, v, npx.adam_coefficients(t, lr, b1, b2, eps, scale=scale))
+    npx.adam(p, g, m, v, npx.adam_coefficients(t, lr, b1, b2, eps, grad_scale=scale))
     return p, m, v
 
 

@@ -296,7 +296,7 @@ class Module(types.ModuleType):
 
 
 CUPY = Module()
-_engine = importlib.import_module("npx.array")
+_backend = importlib.import_module("npx.backend")
 
 
 def wait(name):
@@ -317,8 +317,8 @@ def device(cuda=False):
     CUPY.allocations = 0
     CUPY.pool = strict_cuda.DefaultPool()
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(_engine, "_cupy", CUPY)
-        patch.setattr(_engine, "_device", "cuda")
+        patch.setattr(_backend, "_cupy", CUPY)
+        patch.setattr(_backend, "_device", "cuda")
         if cuda:
             patch.setattr(ndarray, "__module__", "cupy")
             patch.setattr(cublas, "load_cublas", strict_cuda.load_cublas)

@@ -132,9 +132,13 @@ def cupy_kernels(sizes: Sizes) -> Results:
 
 def matmul_sizes(a: Namespace) -> list[tuple[int, int, int]]:
     """Return (m, n, k) of the distinct matmuls of a step: forward, input gradient, weight gradient."""
-    tokens, columns_padded = a.batch * a.length, -(-a.vocab // cross_entropy.CUDA_ROWS) * cross_entropy.CUDA_ROWS
+    tokens, columns_padded = (
+        a.batch * a.length,
+        -(-a.vocab // cross_entropy.CUDA_MULTIPLE) * cross_entropy.CUDA_MULTIPLE,
+    )
     chunk = min(
-        tokens, max(1, cross_entropy.CUDA_CHUNK // columns_padded // cross_entropy.CUDA_ROWS) * cross_entropy.CUDA_ROWS
+        tokens,
+        max(1, cross_entropy.CUDA_CHUNK // columns_padded // cross_entropy.CUDA_MULTIPLE) * cross_entropy.CUDA_MULTIPLE,
     )
     sizes = []
     for rows, columns in train_step.weights(a):

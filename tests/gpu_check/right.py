@@ -197,11 +197,11 @@ def every_kernel(sizes: Sizes) -> Iterator[dict[str, Any]]:
         if ("cupy", dtype) not in KERNELS[name].versions and name != "adam":  # a reference, computed by CuPy
             continue
         for call in edge_calls(name, dtype_named(dtype)):
-            kernel, arrays = KERNELS[name], (call.inputs, call.options, call.gradient)
-            args, options, gradient = map_arrays(lambda x: npx.asarray(np.copy(npx.to_host(x))), arrays)
+            kernel, arrays = KERNELS[name], (call.inputs, call.options, call.gradient_options)
+            args, options, gradient_options = map_arrays(lambda x: npx.asarray(np.copy(npx.to_host(x))), arrays)
             result = kernel(*args, **options)
             if kernel.grad and result[1].values is not None:
-                kernel.grad(npx.ones(result[0].shape, result[0].dtype), result[1], **gradient)
+                kernel.grad(npx.ones(result[0].shape, result[0].dtype), result[1], **gradient_options)
             calls += 1
     cupy.cuda.runtime.deviceSynchronize()
     yield {"calls": calls}

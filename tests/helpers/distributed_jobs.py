@@ -19,7 +19,7 @@ import numpy as np
 import pytest
 
 import npx
-from npx.distributed import launcher
+from npx.distributed import initialization
 from npx.distributed.mpi_world import MpiWorld
 from tests import ROOT
 
@@ -124,7 +124,7 @@ def check_world(world, out):
             world.bytes_sent = 0
             world.all_reduce(flat)()
             assert flat.tobytes() == expected.tobytes()
-            total = sum(world.gather(world.bytes_sent))
+            total = sum(world.all_gather_object(world.bytes_sent))
             assert total == 2 * (world.size - 1) * flat.nbytes
             wire_dtype = npx.precision_named("bf16").compute_dtype
             flat, narrow = parts[world.rank].copy(), [part.astype(wire_dtype) for part in parts]
@@ -132,18 +132,18 @@ def check_world(world, out):
             assert flat.tobytes() == sum_in_rank_order(narrow, dtype).astype(wire_dtype).astype(dtype).tobytes()
     bounds = [world.shard_slice(10, rank) for rank in range(world.size)]
     assert [i for part in bounds for i in range(10)[part]] == list(range(10))
-    assert world.gather({"rank": world.rank}) == [{"rank": r} for r in range(world.size)]
-    assert world.gather("x" * world.rank) == ["x" * r for r in range(world.size)]
-    assert world.broadcast(("from", world.rank)) == ("from", 0)
+    assert world.all_gather_object({"rank": world.rank}) == [{"rank": r} for r in range(world.size)]
+    assert world.all_gather_object("x" * world.rank) == ["x" * r for r in range(world.size)]
+    assert world.broadcast_object(("from", world.rank)) == ("from", 0)
     with pytest.raises(KeyError, match="of rank 0"), world.rank_zero_first():
         if world.rank == 0:
             raise KeyError("of rank 0")
         raise AssertionError("unreachable when rank 0 fails")
     order = []
     with world.rank_zero_first():
-        order = [*world.gather(1)] if world.size == 1 else [world.rank]
+        order = [*world.all_gather_object(1)] if world.size == 1 else [world.rank]
     assert order == [world.rank]
-    world.gather(None)
+    world.all_gather_object(None)
     Path(out).mkdir(parents=True, exist_ok=True)
     Path(out, f"{world.rank}-of-{world.size}").touch()
 
@@ -162,18 +162,18 @@ def main(path):
     for function, size, arguments in json.loads(Path(path).read_text()):
         job_comm = comm.Split(0 if comm.Get_rank() < size else 1)
         if comm.Get_rank() < size:
-            launcher._world = MpiWorld(job_comm)
+            initialization._world = MpiWorld(job_comm)
             try:
-                globals()[function](launcher._world, **arguments)
+                globals()[function](initialization._world, **arguments)
             except BaseException:  # abort, or the others would wait for this rank
                 traceback.print_exc(file=stacks)
                 stacks.flush()
-                launcher._world.abort(1)
-            launcher._world.close()
+                initialization._world.abort(1)
+            initialization._world.close()
         request = comm.Ibarrier()
         while not request.Test():  # waiting inside MPI would occupy a core
             time.sleep(0.01)
-    launcher._world = npx.distributed.World()
+    initialization._world = npx.distributed.World()
 
 
 if __name__ == "__main__":

@@ -90,7 +90,7 @@ def test_packed_and_padded_sentences_give_the_values_of_the_definition(layer_cla
     layer = make_layer(layer_class, *sizes, **options)
     sentences = [RNG.normal(size=(n, 3)) for n in LENGTHS]
     expected = np.concatenate([definition(layer, x) for x in sentences])
-    packing = npx.pack(LENGTHS)
+    packing = npx.Packing.from_lengths(LENGTHS)
     packed = np.concatenate(sentences)
     np.testing.assert_allclose(layer(Tensor(packed), packing).data, expected, rtol=0, atol=1e-12)
     padded = npx.pad_packed(packed, packing)
@@ -128,8 +128,8 @@ def test_restricted_attention_equals_full_attention_with_a_mask(window, causal):
         y = layer(Tensor(x), spec).data
         is_real = np.arange(11) < (lengths if spec.kv_lengths is not None else np.array([11] * 3))[:, None]
         np.testing.assert_allclose(y[is_real], full[is_real], rtol=0, atol=1e-12)
-    packing = npx.pack(lengths)
-    packed = layer(Tensor(packing.rows(x)), npx.AttentionSpec(causal, q_packing=packing, kv_packing=packing)).data
+    packing = npx.Packing.from_lengths(lengths)
+    packed = layer(Tensor(packing.pack(x)), npx.AttentionSpec(causal, q_packing=packing, kv_packing=packing)).data
     np.testing.assert_allclose(packed, y[is_real], rtol=0, atol=1e-12)
 
 
@@ -178,7 +178,7 @@ def test_lstm_equals_its_composition():
 )
 def test_emulated_cuda_kernels_give_the_same_gradients(layer_class, sizes, options):
     layer = make_layer(layer_class, *sizes, **options)
-    packing = npx.pack(LENGTHS)
+    packing = npx.Packing.from_lengths(LENGTHS)
     for p in layer.parameters():
         p.data = p.data.astype("float32")
     data = RNG.normal(size=(sum(LENGTHS), 3)).astype("float32")

@@ -15,6 +15,6 @@ fast(
 fast(
     "adam",
     "step size of a different step",
-    lambda f, p, g, m, v, numbers, low=None: f(p, g, m, v, numbers._replace(step_size=1.01 * numbers.step_size), low),
+    lambda f, p, g, m, v, numbers, copy=None: f(p, g, m, v, numbers._replace(step_size=1.01 * numbers.step_size), copy),
 )
 fast("linear_grad", "incoming gradient overwritten", lambda f, g, *a, **options: f(scale_in_place(g, 2.0), *a), "state")

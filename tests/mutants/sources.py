@@ -64,7 +64,7 @@ source_mutant(
     "adam",
     "blocks",
     "last, shorter block skipped",
-    row_blocks.parallel_ranges,
+    row_blocks.parallel_for,
     "starts = range(0, n, step)",
     "starts = range(0, max(step, n // step * step) if n else 0, step)",
 )
@@ -72,7 +72,7 @@ source_mutant(
     "linear_cross_entropy",
     "blocks",
     "results of threads off by one position",
-    row_blocks.parallel_ranges,
+    row_blocks.parallel_for,
     "results[number] =",
     "results[number - 1] =",
 )
@@ -80,7 +80,7 @@ source_mutant(
     "adam",
     "blocks",
     "every thread processes all blocks",
-    row_blocks.parallel_ranges,
+    row_blocks.parallel_for,
     "for number, i in remaining:",
     "for number, i in enumerate(starts):",
 )
@@ -88,7 +88,7 @@ source_mutant(
     "dropout",
     "blocks",
     "last block skipped",
-    row_blocks.parallel_ranges,
+    row_blocks.parallel_for,
     "iter(enumerate(starts))",
     "iter([*enumerate(starts)][:-1])",
 )
@@ -96,7 +96,7 @@ source_mutant(
     "layer_norm",
     "blocks",
     "results in completion order",
-    row_blocks.parallel_ranges,
+    row_blocks.parallel_for,
     "results: list[Any] = [None] * len(starts)",
     "results: list[Any] = []",
     "results[number] = run(i, min(i + step, n))",

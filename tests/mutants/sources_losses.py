@@ -50,8 +50,8 @@ source_mutant(
     "special value",
     "target not subtracted without smoothing",
     ROWS,
-    "z[at_target] -= on",
-    "z[at_target] -= on if off else 0",
+    "z[at_target] -= on_value",
+    "z[at_target] -= on_value if off_value else 0",
 )
 source_mutant(
     "cross_entropy",
@@ -118,7 +118,7 @@ source_mutant(
     "blocks",
     "gx of every chunk added to the first rows",
     FORWARD,
-    "gx_tokens[start : start + rows] +=",
+    "gx_tokens[start : start + chunk_rows] +=",
     "gx_tokens[: len(chunk)] +=",
 )
 source_mutant(FUSED, "blocks", "buffer shared by all panels", LSE, "out=buffer[i // width,", "out=buffer[0,")
@@ -128,7 +128,7 @@ source_mutant(
     "padding excluded in the first chunk only",
     FORWARD,
     "token_rows = np.flatnonzero(targets != smoothing.pad_id)",
-    "token_rows = np.flatnonzero((targets != smoothing.pad_id) | (np.arange(len(targets)) >= block_size(10**9)))",
+    "token_rows = np.flatnonzero((targets != smoothing.pad_id) | (np.arange(len(targets)) >= overridable_size(10**9)))",
 )
 source_mutant(FUSED, "special value", "first panel's maximum used for all", LSE, "peak = m.max(axis=0)", "peak = m[0]")
 source_mutant(FUSED, "special value", "maximum not subtracted (fast version)", LSE, "z -= m[:, None]", "m *= 0")
@@ -146,8 +146,8 @@ source_mutant(
     "special value",
     "gradient missing for a single class",
     FORWARD,
-    "gw[target_ids] -= on * sums",
-    "gw[target_ids] -= on * sums * (len(w) > 1)",
+    "gw[target_ids] -= on_value * sums",
+    "gw[target_ids] -= on_value * sums * (len(w) > 1)",
 )
 
 # Adam
@@ -165,24 +165,24 @@ source_mutant(
     "blocks",
     "low-precision copy repeats the first block",
     adam.adam_numpy,
-    "low[i:j] = p[i:j]",
-    "low[i:j] = p[: j - i]",
+    "p_compute[i:j] = p[i:j]",
+    "p_compute[i:j] = p[: j - i]",
 )
 source_mutant(
     "adam",
     "blocks",
     "weight decay in the first block only",
     adam.adam_numpy,
-    "if decay != 1:",
-    "if decay != 1 and not i:",
+    "if decay_factor != 1:",
+    "if decay_factor != 1 and not i:",
 )
 source_mutant(
     "adam",
     "special value",
     "weight decay factor clamped to 0",
     adam.adam_numpy,
-    "if decay != 1:",
-    "if 0 < decay != 1:",
+    "if decay_factor != 1:",
+    "if 0 < decay_factor != 1:",
 )
 source_mutant(
     "adam",
@@ -197,8 +197,8 @@ source_mutant(
     "state",
     "gradient scaled in place",
     adam.adam_numpy,
-    "gb = g[i:j] * scale",
-    "g[i:j] *= scale\n        gb = g[i:j]",
+    "gb = g[i:j] * grad_scale",
+    "g[i:j] *= grad_scale\n        gb = g[i:j]",
 )
 source_mutant(
     "adam",
@@ -213,26 +213,30 @@ source_mutant(
 
 ROWS, MAXIMA = top_k.top_k_of_rows, top_k.first_maxima
 source_mutant(
-    "top_k",
+    "log_softmax_top_k",
     "blocks",
     "groups with equal maxima chosen in any order",
-    top_k.top_k_numpy,
+    top_k.log_softmax_top_k_numpy,
     "if (ties := largest_maxima[:, k - 1] == largest_maxima[:, k]).any():",
     "if (ties := largest_maxima[:, k - 1] > largest_maxima[:, k] + 1).any():",
 )
 source_mutant(
-    "top_k",
+    "log_softmax_top_k",
     "blocks",
     "last columns, which belong to no group, never found",
-    top_k.top_k_numpy,
+    top_k.log_softmax_top_k_numpy,
     "np.concatenate([members, ungrouped], axis=1)",
     "members",
 )
-source_mutant("top_k", "formula", "last column never found", MAXIMA, "z.argmax(axis=1)", "z[:, :-1].argmax(axis=1)")
-source_mutant("top_k", "formula", "largest value found k times", MAXIMA, "        z[rows, column] = -xp.inf\n", "")
-source_mutant("top_k", "formula", "probabilities not normalized", ROWS, "    values -= log_total\n", "")
 source_mutant(
-    "top_k",
+    "log_softmax_top_k", "formula", "last column never found", MAXIMA, "z.argmax(axis=1)", "z[:, :-1].argmax(axis=1)"
+)
+source_mutant(
+    "log_softmax_top_k", "formula", "largest value found k times", MAXIMA, "        z[rows, column] = -xp.inf\n", ""
+)
+source_mutant("log_softmax_top_k", "formula", "probabilities not normalized", ROWS, "    values -= log_total\n", "")
+source_mutant(
+    "log_softmax_top_k",
     "special value",
     "values that are not chosen excluded from the maximum",
     ROWS,
@@ -240,7 +244,7 @@ source_mutant(
     "z -= xp.delete(z, list(excluded), axis=1).max(axis=1, keepdims=True)",
 )
 source_mutant(
-    "top_k",
+    "log_softmax_top_k",
     "special value",
     "fails for k equal to the number of columns",
     ROWS,
@@ -248,7 +252,7 @@ source_mutant(
     "min(k, max(1, z.shape[1] - 1))",
 )
 source_mutant(
-    "top_k",
+    "log_softmax_top_k",
     "special value",
     "maximum not subtracted (fast version)",
     ROWS,
@@ -256,7 +260,7 @@ source_mutant(
     "",
 )
 source_mutant(
-    "top_k",
+    "log_softmax_top_k",
     "special value",
     "last of equal values chosen",
     MAXIMA,
@@ -264,7 +268,7 @@ source_mutant(
     "z.shape[1] - 1 - z[:, ::-1].argmax(axis=1)",
 )
 source_mutant(
-    "top_k",
+    "log_softmax_top_k",
     "special value",
     "values that are not chosen excluded from the sum",
     ROWS,

@@ -29,7 +29,7 @@ source_mutant(
     "bias gradient of the first block",
     linear.linear_grad_numpy,
     "column_sums(g)",
-    "column_sums(g[: row_blocks.block_size(1024)])",
+    "column_sums(g[: row_blocks.overridable_size(1024)])",
 )
 source_mutant(
     "linear",
@@ -81,9 +81,9 @@ source_mutant(
     "state",
     "rows of an earlier call not cleared",
     embedding.embedding_grad_numpy,
-    "gtable = np.zeros((rows, g.shape[-1]), g.dtype)",
-    f"gtable = {cached('rows, g.shape[-1], g.dtype', 'np.zeros((rows, g.shape[-1]), g.dtype)')}.copy()\n"
-    "    CACHE[rows, g.shape[-1], g.dtype] = gtable",
+    "gtable = np.zeros((n_rows, g.shape[-1]), g.dtype)",
+    f"gtable = {cached('n_rows, g.shape[-1], g.dtype', 'np.zeros((n_rows, g.shape[-1]), g.dtype)')}.copy()\n"
+    "    CACHE[n_rows, g.shape[-1], g.dtype] = gtable",
 )
 source_mutant(
     "embedding",
@@ -126,16 +126,16 @@ source_mutant(
     "blocks",
     "first block's dropout mask used for all",
     FORWARD,
-    "block.part_of_scores(keep, *sizes)",
-    "keep[: block.j - block.i, :, : sizes[0], : sizes[1]]",
+    "block.part_of_scores(keep_mask, *sizes)",
+    "keep_mask[: block.j - block.i, :, : sizes[0], : sizes[1]]",
 )
 source_mutant(
     "attention",
     "blocks",
     "first block's dropout mask used in the backward pass",
     GRAD,
-    "block.part_of_scores(keep, *sizes)",
-    "keep[: block.j - block.i, :, : sizes[0], : sizes[1]]",
+    "block.part_of_scores(keep_mask, *sizes)",
+    "keep_mask[: block.j - block.i, :, : sizes[0], : sizes[1]]",
 )
 source_mutant(
     "attention",

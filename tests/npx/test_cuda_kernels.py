@@ -69,7 +69,7 @@ def evaluate(name, call, mode, change=copied_to_device):
     `change` is applied to each input array first.
     """
     kernel = KERNELS[name]
-    args, options, gradient = map_arrays(change, (call.inputs, call.options, call.gradient))
+    args, options, gradient_options = map_arrays(change, (call.inputs, call.options, call.gradient_options))
     with kernel_mode(mode):
         result = kernel(*args, **options)
         if kernel.grad is None:
@@ -79,7 +79,7 @@ def evaluate(name, call, mode, change=copied_to_device):
             return on_host(y), None
         saved_values = on_host(saved.values)  # copied, because a gradient may overwrite it
         g = np.cos(np.arange(y.size)).reshape(y.shape).astype(call.inputs[0].dtype)  # the same rounded values for both
-        return on_host((y, kernel.grad(change(g).astype(y.dtype), saved, **gradient))), saved_values
+        return on_host((y, kernel.grad(change(g).astype(y.dtype), saved, **gradient_options))), saved_values
 
 
 def on_host(value):
@@ -193,7 +193,7 @@ def loss_and_gradients(x, w, targets):
 @pytest.mark.parametrize("dtype", DTYPES)
 @pytest.mark.parametrize("name", ON_CUDA)
 def test_small_blocks_change_nothing_but_rounding(name, dtype):
-    """Vary the chunks of the vocabulary loss, slices of summed rows, blocks of partial sums and columns of top_k."""
+    """Vary the chunks of the vocabulary loss, slices of summed rows, blocks of partial sums and columns of top k."""
     for i, call in enumerate(calls(name, dtype)):
         if max(x.size for x in call.inputs if isinstance(x, np.ndarray)) <= 2000:
             expected, _ = evaluate(name, call, "reference", wide)

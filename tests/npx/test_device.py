@@ -20,7 +20,7 @@ from train import Adam, load_model
 from train.tasks.translation import translate_lines
 
 needs_gxx = pytest.mark.skipif(shutil.which("g++") is None, reason="the emulator needs g++; none found")
-engine = importlib.import_module("npx.array")
+backend = importlib.import_module("npx.backend")
 
 
 @pytest.fixture
@@ -221,13 +221,13 @@ def test_a_missing_gpu_is_reported_in_one_line(monkeypatch, capfd, cupy, driver,
         monkeypatch.delitem(sys.modules, "cupy", raising=False)
     else:
         monkeypatch.setitem(sys.modules, "cupy", cupy)
-    monkeypatch.setattr(engine, "driver_version", lambda: driver)
+    monkeypatch.setattr(backend, "driver_version", lambda: driver)
     assert main(["translate", "--model", "none", "--device", "cuda"]) == 2
     out, err = capfd.readouterr()
     assert out == "" and err.count("\n") == 1
     for part in ["device cuda", "--device cpu", *parts]:
         assert part in err
-    assert npx.device() == "cpu" and engine._cupy is None
+    assert npx.device() == "cpu" and backend._cupy is None
 
 
 class NoCupy:
@@ -242,18 +242,18 @@ def test_an_available_gpu_is_used_within_the_memory_limit(monkeypatch):
     pool = types.SimpleNamespace(set_limit=lambda **limit: limits.append(limit))
     cupy.get_default_memory_pool = lambda: pool
     monkeypatch.setitem(sys.modules, "cupy", cupy)
-    monkeypatch.setattr(engine, "_device", "cpu")
-    monkeypatch.setattr(engine, "_cupy", None)
+    monkeypatch.setattr(backend, "_device", "cpu")
+    monkeypatch.setattr(backend, "_cupy", None)
     monkeypatch.setenv("NPX_GPU_MEMORY", "75%")
     npx.use_device("cuda")
-    assert npx.device() == "cuda" and engine._cupy is cupy and limits == [{"fraction": 0.75}]
+    assert npx.device() == "cuda" and backend._cupy is cupy and limits == [{"fraction": 0.75}]
     npx.use_device("cpu")
     npx.use_device("cuda")
     assert len(limits) == 1, "once per process"
 
 
 def test_the_driver_version_is_none_or_two_numbers():
-    version = engine.driver_version()
+    version = backend.driver_version()
     assert version is None or (len(version) == 2 and version[0] >= 11)
 
 
@@ -264,7 +264,7 @@ def test_the_driver_version_is_none_or_two_numbers():
 def test_the_pool_gets_the_limit(limit, expected, monkeypatch):
     limits = {}
     monkeypatch.setenv("NPX_GPU_MEMORY", limit)
-    engine.limit_memory(cupy_with_pool(lambda **limit: limits.update(limit)))
+    backend.limit_memory(cupy_with_pool(lambda **limit: limits.update(limit)))
     assert limits == expected
 
 
@@ -276,7 +276,7 @@ def cupy_with_pool(set_limit):
 def test_an_invalid_limit_is_an_error(limit, monkeypatch):
     monkeypatch.setenv("NPX_GPU_MEMORY", limit)
     with pytest.raises(ValueError, match=f"NPX_GPU_MEMORY: expected a size in GiB .* got '{limit}'"):
-        engine.limit_memory(cupy_with_pool(None))
+        backend.limit_memory(cupy_with_pool(None))
 
 
 def test_a_rank_limits_the_memory_of_its_gpu(monkeypatch):
@@ -294,8 +294,8 @@ def test_a_rank_limits_the_memory_of_its_gpu(monkeypatch):
         monkeypatch.setitem(sys.modules, name, module)
     monkeypatch.setenv("NPX_GPU_MEMORY", "20")
     monkeypatch.setenv("OMPI_COMM_WORLD_LOCAL_RANK", "2")
-    for name, fake in {"__init__": lambda self, comm: None, "gather": lambda self, x: [x], "size": 1, "rank": 0,
-                           "broadcast": lambda self, x: x}.items():  # fmt: skip
+    for name, fake in {"__init__": lambda self, comm: None, "all_gather_object": lambda self, x: [x], "size": 1,
+                           "rank": 0, "broadcast_object": lambda self, x: x}.items():  # fmt: skip
         monkeypatch.setattr(nccl_world.MpiWorld, name, fake, raising=False)
     monkeypatch.setattr(nccl_world, "NcclCollectives", lambda *_: None)
     nccl_world.NcclWorld(None)

@@ -21,7 +21,7 @@ def arrays(rng, queries, keys, heads, d_k, d_v, dtype="float64"):
 
 def packed_spec(lengths, causal, rotary, bias=None):
     """Return the spec for pairs of lengths (queries, keys); if all pairs are equal, both share one packing."""
-    queries, keys = (npx.pack(side) for side in zip(*lengths, strict=True))
+    queries, keys = (npx.Packing.from_lengths(side) for side in zip(*lengths, strict=True))
     same_lengths = all(t == s for t, s in lengths)
     return npx.AttentionSpec(causal, None, bias, rotary, queries, queries if same_lengths else keys)
 
@@ -36,13 +36,13 @@ def run_attention(arguments, spec, drop=None):
 def run_by_sentence(arguments, spec):
     """Run the reference on each sentence and concatenate the results."""
     outputs = [[x[:0]] for x in (arguments[3], *arguments[:3])]
-    sizes = spec.q_packing.shape[1], spec.kv_packing.max_length
+    sizes = spec.q_packing.padded_shape[1], spec.kv_packing.max_length
     bias = (
         None
         if spec.constant_bias is None
-        else np.broadcast_to(spec.constant_bias, (len(spec.q_packing.counts), 1, *sizes))
+        else np.broadcast_to(spec.constant_bias, (len(spec.q_packing.lengths), 1, *sizes))
     )
-    for b in range(len(spec.q_packing.counts)):
+    for b in range(len(spec.q_packing.lengths)):
         t, s = (slice(p.starts[b], p.starts[b + 1]) for p in (spec.q_packing, spec.kv_packing))
         q, k, v, g = (x[rows][None] for x, rows in zip(arguments, (t, s, s, t), strict=True))
         sentence_bias = None if bias is None else bias[b, :, : q.shape[1], : k.shape[1]]
@@ -89,14 +89,14 @@ def test_the_cuda_kernels_agree_and_drop_the_same_values(lengths, drop, causal):
 
 @given(lengths=LENGTHS, seed=st.integers(0, 99))
 def test_padding_and_packing_are_inverse(lengths, seed):
-    packing = npx.pack([t for t, _ in lengths])
+    packing = npx.Packing.from_lengths([t for t, _ in lengths])
     x = np.random.default_rng(seed).normal(size=(len(packing.flat_index), 2))
     padded = npx.pad_packed(x, packing)
-    assert np.array_equal(npx.pack_padded(padded, packing), x) and padded.shape == (*packing.shape, 2)
-    for b, count in enumerate(packing.counts):
+    assert np.array_equal(npx.pack_padded(padded, packing), x) and padded.shape == (*packing.padded_shape, 2)
+    for b, length in enumerate(packing.lengths):
         rows = slice(packing.starts[b], packing.starts[b + 1])
-        assert np.array_equal(padded[b, :count], x[rows]) and not padded[b, count:].any()
-        assert packing.positions[rows].tolist() == list(range(count))
+        assert np.array_equal(padded[b, :length], x[rows]) and not padded[b, length:].any()
+        assert packing.positions[rows].tolist() == list(range(length))
     assert npx.pad_packed(x, None) is x and npx.pack_padded(x, None) is x
 
 

@@ -27,17 +27,17 @@ HUGE = st.integers(10**12, 10**30)
 def test_an_integer_is_read_if_it_fits(value):
     assert INTEGER.fits(value) == (-5 <= value <= 7)
     if INTEGER.fits(value):
-        assert INTEGER.read(str(value)) == value
+        assert INTEGER.parse(str(value)) == value
     else:
         with pytest.raises(ValueError, match="expected a whole number from -5 to 7; got"):
-            INTEGER.read(str(value))
+            INTEGER.parse(str(value))
 
 
 @given(st.floats(allow_nan=True, allow_infinity=True) | st.floats(-1, 2))
 def test_a_number_is_read_if_it_fits(value):
     assert FRACTION.fits(value) == (0 < value <= 1)
     if FRACTION.fits(value):
-        assert FRACTION.read(repr(value)) == value
+        assert FRACTION.parse(repr(value)) == value
     assert not FRACTION.fits(math.nan) and not Range(float).fits(math.inf)
 
 
@@ -45,7 +45,7 @@ def test_a_number_is_read_if_it_fits(value):
 def test_any_text_is_read_or_rejected_with_a_message(text):
     for allowed in (INTEGER, FRACTION, Range(str, choices=("a", "b"))):
         try:
-            assert allowed.fits(allowed.read(text))
+            assert allowed.fits(allowed.parse(text))
         except ValueError as error:
             assert str(error).startswith("expected ")
 
@@ -77,7 +77,7 @@ def test_an_invalid_environment_variable_is_an_error(name, value, monkeypatch):
     with pytest.raises(ValueError, match=f"^{name}: expected .*; got .*; try {name}="):
         check_settings()
     monkeypatch.setenv(name, "")  # counts as unset
-    assert read_setting(name) == SETTINGS[name].range.read(SETTINGS[name].default)
+    assert read_setting(name) == SETTINGS[name].range.parse(SETTINGS[name].default)
 
 
 @pytest.mark.parametrize("name", ["NPX_THREADS", "NPX_KERNELS"])

@@ -30,7 +30,7 @@ def test_every_row_once_and_results_in_order(number, size, threads):
         blocks = row_blocks.map_blocks(body, number, 8)
         assert blocks == [(i, min(i + size, number)) for i in range(0, number, size)]
         assert sorted(computed) == list(range(number)) and len(workers) == min(threads, len(blocks))
-        assert blocks == row_blocks.parallel_ranges(body, number, row_blocks.block_size(1000), inline=True)
+        assert blocks == row_blocks.parallel_for(body, number, row_blocks.overridable_size(1000), inline=True)
 
 
 @given(number=st.integers(0, 300), row_bytes=st.integers(0, 100), threads=st.integers(1, 5))
@@ -79,10 +79,10 @@ def test_nested_ranges_do_not_deadlock(threads, monkeypatch):
     def outer(i, j):
         if i < threads:
             all_started.wait(60)
-        return row_blocks.parallel_ranges(lambda k, _: (i, k, threading.get_ident()), 4, 1)
+        return row_blocks.parallel_for(lambda k, _: (i, k, threading.get_ident()), 4, 1)
 
     thread = threading.Thread(
-        target=lambda: results.extend(row_blocks.parallel_ranges(outer, 2 * threads, 1)), daemon=True
+        target=lambda: results.extend(row_blocks.parallel_for(outer, 2 * threads, 1)), daemon=True
     )
     thread.start()
     thread.join(60)
@@ -165,16 +165,16 @@ def test_elementwise_does_not_broadcast():
 
 def test_small_blocks_ends_with_its_block(monkeypatch):
     monkeypatch.setenv("NPX_THREADS", "4")
-    before = row_blocks.block_size(1000), row_blocks.panel_size(1000), row_blocks.thread_count()
+    before = row_blocks.overridable_size(1000), row_blocks.panel_size(1000), row_blocks.thread_count()
     with npx.small_blocks(2, threads=3):
-        assert (row_blocks.block_size(1000), row_blocks.panel_size(1000), row_blocks.thread_count()) == (2, 2, 3)
+        assert (row_blocks.overridable_size(1000), row_blocks.panel_size(1000), row_blocks.thread_count()) == (2, 2, 3)
         with npx.small_blocks(None, threads=1):
-            assert (row_blocks.block_size(1000), row_blocks.thread_count()) == (1000, 1)
+            assert (row_blocks.overridable_size(1000), row_blocks.thread_count()) == (1000, 1)
         with pytest.raises(ZeroDivisionError), npx.small_blocks():
             raise ZeroDivisionError
-        assert (row_blocks.block_size(7), row_blocks.thread_count()) == (2, 3)
+        assert (row_blocks.overridable_size(7), row_blocks.thread_count()) == (2, 3)
     assert (
-        (row_blocks.block_size(1000), row_blocks.panel_size(1000), row_blocks.thread_count())
+        (row_blocks.overridable_size(1000), row_blocks.panel_size(1000), row_blocks.thread_count())
         == before
         == (1000, 250, 4)
     )
@@ -183,7 +183,9 @@ def test_small_blocks_ends_with_its_block(monkeypatch):
 def test_small_blocks_applies_to_every_thread():
     sizes = []
     with npx.small_blocks(3, threads=2):
-        other = threading.Thread(target=lambda: sizes.append((row_blocks.block_size(1000), row_blocks.thread_count())))
+        other = threading.Thread(
+            target=lambda: sizes.append((row_blocks.overridable_size(1000), row_blocks.thread_count()))
+        )
         other.start()
         other.join()
     assert sizes == [(3, 2)]
@@ -234,9 +236,9 @@ def test_nothing_runs_after_an_error_is_raised(fails, monkeypatch):
         done.append(i)
 
     with pytest.raises(MemoryError):
-        row_blocks.parallel_ranges(body, number, 1)
+        row_blocks.parallel_for(body, number, 1)
     n_begun = len(begun)
-    row_blocks.parallel_ranges(lambda i, j: both_started.wait(60), 2, 1)  # needs the worker to be free
+    row_blocks.parallel_for(lambda i, j: both_started.wait(60), 2, 1)  # needs the worker to be free
     assert len(begun) == n_begun == len(done) + 1 < number
 
 
@@ -273,7 +275,7 @@ def test_the_last_of_the_first_blocks_ends_first(run):
     """A result that depends on the order of completion is then detected too."""
     ended = []
     with npx.small_blocks(2, threads=3):
-        row_blocks.parallel_ranges(lambda i, j: ended.append(i), 6, 2)
+        row_blocks.parallel_for(lambda i, j: ended.append(i), 6, 2)
     assert ended == [4, 2, 0]
 
 

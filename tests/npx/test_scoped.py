@@ -83,7 +83,7 @@ def test_a_block_applies_to_its_thread_and_its_workers(name, monkeypatch):
             with lock:
                 return holds(condition), threading.get_ident()
 
-        answers = row_blocks.parallel_ranges(ask, 2, 1)
+        answers = row_blocks.parallel_for(ask, 2, 1)
         assert len({thread_id for _, thread_id in answers}) == 2
         if name != "keyed":  # only one of the two gets the first key
             assert all(answer for answer, _ in answers)

@@ -178,9 +178,9 @@ def test_without_mpi4py_the_error_says_what_to_install(monkeypatch):
     with pytest.raises(
         RuntimeError, match=r'expected mpi4py, because 3 processes were launched; .* pip install ".*\[mpi\]"'
     ):
-        npx.distributed.join()
+        npx.distributed.initialize()
     monkeypatch.setenv("OMPI_COMM_WORLD_SIZE", "1")
-    assert npx.distributed.join() is npx.distributed.world() and npx.distributed.world().size == 1
+    assert npx.distributed.initialize() is npx.distributed.world() and npx.distributed.world().size == 1
 
 
 def test_several_ranks_do_not_read_standard_input(monkeypatch, capsys):
@@ -223,13 +223,13 @@ def test_an_update_takes_the_time_of_the_slowest_rank_and_the_least_wait_is_the_
     world = npx.distributed.World()
     signals = Signals(single_process=False)
     reports = [(seconds, seconds * fraction, signal, []) for seconds, fraction, signal in others]
-    world.gather = lambda report: [report, *reports]
+    world.all_gather_object = lambda report: [report, *reports]
     sync = UpdateSync(world, signals, SilentReport(RunFolder(""), 1))
     sync.begin()
     seconds, network = sync.end()
     assert seconds >= max(took for took, *_ in reports) and network == 0.0  # this rank has not waited
     assert signals.stop_requested == any(signal for _, _, signal, _ in reports)
-    world.gather = lambda report: [*reports]
+    world.all_gather_object = lambda report: [*reports]
     sync.begin()
     assert sync.end() == (max(took for took, *_ in reports), min(waited for _, waited, *_ in reports))
 
@@ -270,7 +270,7 @@ def test_a_run_does_not_resume_on_more_ranks_than_an_update_has_examples(text, t
     world = npx.distributed.World()
     world.size = 1000
     monkeypatch.setattr(npx.distributed, "world", lambda: world)
-    monkeypatch.setattr(npx.distributed, "join", lambda: world)
+    monkeypatch.setattr(npx.distributed, "initialize", lambda: world)
     with pytest.raises(
         UserError, match=r"at most (\d+) ranks, one for each example in the .*; got 1000; try mpirun -n \1$"
     ):
@@ -333,7 +333,7 @@ class ThreadWorld(npx.distributed.World):
         self.table = table
         self.barrier = barrier
 
-    def gather(self, value):
+    def all_gather_object(self, value):
         self.table[self.rank] = value
         self.barrier.wait(60)
         values = list(self.table)
@@ -342,12 +342,12 @@ class ThreadWorld(npx.distributed.World):
 
     def reduce_scatter(self, flat, wire_dtype=None):
         shard = self.shard_slice(flat.size)
-        shards = [other[shard] for other in self.gather(flat.copy())]
+        shards = [other[shard] for other in self.all_gather_object(flat.copy())]
         flat[shard] = distributed_jobs.sum_in_rank_order(shards, flat.dtype)
         return lambda: None
 
     def all_gather(self, flat, wire_dtype=None):
-        flat[...] = np.concatenate(self.gather(flat[self.shard_slice(flat.size)].copy()))
+        flat[...] = np.concatenate(self.all_gather_object(flat[self.shard_slice(flat.size)].copy()))
         return lambda: None
 
     def all_reduce(self, flat, wire_dtype=None):

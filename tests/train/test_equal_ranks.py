@@ -65,13 +65,13 @@ class DifferingWorld(npx.distributed.World):
     def __init__(self, key):
         self.key = key
 
-    def gather(self, value):
+    def all_gather_object(self, value):
         return [value, {**value, self.key: "other"} if isinstance(value, dict) and self.key in value else value]
 
 
 def differ(monkeypatch, key):
     world = DifferingWorld(key)
-    for name in ("join", "world"):
+    for name in ("initialize", "world"):
         monkeypatch.setattr(npx.distributed, name, lambda: world)
 
 

@@ -441,7 +441,7 @@ def test_roles_use_the_score_of_the_validations(tmp_path, loaded):
     model, tokenizer, config = loaded
     corpus = PairCorpus.from_pairs([(tokenizer.encode("one"), tokenizer.encode("eins"))] * 2)
     task = TASKS["translation"]
-    assert EvaluationText(task, corpus, config, tokenizer, 2).score == "BLEU"
+    assert EvaluationText(task, corpus, config, tokenizer, 2).score_name == "BLEU"
     without = dataclasses.replace(config, train=dataclasses.replace(config.train, validate_score=False))
     evaluation_text = EvaluationText(task, corpus, without, tokenizer, 2)
     assert evaluation_text.score_name == "" and len(evaluation_text.evaluate(model)[2]) == 2

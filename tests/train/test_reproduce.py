@@ -213,7 +213,7 @@ def test_rows_differ_from_base_alike_at_each_scale(row, texts):
         sizes = ("d_model", "d_ff", "key_size", "value_size", "n_layers")
         at[scale] = [getattr(shape, name) / getattr(other, name) for name in sizes], shape.n_heads, shape.dropout
         at[scale] += config.train.label_smoothing, config.train.max_steps / base.train.max_steps, shape.positions
-        assert shape.d_model * size.width == TransformerConfig.preset(row, 37000).d_model
+        assert shape.d_model * size.width_divisor == TransformerConfig.preset(row, 37000).d_model
     assert at["paper"] == at["tiny"]
 
 

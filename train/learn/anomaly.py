@@ -8,7 +8,7 @@ from collections.abc import Callable
 from contextlib import AbstractContextManager
 
 import npx
-from autograd import AnomalyError, anomaly
+from autograd import AnomalyError, detect_anomaly
 from train.errors import one_line
 
 NO_OPERATION = "none; only the sum of finite values overflows"
@@ -26,7 +26,7 @@ def ignore_nonfinite_warnings() -> AbstractContextManager[None]:
 def first_anomaly(compute: Callable[[], object]) -> str:
     """Return the first operation of `compute` whose result is not finite, with its layer and source line, or ""."""
     try:
-        with anomaly():
+        with detect_anomaly():
             compute()
     except AnomalyError as error:
         operation, _, location = str(error).partition("\n")

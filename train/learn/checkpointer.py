@@ -133,9 +133,9 @@ class Checkpointer:
         return " and ".join(options)
 
     def is_due(self, state: RunState) -> bool:
-        """Return whether to write a checkpoint after this step: if one is scheduled or, after a failed write, later."""
+        """Return whether a checkpoint is due after this step: a scheduled one or, after a failed write, a retry."""
         if self.retry_time < math.inf:
-            return self.world.broadcast(time.monotonic() > self.retry_time)
+            return self.world.broadcast_object(time.monotonic() > self.retry_time)
         return self.is_scheduled(state)
 
     def save(self, state: RunState, required: bool) -> None:

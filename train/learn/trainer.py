@@ -105,7 +105,7 @@ class Trainer:
         npx.configure_process()
         with self.world.rank_zero_first():
             result = self._recorded_result() if self.world.rank == 0 else None
-        result = self.world.broadcast(result)
+        result = self.world.broadcast_object(result)
         is_complete = result is not None
         folder = str(self.checkpointer.folder.path)
         with disk_errors(folder, THEN_RESUME), self.checkpointer.open_folder(self.state, is_complete):
@@ -141,9 +141,9 @@ class Trainer:
         state.epoch, state.index = self.loader.next_position(last_position)
         self.world.step = step
         limit = self.config.train.rank_timeout + UPDATE_TIMEOUT_FACTOR * self.longest_update
-        self.world.timeout = limit if self.longest_update else None
+        self.world.collective_timeout = limit if self.longest_update else None
         loss, norm = self.updater.compute_gradient(batches, step, share)
-        self.world.timeout = None
+        self.world.collective_timeout = None
         is_finite = math.isfinite(loss) and math.isfinite(norm)
         if is_finite:
             self.lr = self.schedule(step)
@@ -311,7 +311,7 @@ class Trainer:
         if reason or self.deadline is None:
             return reason
         seconds = self.longest_validation if self._is_validation_due() else self.longest_update
-        return "max_hours" if any(self.world.gather(time.monotonic() + seconds > self.deadline)) else ""
+        return "max_hours" if any(self.world.all_gather_object(time.monotonic() + seconds > self.deadline)) else ""
 
     def _finish(self, reason: str) -> TrainingSummary:
         """Validate the last step if it has not been validated, report the end of the run, and return its summary."""

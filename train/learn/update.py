@@ -126,7 +126,7 @@ class Updater:
             results = npx.stack([*losses, self.reducer.squared_norm()])
             self.while_waiting()
             *losses, squared_norm = npx.to_host(results).tolist()
-        ranks = self.world.gather(([*zip(share.indices, losses, strict=True)], squared_norm))
+        ranks = self.world.all_gather_object(([*zip(share.indices, losses, strict=True)], squared_norm))
         # The losses of all ranks are added in a fixed order, so the rounding does not depend on the number of ranks.
         indexed = sorted(
             ((share.original_index(index), loss) for losses, _ in ranks for index, loss in losses),
@@ -231,7 +231,7 @@ class Updater:
         """
         share = share or full_share(batches)
         if find_operation:
-            index, operation = min(self.world.gather(self._first_anomaly(batches, share, step)))
+            index, operation = min(self.world.all_gather_object(self._first_anomaly(batches, share, step)))
             if operation:
                 return [index], operation
         nonfinite = [index for index, loss in enumerate(self.losses) if not math.isfinite(loss)]

@@ -75,7 +75,7 @@ class Validator:
         finally:
             self.model.train()
         if world.size > 1:
-            ranks = world.gather((losses, evaluation and evaluation.records))
+            ranks = world.all_gather_object((losses, evaluation and evaluation.records))
             losses = dict(sorted(item for losses, _ in ranks for item in losses.items()))
             if evaluation is not None:
                 evaluation.records = merge_records([records for _, records in ranks])
@@ -114,7 +114,7 @@ class Validator:
                 with no_grad():
                     operation = first_anomaly(lambda: self.loss(batch)) or NO_OPERATION
                 self.model.train()
-        _, examples, operation = min(npx.distributed.world().gather((index, examples, operation)))
+        _, examples, operation = min(npx.distributed.world().all_gather_object((index, examples, operation)))
         return examples, operation
 
 

@@ -139,7 +139,7 @@ def search_lines(
                 best = decode(src, [lines[i] for i in members], **search)
             rank_results += zip(members, best, strict=True)
             on_progress(len(members))
-        for i, hypotheses in chain.from_iterable(world.gather(rank_results)):
+        for i, hypotheses in chain.from_iterable(world.all_gather_object(rank_results)):
             results[i] = hypotheses
         return results
 
@@ -147,7 +147,9 @@ def search_lines(
         remaining = iter(lines)
         first_number = 1
         n_characters = CHARACTERS_PER_TOKEN * batch_tokens
-        while texts := world.broadcast(read_buffer(remaining, buffer_size, n_characters) if world.rank == 0 else None):
+        while texts := world.broadcast_object(
+            read_buffer(remaining, buffer_size, n_characters) if world.rank == 0 else None
+        ):
             encoded = encode_lines(tokenizer, texts, first_number, max_length, on_warning, trained_length)
             numbers = range(first_number, first_number + len(texts))
             batch = [Line(*fields) for fields in zip(numbers, texts, encoded, strict=True)]

@@ -37,7 +37,7 @@ class StepRecorder(Recorder):
         self.sums: list[dict[int, Any]] = []  # for each visited node, the gradients summed until then, by node number
 
     def on_forward(self, name: str, args: tuple[Any, ...], result: Tensor) -> None:
-        if result.size > MAX_SIZE or len(self.steps) >= MAX_NODES:
+        if result.size > MAX_SIZE or len(self.operations) >= MAX_NODES:
             raise ExpressionError(
                 f"expected at most {MAX_NODES} operations of at most {MAX_SIZE} numbers each; got more at {name}"
             )
@@ -161,7 +161,7 @@ def describe(recorder: StepRecorder, names: Mapping[int, str], titles: Mapping[i
         titles: titles of nodes, by number; other nodes are named after their operation, with a number if it occurs
             several times. In formulas, the part of a title after a colon is omitted.
     """
-    steps = [step for _, step in sorted(recorder.steps.items())]
+    steps = [step for _, step in sorted(recorder.operations.items())]
     key = {step.number: f"n{i}" for i, step in enumerate(steps)} | {n: f"leaf{-n}" for n in recorder.leaves}
     counts = Counter(step.name for step in steps)
     nth: Counter[str] = Counter()
@@ -184,7 +184,7 @@ def describe(recorder: StepRecorder, names: Mapping[int, str], titles: Mapping[i
             "inputs": [key[parent] for parent in step.parents], "saved": step.saved_bytes,
             "formula": operation_formulas(step.name, inputs, any(shapes[p] != step.value.shape for p in step.parents)),
             "source": recorder.source[step.number], "gradient": to_json(step.g),
-            "returned": [to_json(g) for g in step.gradients], "accumulation": step.handling,
+            "returned": [to_json(g) for g in step.gradients], "accumulation": step.accumulation,
         })  # fmt: skip
     graph = [Box(node["key"], box_lines(node), node["leaf"], [(i, "") for i in node["inputs"]]) for node in nodes]
     layout = Layout(graph, ROW)
@@ -195,7 +195,9 @@ def describe(recorder: StepRecorder, names: Mapping[int, str], titles: Mapping[i
     width, height = layout.size
     sums = [*recorder.sums, (recorder.sums[-1] if recorder.sums else {}) | recorder.leaf_gradients()]
     so_far = [{key[number]: g for number, g in gradients.items() if number in key} for gradients in sums]
-    visited = sorted((step for step in steps if step.visit is not None), key=lambda step: step.visit or 0)
+    visited = sorted(
+        (step for step in steps if step.backward_index is not None), key=lambda step: step.backward_index or 0
+    )
     backward_order = [key[step.number] for step in visited]
     return {"nodes": nodes, "backward_order": backward_order, "sums": so_far, "width": width, "height": height}
 

@@ -17,7 +17,7 @@ Gradients = Sequence[Array | None]
 # Maps the gradients of the outputs to those of the arguments; both are flat lists.
 Backward = Callable[[list[Array | None]], Gradients]
 # Turns the flat list of arguments into (positional arguments, options).
-Call = Callable[[list[Any]], tuple[tuple[Any, ...], dict[str, Any]]]
+Unflatten = Callable[[list[Any]], tuple[tuple[Any, ...], dict[str, Any]]]
 
 
 class ForeignOperation:
@@ -43,7 +43,9 @@ class ForeignOperation:
         self.__name__ = name_of(functions[0])
         self.notes: list[str] = []
 
-    def evaluate(self, values: list[Any], requires_grad: list[bool], call: Call) -> tuple[list[Array], Backward | None]:
+    def evaluate(
+        self, values: list[Any], requires_grad: list[bool], unflatten: Unflatten
+    ) -> tuple[list[Array], Backward | None]:
         """Return the outputs and a function that runs the backward pass (None if no output has a gradient).
 
         Outputs without a gradient are omitted and recorded with `note`.
@@ -51,13 +53,13 @@ class ForeignOperation:
         Args:
             values: the arguments, in a flat list.
             requires_grad: whether each argument needs a gradient.
-            call: turns a list of arguments into positional arguments and options.
+            unflatten: turns a list of arguments into positional arguments and options.
         """
         raise NotImplementedError
 
     def __call__(self, *args: Any, **options: Any) -> Tensor:
         parts: list[Any] = []
-        collect((args, options), parts)
+        flatten((args, options), parts)
         values = [a.data if isinstance(a, Tensor) else a for a in parts]
         for value in values:
             if getattr(getattr(value, "dtype", None), "kind", "") == "c":
@@ -66,7 +68,9 @@ class ForeignOperation:
                     "part as two inputs"
                 )
         requires_grad = [is_grad_enabled() and isinstance(a, Tensor) and a.requires_grad for a in parts]
-        outputs, backward = self.evaluate(values, requires_grad, lambda values: rebuild((args, options), iter(values)))
+        outputs, backward = self.evaluate(
+            values, requires_grad, lambda values: unflatten((args, options), iter(values))
+        )
         y = outputs[0] if len(outputs) == 1 else npx.concatenate([npx.asarray(y).reshape(-1) for y in outputs])
         if backward is None:
             return record_node(self.__name__, y, reject_backward, tuple(parts), any(requires_grad))
@@ -156,20 +160,20 @@ class ForeignOperation:
         return [("autograd.testing", self.adapter), *names]
 
 
-def collect(x: Any, parts: list[Any]) -> None:
+def flatten(x: Any, parts: list[Any]) -> None:
     """Append the items of x, a possibly nested list, tuple or dict, to a flat list."""
     if type(x) in (list, tuple, dict):
         for item in x.values() if type(x) is dict else x:
-            collect(item, parts)
+            flatten(item, parts)
     else:
         parts.append(x)
 
 
-def rebuild(x: Any, values: Iterator[Any]) -> Any:
-    """Return a copy of x whose items, in the order of `collect`, are replaced by `values`."""
+def unflatten(x: Any, values: Iterator[Any]) -> Any:
+    """Return a copy of x whose items, in the order of `flatten`, are replaced by `values`."""
     if type(x) is dict:
-        return {key: rebuild(item, values) for key, item in x.items()}
-    return type(x)(rebuild(item, values) for item in x) if type(x) in (list, tuple) else next(values)
+        return {key: unflatten(item, values) for key, item in x.items()}
+    return type(x)(unflatten(item, values) for item in x) if type(x) in (list, tuple) else next(values)
 
 
 def reject_backward(g: Array) -> tuple[None, ...]:

@@ -5,7 +5,7 @@ from typing import Any
 
 import npx
 from autograd.testing.adapters import jaxpr
-from autograd.testing.adapters.base import Backward, Call, ForeignOperation, convert_rejections, import_framework
+from autograd.testing.adapters.base import Backward, ForeignOperation, Unflatten, convert_rejections, import_framework
 from autograd.testing.problem import floating_point_warnings_ignored, is_array
 from npx import Array
 
@@ -38,10 +38,12 @@ class JaxOperation(ForeignOperation):
         self.jax, self.numpy = jax, numpy
         self.programs: dict[Any, Any] = {}
 
-    def evaluate(self, values: list[Any], requires_grad: list[bool], call: Call) -> tuple[list[Array], Backward | None]:
+    def evaluate(
+        self, values: list[Any], requires_grad: list[bool], unflatten: Unflatten
+    ) -> tuple[list[Array], Backward | None]:
         def of_arrays(*arrays: Any) -> list[Any]:
             given = iter(arrays)
-            arguments, options = call([next(given) if is_array(x) else x for x in values])
+            arguments, options = unflatten([next(given) if is_array(x) else x for x in values])
             return self.outputs(self.functions[0](*arguments, **options))
 
         arrays = [npx.to_host(x) for x in values if is_array(x)]
@@ -62,7 +64,7 @@ class JaxOperation(ForeignOperation):
             backward = pull_back(*arguments[: len(arrays)])[1]
             return [*backward([*arguments[len(arrays) :]])]
 
-        key = repr((call([None if is_array(x) else x for x in values]), differentiated))
+        key = repr((unflatten([None if is_array(x) else x for x in values]), differentiated))
         function = (lambda *arrays: pull_back(*arrays)[0]) if any(requires_grad) else of_arrays
         outputs = [npx.host.array(y) for y in self.run(function, arrays, f"outputs {any(requires_grad)} {key}")]
 

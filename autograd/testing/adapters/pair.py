@@ -7,7 +7,7 @@ from typing import Any
 
 import npx
 from autograd.engine import is_floating
-from autograd.testing.adapters.base import Backward, Call, ForeignOperation, convert_rejections
+from autograd.testing.adapters.base import Backward, ForeignOperation, Unflatten, convert_rejections
 from autograd.testing.problem import is_array, is_float
 from npx import Array
 
@@ -45,14 +45,16 @@ class PairOperation(ForeignOperation):
         self.names = positional_names(forward)
         self.n_backward = len(positional_names(backward, required=True) or ())
 
-    def evaluate(self, values: list[Any], requires_grad: list[bool], call: Call) -> tuple[list[Array], Backward | None]:
+    def evaluate(
+        self, values: list[Any], requires_grad: list[bool], unflatten: Unflatten
+    ) -> tuple[list[Array], Backward | None]:
         forward, backward = self.functions
         owner = getattr(forward, "__self__", None)
         is_method = owner is not None and owner is getattr(backward, "__self__", None)
         if is_method:  # so that values saved in attributes belong to this call
             owner = copy.deepcopy(owner)
             forward, backward = (getattr(owner, f.__name__) for f in self.functions)
-        foreign, options = call([self.to_foreign(x) for x in values])
+        foreign, options = unflatten([self.to_foreign(x) for x in values])
         with convert_rejections():
             result = forward(*foreign, **options)
         out, *saved = result if isinstance(result, tuple) else (result,)

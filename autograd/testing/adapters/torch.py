@@ -7,7 +7,7 @@ from typing import Any
 
 import npx
 from autograd.engine import Tensor
-from autograd.testing.adapters.base import Backward, Call, ForeignOperation, convert_rejections, import_framework
+from autograd.testing.adapters.base import Backward, ForeignOperation, Unflatten, convert_rejections, import_framework
 from autograd.testing.problem import is_array, is_float
 from npx import Array
 
@@ -51,9 +51,11 @@ class TorchOperation(ForeignOperation):
         # Whether each output has a gradient when every floating-point input requires one.
         self.has_gradient: list[bool] | None = None
 
-    def evaluate(self, values: list[Any], requires_grad: list[bool], call: Call) -> tuple[list[Array], Backward | None]:
+    def evaluate(
+        self, values: list[Any], requires_grad: list[bool], unflatten: Unflatten
+    ) -> tuple[list[Array], Backward | None]:
         def function(tensors: list[Any]) -> Any:
-            arguments, options = call(tensors)
+            arguments, options = unflatten(tensors)
             return self.functions[0](*arguments, **options)
 
         return self.run(function, values, requires_grad)
@@ -254,14 +256,16 @@ class TorchLayer(TorchOperation):
         """Call the operation with inputs and parameters."""
         return super().__call__(args, options, [*self.parameters.values()])
 
-    def evaluate(self, values: list[Any], requires_grad: list[bool], call: Call) -> tuple[list[Array], Backward | None]:
+    def evaluate(
+        self, values: list[Any], requires_grad: list[bool], unflatten: Unflatten
+    ) -> tuple[list[Array], Backward | None]:
         dtype = next((getattr(self.torch, x.dtype.name) for x in values if is_float(x)), None)
 
         def cast(t: Any) -> Any:
             return t.clone().to(dtype) if dtype and t.is_floating_point() else t.clone()
 
         def function(tensors: list[Any]) -> Any:
-            (arguments, options, parameters), _ = call(tensors)
+            (arguments, options, parameters), _ = unflatten(tensors)
             state = {name: cast(t) for name, t in self.constants.items()}
             state |= dict(zip(self.parameters, parameters, strict=True))
             with self.tensors_replaced(state):

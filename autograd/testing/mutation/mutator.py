@@ -22,8 +22,8 @@ from autograd.testing.mutation.backward_code import (
     returned_values,
 )
 from autograd.testing.mutation.operators import (
+    MUTATION_OPERATORS,
     ON_A_GRADIENT,
-    RULES,
     SHAPE_ATTRIBUTES,
     WITHOUT_NUMBERS,
     Context,
@@ -169,8 +169,8 @@ class Mutator:
         for part in function.body if isinstance(function, ast.FunctionDef) else [function.body]:
             for node in value_nodes(part, context):
                 if isinstance(node, (ast.expr, ast.stmt)):
-                    for kind, rule in RULES:
-                        for change in rule(node, context):
+                    for kind, operator in MUTATION_OPERATORS:
+                        for change in operator(node, context):
                             self.add(backward, kind, *(change if isinstance(change, tuple) else (node, change)))
         if backward.result != INTERMEDIATE:
             for result in returned_values(function):
@@ -217,7 +217,7 @@ class Mutator:
         for kind, change in ON_A_GRADIENT:
             overwritten = g if kind == "gradient overwritten" else None
             if kind == "sign" and isinstance(gx, ast.UnaryOp):
-                continue  # the rule `sign` yields the same mutant
+                continue  # the operator `sign` yields the same mutant
             if kind == "gradient overwritten" and overwritten in (None, ast.unparse(gx)):
                 continue  # nothing to overwrite: gx is g itself, or there is no g
             change = change.replace("(g,", f"({overwritten},")

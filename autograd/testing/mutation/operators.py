@@ -1,12 +1,12 @@
-"""The mutation operators: each rule takes a node of the backward code and yields replacements.
+"""The mutation operators: each operator takes a node of the backward code and yields replacements.
 
-    @rule("sign")
+    @mutation_operator("sign")
     def signs(node, context):
         yield template("a + b", a=node.left, b=node.right)  # if node is a - b
 
-A node is an expression or a statement of Python's `ast`. A rule yields trees that replace the node, or pairs (inner
-node, tree) that replace a part of it. Indices, shapes and conditions on shapes are not mutated (`value_nodes`): such
-mutants usually crash. Mutations that cannot be written as an expression call a method of `planted` in planted.py.
+A node is an expression or a statement of Python's `ast`. An operator yields trees that replace the node, or pairs
+(inner node, tree) that replace a part of it. Indices, shapes and conditions on shapes are not mutated (`value_nodes`):
+such mutants usually crash. Mutations that cannot be written as an expression call a method of `planted` in planted.py.
 """
 
 import ast
@@ -71,15 +71,15 @@ class Context:
 
 Node = ast.expr | ast.stmt
 Change = ast.AST | tuple[Node, ast.AST]
-Rule = Callable[[ast.AST, Context], Iterator[Change]]
-RULES: list[tuple[str, Rule]] = []
+MutationOperator = Callable[[ast.AST, Context], Iterator[Change]]
+MUTATION_OPERATORS: list[tuple[str, MutationOperator]] = []
 
 
-def rule(kind: str) -> Callable[[Rule], Rule]:
-    """Register the decorated rule under a kind."""
+def mutation_operator(kind: str) -> Callable[[MutationOperator], MutationOperator]:
+    """Register the decorated operator under a kind."""
 
-    def register(function: Rule) -> Rule:
-        RULES.append((kind, function))
+    def register(function: MutationOperator) -> MutationOperator:
+        MUTATION_OPERATORS.append((kind, function))
         return function
 
     return register
@@ -161,7 +161,7 @@ def value_nodes(node: ast.AST, context: Context) -> Iterator[ast.AST]:
             yield from value_nodes(part, context)
 
 
-@rule("sign")
+@mutation_operator("sign")
 def signs(node: ast.AST, context: Context) -> Iterator[Change]:
     match node:
         case ast.UnaryOp(op=ast.USub(), operand=x) if not isinstance(x, ast.Constant):
@@ -178,7 +178,7 @@ def signs(node: ast.AST, context: Context) -> Iterator[Change]:
             yield renamed(node, {"add": "subtract", "subtract": "add"}[called_name(node)])
 
 
-@rule("factor")
+@mutation_operator("factor")
 def factors(node: ast.AST, context: Context) -> Iterator[Change]:
     match node:
         case ast.BinOp(left=a, op=ast.Mult(), right=b):
@@ -189,7 +189,7 @@ def factors(node: ast.AST, context: Context) -> Iterator[Change]:
             yield ast.Pass()
 
 
-@rule("lost reduction")
+@mutation_operator("lost reduction")
 def reductions(node: ast.AST, context: Context) -> Iterator[Change]:
     if not isinstance(node, ast.Call):
         return
@@ -210,7 +210,7 @@ def reductions(node: ast.AST, context: Context) -> Iterator[Change]:
                 yield template(f"x.take({'[0]' if keeps else '0'}, axis={axis})", x=x)
 
 
-@rule("swapped operands")
+@mutation_operator("swapped operands")
 def swaps(node: ast.AST, context: Context) -> Iterator[Change]:
     match node:
         case ast.BinOp(left=a, op=(ast.Sub() | ast.Div() | ast.MatMult()) as op, right=b):
@@ -224,7 +224,7 @@ def swaps(node: ast.AST, context: Context) -> Iterator[Change]:
                     yield x, ast.Name(context.inputs[context.inputs.index(x.id) - 1])
 
 
-@rule("dropped term")
+@mutation_operator("dropped term")
 def terms(node: ast.AST, context: Context) -> Iterator[Change]:
     match node:
         case ast.BinOp(left=a, op=ast.Add(), right=b):
@@ -236,7 +236,7 @@ def terms(node: ast.AST, context: Context) -> Iterator[Change]:
             yield ast.Pass()
 
 
-@rule("wrong axis")
+@mutation_operator("wrong axis")
 def axes(node: ast.AST, context: Context) -> Iterator[Change]:
     match node:
         case ast.Attribute(value=x, attr="T" | "mT"):
@@ -259,7 +259,7 @@ def axes(node: ast.AST, context: Context) -> Iterator[Change]:
             yield axis, template("-1" if integer(axis) == 0 else "0")
 
 
-@rule("overwritten repeat")
+@mutation_operator("overwritten repeat")
 def repeats(node: ast.AST, context: Context) -> Iterator[Change]:
     match node:
         case ast.AugAssign(target=x, op=ast.Add(), value=a):
@@ -273,7 +273,7 @@ def repeats(node: ast.AST, context: Context) -> Iterator[Change]:
             yield renamed(node, {"index_add_": "index_copy_", "scatter_add_": "scatter_"}[name])
 
 
-@rule("changed comparison")
+@mutation_operator("changed comparison")
 def comparisons(node: ast.AST, context: Context) -> Iterator[Change]:
     match node:
         case ast.Compare(left=a, ops=[op], comparators=[b]) if not involves_shapes(node):
@@ -288,7 +288,7 @@ def comparisons(node: ast.AST, context: Context) -> Iterator[Change]:
             yield renamed(node, OPPOSITE[called_name(node)])
 
 
-@rule("changed power")
+@mutation_operator("changed power")
 def powers(node: ast.AST, context: Context) -> Iterator[Change]:
     match node:
         case ast.BinOp(left=x, op=ast.Pow(), right=n):

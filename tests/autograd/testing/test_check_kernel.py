@@ -40,7 +40,7 @@ def fast(x, w):
     def body(i, j):
         y[i:j] = (x[i:j] * w[i:j]).sum(axis=1)
 
-    row_blocks.parallel_ranges(body, len(x), row_blocks.block_size(1000))
+    row_blocks.parallel_for(body, len(x), row_blocks.overridable_size(1000))
     return y, (x, w)
 
 
@@ -51,7 +51,7 @@ def fast_grad(g, x, w):
         np.multiply(g[i:j, None], w[i:j], out=gx[i:j])
         np.multiply(g[i:j, None], x[i:j], out=gw[i:j])
 
-    row_blocks.parallel_ranges(body, len(x), row_blocks.block_size(1000))
+    row_blocks.parallel_for(body, len(x), row_blocks.overridable_size(1000))
     return gx, gw
 
 
@@ -62,7 +62,7 @@ def test_correct_version_passes(product):
 
 def last_block_skipped(x, w):
     y, saved = fast(x, w)
-    y[len(x) // row_blocks.block_size(1000) * row_blocks.block_size(1000) or len(x) :] = 0
+    y[len(x) // row_blocks.overridable_size(1000) * row_blocks.overridable_size(1000) or len(x) :] = 0
     return y, saved
 
 
@@ -79,7 +79,7 @@ def scratch_shared_by_threads(x, w):
     def body(i, j):
         y[i:j] = np.multiply(x[i:j], w[i:j], out=scratch[: j - i]).sum(axis=1)
 
-    row_blocks.parallel_ranges(body, len(x), row_blocks.block_size(1000))
+    row_blocks.parallel_for(body, len(x), row_blocks.overridable_size(1000))
     return y, (x, w)
 
 
@@ -89,7 +89,7 @@ def sum_in_thread_order(g, x, w):
     def body(i, j):
         total.__iadd__(w[i:j].sum())
 
-    row_blocks.parallel_ranges(body, len(x), row_blocks.block_size(1000))
+    row_blocks.parallel_for(body, len(x), row_blocks.overridable_size(1000))
     gx, gw = fast_grad(g, x, w)
     return gx * (total / w.sum()), gw
 
@@ -163,7 +163,9 @@ GRADIENT = [  # wrong versions of its gradient, with the rule that each breaks
     ("incoming gradient layout", lambda g, x, w: fast_grad(overwrite(g, g), x, w)),
     (
         "block size",
-        lambda g, x, w: tuple(v * (np.arange(len(v)) < row_blocks.block_size(9))[:, None] for v in fast_grad(g, x, w)),
+        lambda g, x, w: tuple(
+            v * (np.arange(len(v)) < row_blocks.overridable_size(9))[:, None] for v in fast_grad(g, x, w)
+        ),
     ),
     ("thread count", sum_in_thread_order),
     ("linearity", lambda g, x, w: fast_grad(np.clip(g, -1000, 1000), x, w)),
@@ -205,14 +207,16 @@ def test_arguments_that_the_reference_writes_are_results(monkeypatch):
         out += x
 
     def fast(x, out):
-        row_blocks.parallel_ranges(lambda i, j: out[i:j].__iadd__(x[i:j]), len(x), row_blocks.block_size(1000))
+        row_blocks.parallel_for(lambda i, j: out[i:j].__iadd__(x[i:j]), len(x), row_blocks.overridable_size(1000))
 
     doubled.fast("numpy", "float64")(fast)
     assert check_kernel(doubled, X, W) == ["fast"]
     for rule, wrong in {
         "reference": lambda x, out: fast(x, 1.001 * out),
         "no mutation": lambda x, out: [fast(x, out), overwrite(x, x + 1)].clear(),
-        "block size": lambda x, out: fast(x[: len(x) // row_blocks.block_size(1) * row_blocks.block_size(1)], out),
+        "block size": lambda x, out: fast(
+            x[: len(x) // row_blocks.overridable_size(1) * row_blocks.overridable_size(1)], out
+        ),
         "independent calls": lambda x, out: fast(CACHE.setdefault("x", x.copy()), out),
     }.items():
         doubled.versions["numpy", "float64"] = wrong

@@ -17,7 +17,7 @@ def join_ranks(command: str) -> npx.distributed.World:
     Raises UserError if that fails or if they run different commands.
     """
     try:
-        world = npx.distributed.join()
+        world = npx.distributed.initialize()
     except RuntimeError as error:
         raise UserError(str(error)) from None
     check_equal(lambda: {"command": command})
@@ -49,7 +49,7 @@ def check_equal(collect: Callable[[], Mapping[str, Any]]) -> None:
     """Raise UserError on every rank, naming a rank and a key, unless `collect` returns equal values on all ranks."""
     if (world := npx.distributed.world()).size == 1:
         return
-    first, *others = world.gather({**collect()})
+    first, *others = world.all_gather_object({**collect()})
     for rank, other in enumerate(others, 1):
         for key in {**first, **other}:
             expected, got = (format_value(values.get(key, "no value"), 90) for values in (first, other))

@@ -32,7 +32,7 @@ class UpdateSync:
         waited = self.world.wait_seconds
         seconds = time.perf_counter() - self.start + self.overhead
         wait_seconds = waited - self.waited_before + self.overhead
-        reports = self.world.gather((seconds, wait_seconds, self.signals.received, self.report.lines))
+        reports = self.world.all_gather_object((seconds, wait_seconds, self.signals.received, self.report.lines))
         self.overhead = self.world.wait_seconds - waited
         seconds_of_ranks, waits_of_ranks, received, lines_of_ranks = zip(*reports, strict=True)
         self.signals.stop_requested |= any(received)

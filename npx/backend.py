@@ -18,8 +18,8 @@ from numpy.typing import NDArray
 from npx.messages import one_line, pip_install
 
 Array = NDArray[Any]  # also stands for CuPy arrays, which have the same interface
-GradientTargets = tuple[Array | None, ...]  # one entry per gradient: the array to add it to, or None
-NO_TARGETS: GradientTargets = (None,) * 4  # no kernel computes more than four gradients
+Accumulators = tuple[Array | None, ...]  # one entry per gradient: the array to add it to, or None
+NO_ACCUMULATORS: Accumulators = (None,) * 4  # no kernel computes more than four gradients
 host = np
 DEVICES = ("cpu", "cuda")
 UPLOAD_ERROR = "CUDA graph: expected all data of the step to be on the device already; got an upload from the host"
@@ -192,12 +192,12 @@ def add_at(x: Array, index: Any, values: Array) -> None:
         array_module(x).add.at(x, index, values)
 
 
-def add_to_targets(values: GradientTargets, accumulate_into: GradientTargets) -> Any:
-    """Add each value to its target in place, and return the targets. Where the target is None, return the value."""
-    for value, target in zip(values, accumulate_into, strict=False):
-        if target is not None:
-            target += value
-    return tuple(value if target is None else target for value, target in zip(values, accumulate_into, strict=False))
+def accumulate(values: tuple[Array | None, ...], accumulate_into: Accumulators) -> Any:
+    """Add each value to its sum in place, and return the sums. Where the sum is None, return the value."""
+    for value, total in zip(values, accumulate_into, strict=False):
+        if total is not None:
+            total += value
+    return tuple(value if total is None else total for value, total in zip(values, accumulate_into, strict=False))
 
 
 def use_tf32(enabled: bool) -> None:

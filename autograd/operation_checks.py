@@ -14,9 +14,9 @@ def checked_values(data: Any) -> Any:
     return data
 
 
-def reject_operands(name: str, dtypes: Collection[Any], hidden: list[Any]) -> NoReturn:
-    """Raise TypeError for mixed floating dtypes, or for `hidden` Tensors, which would get no gradient."""
-    if hidden:
+def reject_operands(name: str, dtypes: Collection[Any], nested: list[Any]) -> NoReturn:
+    """Raise TypeError for mixed floating dtypes, or for `nested` Tensors, which would get no gradient."""
+    if nested:
         raise TypeError(
             f"{name}: expected each Tensor as a separate positional argument; got a Tensor in a list, a tuple or a "
             "keyword argument; try one positional argument per Tensor, or x.data for an index"
@@ -51,7 +51,7 @@ def check_vjp_result(name: str, parents: tuple[Any, ...], gradients: Any) -> Non
         )
 
 
-def check_gradient(name: str, like: Any, gradient: Any) -> None:
+def check_gradient_shape(name: str, like: Any, gradient: Any) -> None:
     """Raise RuntimeError unless the gradient of `like` has the shape and the dtype of `like`."""
     if not hasattr(gradient, "dtype") or gradient.shape != like.shape or gradient.dtype != like.dtype:
         got = type(gradient).__name__

@@ -3,11 +3,11 @@
 import atexit
 import os
 
-from npx import array
+from npx import backend
 from npx.distributed.world import World
 from npx.messages import one_line, pip_install
 
-LAUNCHERS = (  # environment variables with rank and size: Open MPI, other PMI launchers, Slurm
+RANK_VARIABLES = (  # environment variables with rank and size: Open MPI, other PMI launchers, Slurm
     ("OMPI_COMM_WORLD_RANK", "OMPI_COMM_WORLD_SIZE"),
     ("PMI_RANK", "PMI_SIZE"),
     ("SLURM_PROCID", "SLURM_STEP_NUM_TASKS"),
@@ -23,14 +23,14 @@ def world() -> World:
 
 def rank_and_size() -> tuple[int, int]:
     """Return this process's rank and the number of processes according to its launcher; (0, 1) without a launcher."""
-    for rank, size in LAUNCHERS:
+    for rank, size in RANK_VARIABLES:
         if os.environ.get(rank, "").isdigit() and os.environ.get(size, "").isdigit():
             return int(os.environ[rank]), int(os.environ[size])
     return 0, 1
 
 
-def join() -> World:
-    """Join the world of all processes that were launched together and return it.
+def initialize() -> World:
+    """Connect the processes that were launched together, and return their world.
 
     Raises RuntimeError if mpi4py is missing or its MPI does not match the launcher.
     """
@@ -62,7 +62,7 @@ def join() -> World:
     from npx.distributed.mpi_world import MpiWorld
     from npx.distributed.nccl_world import NcclWorld
 
-    joined = (NcclWorld if array.device() == "cuda" else MpiWorld)(comm)
-    atexit.register(joined.close)
-    _world = joined
+    connected = (NcclWorld if backend.device() == "cuda" else MpiWorld)(comm)
+    atexit.register(connected.close)
+    _world = connected
     return _world

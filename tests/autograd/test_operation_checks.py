@@ -1,4 +1,4 @@
-"""Checks of operands and of vjps (autograd/contract.py): bad input raises instead of losing a gradient silently."""
+"""Checks of operands and vjps (autograd/operation_checks.py): bad input raises; no gradient is lost silently."""
 
 import numpy as np
 import pytest

@@ -1,4 +1,4 @@
-"""`Expected`: the output and gradients that every other evaluation of a problem is compared with."""
+"""`Baseline`: the output and gradients that every other evaluation of a problem is compared with."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -9,7 +9,7 @@ from npx import Array
 
 
 @dataclass
-class Expected:
+class Baseline:
     """The output and the gradients of a problem for an incoming gradient c, as host arrays."""
 
     problem: Problem
@@ -18,7 +18,7 @@ class Expected:
     gradients: list[Array]
 
     @classmethod
-    def evaluate(cls, problem: Problem, c: Array) -> "Expected":
+    def evaluate(cls, problem: Problem, c: Array) -> "Baseline":
         """Evaluate a problem on write-protected arrays."""
         y, gradients = problem.output_and_gradients(c)
         return cls(problem, y, c, gradients)
@@ -29,7 +29,7 @@ class Expected:
         with floating_point_warnings_ignored():
             return float(npx.host.linalg.norm((self.y.astype("float64") * self.c.astype("float64")).reshape(-1)))
 
-    def equals(self, other: "Expected") -> bool:
+    def equals(self, other: "Baseline") -> bool:
         """Return whether output and gradients equal those of `other`; NaN equals NaN."""
         pairs = zip([self.y, *self.gradients], [other.y, *other.gradients], strict=True)
         return all(npx.array_equal(a, b, equal_nan=True) for a, b in pairs)
