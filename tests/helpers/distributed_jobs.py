@@ -102,7 +102,7 @@ def translate(world, run, lines, out):
 
     model, tokenizer, _ = load_model(run, "translation")
     read = iter(lines if world.rank == 0 else ())
-    translations = list(translate_stream(model, tokenizer, read, world=world, n_best=2, batch_tokens=30, window=7))
+    translations = list(translate_stream(model, tokenizer, read, world=world, n_best=2, batch_tokens=30, buffer_size=7))
     Path(out).mkdir(exist_ok=True)
     Path(out, str(world.rank)).write_text(json.dumps(translations))
 
