@@ -38,10 +38,19 @@ def check_dtypes(function: Callable[[Operand, Operand], Result]) -> Callable[...
     def checked(a: Operand, b: Operand) -> Result:
         y, vjp = function(a, b)
         if not (getattr(a, "dtype", None) is getattr(b, "dtype", None) is y.dtype):
+            if type(a) is float or type(b) is float:
+                y, vjp = _narrow(y, vjp, b if type(a) is float else a)
             check_result(function.__name__, y, a, b)
         return y, vjp
 
     return checked
+
+
+def _narrow(y: Array, vjp: Any, x: Array) -> Result:
+    """Convert the result of x and a Python float, and its gradients, to bfloat16 if x is; NumPy returns float32."""
+    if x.dtype.kind != "V" or y.dtype == x.dtype:  # bfloat16 is the only dtype of this kind
+        return y, vjp
+    return y.astype(x.dtype), lambda g: tuple(gx if gx is None else gx.astype(x.dtype) for gx in vjp(g))
 
 
 @differentiable
@@ -96,7 +105,8 @@ def power(x: Array, exponent: float) -> Result:
     if not is_number(exponent):
         kind = type(exponent).__name__
         raise TypeError(f"power: expected a Python number as the exponent; got {kind}; try exp(log(x) * exponent)")
-    return x**exponent, lambda g: (g * exponent * x ** (exponent - 1) if exponent else npx.zeros_like(g),)
+    vjp = lambda g: (g * exponent * x ** (exponent - 1) if exponent else npx.zeros_like(g),)  # noqa: E731
+    return _narrow(x**exponent, vjp, x)
 
 
 @differentiable

@@ -26,7 +26,7 @@ def relative_scores(q, table, n_keys, packing=None):
     offsets = relative_offsets(q, n_keys, packing)  # (T, S)
     by_offset = npx.pad_packed(q, packing).swapaxes(1, 2) @ table.swapaxes(0, 1) * scale  # (B, H, T, 2k + 1)
     index = npx.minimum(npx.maximum(offsets, -k), k) + k
-    y = by_offset[:, :, npx.arange(len(index))[:, None], index]
+    y = by_offset[:, :, npx.arange(len(index))[:, None], index].astype(q.dtype, copy=False)  # NumPy makes it float32
 
     def vjp(g):
         n_queries = g.shape[2]
@@ -39,7 +39,8 @@ def relative_scores(q, table, n_keys, packing=None):
         g_offset = g_offset * scale
         x = npx.pad_packed(q, packing).swapaxes(1, 2)  # (B, H, T, d_k)
         g_table = g_offset.reshape(-1, len(table)).T @ x.reshape(-1, x.shape[-1])  # (2k + 1, d_k)
-        return npx.pack_padded((g_offset @ table).swapaxes(1, 2), packing), g_table
+        gq = npx.pack_padded((g_offset @ table).swapaxes(1, 2), packing)
+        return gq.astype(q.dtype, copy=False), g_table.astype(q.dtype, copy=False)
 
     return y, vjp
 

@@ -172,7 +172,8 @@ def beam_search(
     - "transformers", with its early_stopping="never", and Marian: the same, but a continuation finishes only if it is
       among the K most probable ones.
     - "fairseq", CTranslate2, and transformers with early_stopping=True: the same as "transformers", but the search for
-      a sentence stops when K hypotheses have finished. It may miss a better one.
+      a sentence stops when K hypotheses have finished. It may miss a better one. Of those that finish in the last
+      step, fairseq ranks only as many as complete the K; this search, like transformers, ranks all.
 
     Ties go to the better-ranked parent, then to the lower token. Hypotheses that are cut off at the limit come last and
     are returned only if fewer than `n_best` have finished. A list is shorter than `n_best` only if there are no more
@@ -236,15 +237,16 @@ def beam_search(
             done = at_limit | (top == -host.inf)
             if candidate_rule == "fairseq":
                 done |= n_finished[active] >= beam_size
+            score_to_beat = best.score[active, -1]
             if stop_when_decided:
-                done |= best.score[active, -1] >= bound
+                done |= score_to_beat >= bound
             if at_limit.any():
                 unfinished_fields = {"eos_log_probability": 0.0, "node": new_node, "depth": length}
                 best.add(active, at_limit, live, False, candidates.log_probability, divisor, **unfinished_fields)
             if observe is not None:
                 ranked = continuations.best()
                 ranked_fields = node[ranked.row], ranked.token, ranked.log_probability, new_node
-                observe(SearchStep(active, *ranked_fields, divisor, best.score[active, -1], bound, at_limit, done))
+                observe(SearchStep(active, *ranked_fields, divisor, score_to_beat, bound, at_limit, done))
             if done.all():
                 break
 

@@ -1,6 +1,7 @@
 """An ensemble of models, which the search treats as a single model that predicts the mean of their probabilities."""
 
 from collections.abc import Iterator, Sequence
+from dataclasses import replace
 from itertools import chain
 from typing import Any
 
@@ -28,7 +29,8 @@ class Ensemble:
                 f"ensemble: expected models with the same vocabulary; got {got}; try runs with the same tokenizer"
             )
         self.members = list(members)
-        self.config = configs[0]
+        suppressed_ids = tuple(sorted({i for c in configs for i in c.suppressed_ids}))  # by any member
+        self.config = replace(configs[0], suppressed_ids=suppressed_ids)
 
     @property
     def training(self) -> bool:

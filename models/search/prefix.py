@@ -4,7 +4,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from models.cache import DecodingState
-from models.search.protocol import SearchModel
+from models.search.protocol import SearchModel, excluded_ids
 from npx import Array, from_host, host, to_host  # host is NumPy, for arrays that stay on the CPU
 
 
@@ -13,6 +13,8 @@ class PrefixConstrainedModel:
 
     The log-probabilities are the model's own: forcing a token does not raise its probability to 1. A source with an
     empty prefix is unconstrained. The length limit leaves room for one token after the prefix.
+
+    Raises ValueError for an id that a search never chooses.
     """
 
     def __init__(self, model: Any, prefixes: Sequence[Sequence[int]]) -> None:
@@ -20,7 +22,10 @@ class PrefixConstrainedModel:
         self.config = model.config
         self.lengths = host.array([len(prefix) for prefix in prefixes], host.int64)  # (B,)
         self.prefixes = host.zeros((len(prefixes), self.lengths.max(initial=0)), host.int64)
+        excluded = {*excluded_ids(self.config)}
         for row, prefix in zip(self.prefixes, prefixes, strict=True):
+            if found := excluded.intersection(prefix):
+                raise ValueError(f"prefixes: expected ids that a search can choose; got {min(found)}; try other tokens")
             row[: len(prefix)] = prefix
 
     @property

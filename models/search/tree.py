@@ -8,6 +8,7 @@ from dataclasses import dataclass
 
 from models.search.beam import BEAM_FULL, ENDED, ROOT, SearchStep
 from npx import host  # NumPy, for arrays that stay on the CPU
+from npx.messages import plural
 
 KEPT, FINISHED, DROPPED, CUT = "kept", "finished", "dropped", "cut off"  # the fate of a candidate
 
@@ -70,12 +71,15 @@ class SearchTree:
         if step.done[0]:
             if bound == -host.inf:
                 self.stop_reason = "no live hypothesis is left"
+            elif step.at_limit[0]:
+                self.stop_reason = f"the length limit of {plural(length, 'token')} is reached"
             elif score_to_beat >= bound:
                 self.stop_reason = (
                     f"no live hypothesis can score above {bound:.4f}, and one has finished with {score_to_beat:.4f}"
                 )
-            else:
-                self.stop_reason = f"the length limit of {length} tokens is reached"
+            else:  # the rule "fairseq", with which 2 K candidates compete
+                n_finished = plural(n_competing // 2, "finished hypothesis", "finished hypotheses")
+                self.stop_reason = f"the limit of {n_finished} is reached"
 
     def tokens(self, index: int) -> list[int]:
         """Return the tokens of a candidate, starting from the root."""

@@ -300,3 +300,28 @@ def test_sigmoid_is_accurate_in_both_tails_and_for_integers(dtype):
     expected = 1 / (1 + np.exp(-x.astype(np.longdouble)))
     assert y.dtype == (float if dtype is int else dtype)
     assert np.allclose(y, expected, rtol=4 * np.finfo(y.dtype).eps, atol=np.finfo(y.dtype).smallest_subnormal)
+
+
+@pytest.mark.parametrize("low", ["float16", "bfloat16"])
+@pytest.mark.parametrize(
+    "function",
+    [
+        lambda x: x + 0.3,
+        lambda x: 0.3 - x,
+        lambda x: x * 0.3,
+        lambda x: x / 0.3,
+        lambda x: 0.3 / x,
+        lambda x: x**1.5,
+        lambda x: ops.maximum(x, 0.3),
+    ],
+)
+def test_a_python_float_does_not_change_a_16_bit_dtype(low, function):
+    if low == "bfloat16":
+        pytest.importorskip("ml_dtypes", reason="bfloat16 in NumPy needs ml_dtypes")
+    x, wide = (Tensor(np.array([0.125, 0.5, 2.0], dtype), True) for dtype in (low, "float64"))
+    y, expected = function(x), function(wide)
+    y.sum().backward()
+    expected.sum().backward()
+    assert y.dtype == x.grad.dtype == low
+    np.testing.assert_allclose(y.data.astype(float), expected.data, rtol=1e-2)
+    np.testing.assert_allclose(x.grad.astype(float), wide.grad, rtol=2e-2)

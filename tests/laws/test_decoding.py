@@ -172,6 +172,24 @@ def test_an_ensemble_needs_one_vocabulary_and_has_the_smallest_limits(members):
     assert len(sources) == 7 and set(sources) <= {0, 1, 2} and nothing == []
 
 
+def test_an_ensemble_never_chooses_a_token_that_a_member_suppresses(members):
+    allowed = Ensemble(members[:2])
+    src = np.array([[4, 5, 6, EOS]])
+    token = beam_search(allowed, src)[0][0].tokens[0]
+    other = small_transformer(2, n_layers=2, suppressed_ids=(token,))
+    assert allowed.config.suppressed_ids == ()
+    for order in ([members[0], other], [other, members[0]]):
+        (hypotheses,) = beam_search(Ensemble(order), src, n_best=4)
+        assert all(token not in h.tokens for h in hypotheses)
+
+
+@pytest.mark.parametrize("token", [PAD, BOS, 5])
+def test_a_prefix_has_only_tokens_that_a_search_can_choose(token):
+    model = small_transformer(1, suppressed_ids=(5,))
+    with pytest.raises(ValueError, match=f"prefixes: expected ids that a search can choose; got {token}; try"):
+        PrefixConstrainedModel(model, [[4], [4, token]])
+
+
 @given(seeds, st.integers(1, 3))
 @settings(max_examples=2, deadline=None)
 def test_batched_equals_one_by_one(members, seed, beam_size):

@@ -1,5 +1,6 @@
 """Search (models/search/), checked against exhaustive enumeration on a tiny model, and on a Transformer."""
 
+import re
 from dataclasses import dataclass
 from itertools import product
 from types import SimpleNamespace
@@ -178,6 +179,30 @@ def test_each_rule_equals_a_search_with_lists(
             assert best.tokens == search_with_lists(
                 model, row, beam_size, length_penalty, length_penalty_type, limit, candidate_rule
             )
+
+
+@pytest.mark.parametrize(
+    ("end_bias", "options", "reason"),
+    [
+        (2.5, {"candidate_rule": "fairseq", "length_penalty": 3.0}, "the limit of 2 finished hypotheses is reached"),
+        (9.0, {}, "no live hypothesis can score above -X, and one has finished with -X"),
+        *((-30.0, {"length_penalty": a}, "the length limit of 4 tokens is reached") for a in (0.6, 0.0, -1.0)),
+        *((-30.0, {"length_penalty": a, "n_best": 2}, "the length limit of 4 tokens is reached") for a in (0.6, -1.0)),
+    ],
+)
+def test_the_tree_says_why_the_search_ended(end_bias, options, reason):
+    tree, steps = SearchTree(), []
+    src = np.array([[5, 6, 7, EOS]])
+    options = {"beam_size": 2, "max_extra_tokens": 50 if "fairseq" in options.values() else 1} | options
+    (best,) = beam_search(
+        MarkovModel(9, 3, end_bias=end_bias), src, observe=lambda step: (tree(step), steps.append(step)), **options
+    )
+    assert re.sub(r"\d+\.\d+", "X", tree.stop_reason) == reason
+    n_best = options.get("n_best", 1)
+    for length, step in enumerate(steps, 1):
+        finished = sorted(c.score for c in tree.candidates if c.fate == "finished" and c.length <= length)
+        assert step.score_to_beat[0] == (finished[-n_best] if len(finished) >= n_best else -np.inf)
+    assert best[-1].finished == (end_bias > 0)
 
 
 def test_a_full_beam_keeps_its_size_and_the_tree_says_what_was_dropped():

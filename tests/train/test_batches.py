@@ -311,6 +311,17 @@ def test_an_epoch_has_each_pair_once_within_the_token_budget(lengths, budget, se
     assert longest == sorted(longest)
 
 
+@pytest.mark.parametrize("order", range(1, batching.ORDER_VERSION + 1))
+@pytest.mark.parametrize("budget", [MAX_LENGTH, 2 * MAX_LENGTH])
+def test_the_longest_sentences_are_within_the_token_budget(order, budget):
+    lengths = [(n - 1, 5) for n in (MAX_LENGTH, 40_000, 32_768, 32_767, 30_000, 9)] * 4
+    corpus = PairCorpus.from_pairs([([4] * s, [5] * t) for s, t in lengths])
+    for epoch in range(3):
+        plan = Batches(corpus, budget, order_version=order).epoch_batches(epoch)
+        assert sorted(i for indices in as_lists(plan) for i in indices) == list(range(len(lengths)))
+        assert all(len(indices) * int(corpus.src_lengths[indices].max()) <= budget for indices in plan)
+
+
 @given(LENGTHS, st.data())
 @settings(max_examples=60, deadline=None)
 def test_a_batch_has_special_tokens_and_padding(lengths, draw):

@@ -16,7 +16,8 @@ from train.run.checkpoint import load_model
 from train.run.config import RunConfig
 from train.tasks.decoding import decode_stream, score_pairs, to_json, word_indices
 from train.tasks.pairs import trained_length
-from train.text.tokenizer import Tokenizer
+from train.text import sentencepiece_tokenizer
+from train.text.tokenizer import SpecialIds, Tokenizer
 
 LINES = ["one two three", "", "zero", "nine nine", "four"]
 
@@ -160,12 +161,17 @@ def test_pairs_with_an_empty_side_are_counted(uninterrupted, tmp_path, capfd):
     assert main([*pairs[:-1], str(source)]) == 0 and "1 pair" not in capfd.readouterr().err.replace("4 pairs", "")
 
 
-def test_sequences_beyond_the_models_limit_are_named():
+def test_sequences_that_the_model_cannot_generate_are_named():
     model = EchoModel()
     tokenizer = LetterTokenizer()
     model.max_length = 4
     with pytest.raises(UserError, match="prefix 2: expected at most 3 tokens; got 4; try"):
         list(decode_stream(model, tokenizer, ["ab", "c"], prefixes=["", "abcd"], beam_size=1))
+    tokenizer.subwords = lambda ids: [f"<{i}>" for i in ids]
+    model.config.suppressed_ids = tokenizer.encode_batch(["c"])[0]
+    for options in ({"beam_size": 1}, {"sampling": {"samples": 1}}):
+        with pytest.raises(UserError, match="prefix 2: expected tokens that the model may generate; got '<6>'; try"):
+            list(decode_stream(model, tokenizer, ["ab", "c"], prefixes=["b", "bc"], **options))
     with pytest.raises(UserError, match="line 2: expected at most 3 target tokens; got 5; try"):
         list(score_pairs(model, tokenizer, [(["a", "b"], ["a", "abcde"])]))
 
@@ -252,6 +258,32 @@ def test_tokens_belong_to_words(tmp_path):
     space, q = tokenizer.encode("q")  # a character that the training text lacks is not merged with its space
     assert tokenizer.subwords([space, q, tokenizer.eos_id]) == ["▁", "q", "</s>"]
     assert word_indices(tokenizer, [space, q, space, q, space]) == [0, 0, 1, 1, 1]
+
+
+class LetterEngine:
+    """A fake of SentencePiece whose pieces are letters and spaces, and which decodes pieces as the library does."""
+
+    def encode(self, texts, **options):
+        return [list("▁" + text.replace(" ", "▁")) for text in texts]
+
+    def decode_pieces(self, pieces):
+        return "".join({"▁": " ", "<unk>": " ⁇ "}.get(piece, piece) for piece in pieces).removeprefix(" ")
+
+
+@pytest.mark.parametrize(
+    ("line", "decoded", "words"),
+    [
+        ("a 🙂 b a", "a ⁇ b a", [0, 0, 1, 1, 2, 2, 3, 3]),
+        ("a🙂b b", "a⁇b b", [0, 0, 0, 0, 1, 1]),
+        ("🙂 a", "⁇ a", [0, 0, 1, 1]),
+    ],
+)
+def test_an_unknown_token_of_sentencepiece_adds_no_words(monkeypatch, line, decoded, words):
+    monkeypatch.setattr(sentencepiece_tokenizer, "load_engine", lambda *arguments: LetterEngine())
+    vocabulary = {piece: i for i, piece in enumerate(["<pad>", "</s>", "<unk>", "▁", "a", "b"])}
+    tokenizer = sentencepiece_tokenizer.SentencePieceTokenizer(b"", vocabulary, SpecialIds(0, 0, 1, 2))
+    ids = tokenizer.encode(line)
+    assert tokenizer.decode(ids) == decoded and word_indices(tokenizer, ids) == words
 
 
 def test_json_of_a_translation_that_was_cut_off_has_no_end(loaded):

@@ -8,6 +8,15 @@ import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from tokenizers import (
+    SentencePieceBPETokenizer,
+    SentencePieceUnigramTokenizer,
+    decoders,
+    models,
+    pre_tokenizers,
+    trainers,
+)
+from tokenizers import Tokenizer as HuggingFaceTokenizer
 
 from models import TransformerConfig
 from tests.helpers.trainings import outcome
@@ -154,8 +163,66 @@ def test_a_masked_model_refuses_a_tokenizer_that_does_not_show_where_words_begin
     monkeypatch.setattr(sentencepiece_tokenizer, "load_engine", lambda *arguments: None)
     vocabulary = {token: i for i, token in enumerate((*SPECIALS, "a"))}
     pieces = sentencepiece_tokenizer.SentencePieceTokenizer(b"", vocabulary, SpecialIds())
-    with pytest.raises(UserError, match="expected a Hugging Face .*; got a SentencePiece .*; try bpe or"):
-        TASKS["masking"].adapt_tokenizer(PairTokenizer(pieces, pieces, shared=True), None, ())
+    model = {"type": "WordLevel", "vocab": vocabulary, "unk_token": "<unk>"}
+    words = WordTokenizer({"model": model, "pre_tokenizer": {"type": "Whitespace"}})  # encodes no spaces
+    for tokenizer, found in ((PairTokenizer(pieces, pieces, shared=True), "a SentencePiece"), (words, "one whose")):
+        with pytest.raises(UserError, match=f"expected a Hugging Face .*; got {found} .*; try bpe or"):
+            TASKS["masking"].adapt_tokenizer(tokenizer, None, ())
+
+
+def byte_level_bpe(first_tokens):
+    engine = HuggingFaceTokenizer(models.BPE(unk_token="<unk>"))
+    engine.pre_tokenizer, engine.decoder = pre_tokenizers.ByteLevel(add_prefix_space=True), decoders.ByteLevel()
+    trainer = trainers.BpeTrainer(vocab_size=60, special_tokens=first_tokens, show_progress=False)
+    engine.train_from_iterator(SENTENCES, trainer)
+    engine.add_special_tokens(list(SPECIALS))  # appends those that are not in the vocabulary
+    return engine
+
+
+def sentencepiece_like(kind, **options):
+    engine = kind()
+    engine.train_from_iterator(SENTENCES, vocab_size=60, special_tokens=list(SPECIALS), show_progress=False, **options)
+    return engine
+
+
+@pytest.mark.parametrize(
+    "make",
+    [
+        lambda: sentencepiece_like(SentencePieceBPETokenizer),
+        lambda: sentencepiece_like(SentencePieceUnigramTokenizer, unk_token="<unk>"),
+        lambda: byte_level_bpe(["one", "two", "three", *SPECIALS]),
+        lambda: byte_level_bpe([]),
+    ],
+    ids=["bpe", "unigram", "special ids 3 to 6", "special ids last"],
+)
+def test_complete_words_are_masked_with_other_tokenizers(make, tmp_path):
+    make().save(str(tmp_path / "tokenizer.json"))
+    (tmp_path / "text").write_text("".join(f"{s}\n" for s in SENTENCES))
+    task = TASKS["masking"]
+    tokenizer = task.adapt_tokenizer(task.load_tokenizer(tmp_path / "tokenizer.json"), None, ())
+    text = task.prepare([tmp_path / "text"], tokenizer, tmp_path / "prepared", 100)
+    batches = MaskedBatches(text, 400, seed=1)
+    pad, bos, eos, unknown = tokenizer.special_ids
+    starts, replacements = [], []
+    for epoch in range(20):
+        for examples in batches.epoch_batches(epoch):
+            batch = batches.batch(examples)
+            original = text.pairs.pad_rows(0, examples.indices)
+            predicted = batch.labels != pad
+            replacements += batch.ids[predicted & (batch.ids != original)].tolist()
+            for row, ids in zip(predicted, original.tolist(), strict=True):
+                first = int(row.argmax())
+                assert tokenizer.subwords(ids[first : first + 1])[0].startswith("▁"), "a word is masked from its start"
+                starts.append(first)
+    assert unknown in replacements and not {pad, bos, eos}.intersection(replacements)
+    assert len({*replacements}) > 10 and len({*starts}) >= 5
+
+
+def test_masks_are_the_same_in_every_version():
+    """A resumed run must continue with the same masks."""
+    batches = MaskedBatches(masked_text([8, 5, 12] * 40), 200, seed=3)
+    ids = batches.batch(batches.epoch_batches(0)[0]).ids[:3].tolist()
+    assert ids == [[1, 32, 14, 32, 25, 3, 2], [1, 29, 3, 29, 38, 27, 2], [1, 15, 29, 25, 3, 16, 2]]
 
 
 def masked_text(lengths, vocab_size=40):

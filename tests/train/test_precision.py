@@ -166,6 +166,27 @@ def test_a_16_bit_model_matches_float32():
     assert results[0][2] == results[1][2]
 
 
+@pytest.mark.parametrize(
+    "options",
+    [{"norm_placement": "deepnorm"}, {"architecture": "convs2s"}, {"positions": "shaw"}],
+    ids=lambda options: "".join(options.values()),
+)
+@pytest.mark.parametrize("low", LOW)
+def test_16_bit_layers_keep_the_dtype(low, options):
+    config = TransformerConfig(vocab_size=20, d_model=16, d_ff=32, n_heads=2, n_layers=1, dropout=0.0, **options)
+    src, tgt = np.array([[4, 5, 6, 2], [7, 8, 2, 0]]), np.array([[1, 6, 5, 4, 2], [1, 9, 2, 0, 0]])
+    results = []
+    with npx.kernel_mode("emulate"):
+        for numbers in (np.dtype("float32"), dtype(low)):
+            model = config.build(2, numbers)
+            loss = model.loss(src, tgt)
+            loss.backward()
+            assert model.encode(src)[0].dtype == numbers
+            results.append((loss.item(), np.concatenate([p.grad.astype(float).ravel() for p in model.parameters()])))
+    assert results[1][0] == pytest.approx(results[0][0], rel=2e-2)
+    assert np.abs(results[1][1] - results[0][1]).max() < 0.05 * np.abs(results[0][1]).max()
+
+
 def test_info_counts_the_16_bit_copy():
     for precision, size in (("float32", 16), ("bf16", 18), ("float64", 32)):  # bytes per parameter
         config = RunConfig.from_dict({"model": {"preset": "tiny"}, "train": {"precision": precision}})

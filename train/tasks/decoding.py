@@ -24,6 +24,7 @@ from models.search import (
     forced_log_probabilities,
     sample_outputs,
 )
+from models.search.protocol import excluded_ids
 from npx.messages import check_arguments
 from train.errors import UserError
 from train.tasks.pairs import Line, encode_lines, length_batches, pad_sources, search_lines
@@ -74,8 +75,8 @@ def decode_stream(
         options: keyword arguments of `search_lines`.
 
     The options are checked immediately, before the first line is read. Raises ValueError for an invalid option. Raises
-    UserError for unequal numbers of lines and prefixes, for a prefix that is too long for the model, and if alignments
-    are requested from a model without attention to the source.
+    UserError for unequal numbers of lines and prefixes, for a prefix that is too long for the model or that has tokens
+    which a search never chooses, and if alignments are requested from a model without attention to the source.
     """
     check_arguments(options, decode_stream, search_lines, check_search)
     if sampling is not None:
@@ -92,7 +93,7 @@ def decode_stream(
     def decode(src: npx.Array, batch: list[Line], **search: Any) -> list[list[Any]]:
         search_model: SearchModel = model
         if prefixes is not None:
-            ids = _encode_prefixes(tokenizer.target, prefixes, batch, model.max_length)
+            ids = _encode_prefixes(tokenizer.target, prefixes, batch, model)
             search_model = PrefixConstrainedModel(model, ids)
         if sampling is None:
             results = beam_search(search_model, src, **search)
@@ -145,14 +146,21 @@ def _checked_lines(lines: Iterable[str | None], n_prefixes: int) -> Iterator[str
 
 
 def _encode_prefixes(
-    tokenizer: Tokenizer, prefixes: Sequence[str], batch: Sequence[Line], max_length: int | None
+    tokenizer: Tokenizer, prefixes: Sequence[str], batch: Sequence[Line], model: SourceModel
 ) -> list[list[int]]:
     """Return the token ids of each line's prefix; `tokenizer` is the tokenizer of the target."""
+    max_length = model.max_length
+    excluded = {*excluded_ids(model.config)}
     encoded: list[list[int]] = tokenizer.encode_batch([prefixes[line.number - 1] for line in batch])
     for line, ids in zip(batch, encoded, strict=True):
         if max_length and len(ids) >= max_length:
             raise UserError(
                 f"prefix {line.number}: expected at most {max_length - 1} tokens; got {len(ids)}; try a shorter prefix"
+            )
+        if found := excluded.intersection(ids):
+            (token,) = tokenizer.subwords([min(found)])
+            raise UserError(
+                f"prefix {line.number}: expected tokens that the model may generate; got '{token}'; try other words"
             )
     return encoded
 

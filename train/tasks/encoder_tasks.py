@@ -95,12 +95,13 @@ class MaskedLanguageModeling(EncoderTask[WordTokenizer, MaskedText]):
     def adapt_tokenizer(
         self, tokenizer: WordTokenizer | PairTokenizer, data: Any, files: Sequence[str]
     ) -> WordTokenizer:
-        if not isinstance(source := tokenizer.source, WordTokenizer):
-            raise UserError(
-                "data.tokenizer: expected a Hugging Face tokenizer.json, whose tokens show where words begin; got a"
-                f" SentencePiece tokenizer; try {' or '.join(self.tokenizers)} to train a tokenizer"
-            )
-        return source
+        if isinstance(source := tokenizer.source, WordTokenizer) and any(source.word_starts()):
+            return source
+        found = "one whose tokens do not" if isinstance(source, WordTokenizer) else "a SentencePiece tokenizer"
+        raise UserError(
+            "data.tokenizer: expected a Hugging Face tokenizer.json, whose tokens show where words begin; got "
+            f"{found}; try {' or '.join(self.tokenizers)} to train a tokenizer"
+        )
 
     def prepare(self, files: Sequence[str], tokenizer: WordTokenizer, *args: Any) -> MaskedText:
         def encode(on_bytes: Callable[[bytes], object]) -> Iterator[tuple[list[list[int]], ...]]:

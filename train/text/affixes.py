@@ -13,7 +13,7 @@ from typing import Any
 from tokenizers import decoders, pre_tokenizers
 
 from train.errors import UserError
-from train.text.tokenizer import SPECIALS, Tokenizer, tokenizer_spec
+from train.text.tokenizer import SPACE, SPECIALS, Tokenizer, tokenizer_spec
 
 AFFIXES = "affixes"
 ENDING_LENGTH = 3  # number of characters of an ending
@@ -35,13 +35,14 @@ class WordTokenizer(Tokenizer):
 
     def word_starts(self) -> list[bool]:
         """Return, for each id, whether its token begins a word."""
-        vocabulary: dict[str, int] = self.spec["model"]["vocab"]
+        vocabulary: dict[str, int] = self._engine.get_vocab(with_added_tokens=True)
         tokens = sorted(vocabulary, key=vocabulary.__getitem__)
         if prefix := self.spec["model"].get("continuing_subword_prefix"):  # in BERT's tokenizers
             return [not token.startswith(prefix) for token in tokens]
         if self._affixes:
             return [not token.startswith(ENDING_MARK) for token in tokens]
-        return [token.startswith(("\u0120", " ")) for token in tokens]  # byte-level tokenizers write a space as U+0120
+        # Byte-level tokenizers write a space as U+0120, and those that follow SentencePiece as SPACE.
+        return [token.startswith(("\u0120", SPACE, " ")) for token in tokens]
 
     def encode_batch(self, texts: Sequence[str]) -> list[list[int]]:
         if not self._affixes:

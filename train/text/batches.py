@@ -137,9 +137,9 @@ class Batches:
         tgt = self.corpus.tgt_lengths[pool].astype(np.int64)
         longer = np.maximum(src, tgt)
         difference = longer + np.where(longer % 2, tgt - src, src - tgt)  # 1 to 2 * longer - 1, at most 17 bits
-        keys = (longer << 48) | (difference << 31) | np.arange(len(pool))
+        keys = ((longer << 48) | (difference << 31) | np.arange(len(pool))).view(np.uint64)  # `longer` needs 16 bits
         keys.sort()
-        return pool[keys & 0x7FFFFFFF], keys >> 48
+        return pool[keys & np.uint64(0x7FFFFFFF)], (keys >> np.uint64(48)).astype(np.int64)
 
     def _cut(self, pool: IntArray, lengths: IntArray, first_tokens: int = 0) -> Iterator[IntArray]:
         """Yield the batches of a pool that is sorted by `lengths`, the length of each pair's longer side.

@@ -10,7 +10,6 @@ from train.text.batches import ORDER_VERSION, Batches
 from train.text.bpe_dropout import EpochExamples
 from train.text.corpus import PairCorpus
 from train.text.labeled_text import LabeledBatch, PreparedText, describe_texts
-from train.text.tokenizer import SPECIALS
 
 MASK_RATE = 0.15
 # Of the predicted tokens, these fractions are masked or replaced; the rest is unchanged.
@@ -63,6 +62,7 @@ class MaskedBatches:
     ) -> None:
         self.batches = Batches(text.pairs, batch_tokens, seed, order_version)
         self.text, self.seed, self.rate = text, seed, rate
+        self._ordinary_ids = np.setdiff1d(np.arange(len(text.word_starts)), text.pairs.special_ids)
 
     def epoch_batches(self, epoch: int) -> list[EpochExamples]:
         """Return the texts of each batch of an epoch (from 0)."""
@@ -86,8 +86,7 @@ class MaskedBatches:
             word = self.text.word_starts[ids[row, 1 : 1 + length]].cumsum()  # the word of each token
             positions = 1 + np.argsort(philox.random_raw(int(length) + 1)[word], kind="stable")[:n]
             chance = philox.random_raw(int(n)) / 2.0**64
-            n_special = len(SPECIALS)
-            random_ids = n_special + philox.random_raw(int(n)) % np.uint64(len(self.text.word_starts) - n_special)
+            random_ids = self._ordinary_ids[philox.random_raw(int(n)) % np.uint64(len(self._ordinary_ids))]
             labels[row, positions] = ids[row, positions]
             replaced = np.where(
                 chance < MASKED_FRACTION + REPLACED_FRACTION, random_ids.astype(np.int32), ids[row, positions]

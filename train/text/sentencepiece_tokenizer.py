@@ -11,11 +11,12 @@ from collections.abc import Collection, Mapping, Sequence
 from typing import Any
 
 from train.errors import UserError, one_line, pip_install
-from train.text.tokenizer import SPACE, SpecialIds, Tokenizer, check_surrogates
+from train.text.tokenizer import SPACE, SpecialIds, Tokenizer, check_surrogates, normalize
 
 TYPE = "SentencePiece"  # type of the "model" in tokenizer.json
 # Marks around the language code at the start of a multilingual model's source: ">>deu<< A dog runs.".
 CODE_MARKS = ">>", "<<"
+UNKNOWN = "\u2047"  # decodes the unknown token
 N_THREADS = 1  # a batch is too small to benefit from more threads
 
 
@@ -50,6 +51,8 @@ class SentencePieceTokenizer(Tokenizer):
         self.pad_id, self.bos_id, self.eos_id, _ = special_ids
         self.vocab_size = self.n_outputs = len(ids)
         self._dropped = {self.pad_id, self.bos_id, self.eos_id}
+        self._spellings = [*self._pieces]  # as decoded; the library decodes the unknown token as UNKNOWN between spaces
+        self._spellings[special_ids.unk_id] = UNKNOWN
         canonical = json.dumps(self.spec, sort_keys=True, separators=(",", ":"))
         self.digest = hashlib.sha256(canonical.encode()).hexdigest()
 
@@ -91,15 +94,15 @@ class SentencePieceTokenizer(Tokenizer):
         ]
 
     def decode_batch(self, sequences: Sequence[Sequence[int]]) -> list[str]:
-        """Return the text of each sequence of ids; special ids are dropped.
+        """Return the text of each sequence of ids; unknown tokens become U+2047, and other special ids are dropped.
 
         Raises ValueError for an id outside the vocabulary.
         """
         for i in (i for sequence in sequences for i in sequence):
             if not 0 <= i < self.vocab_size:
                 raise ValueError(f"ids: expected 0 to {self.vocab_size - 1}; got {i}")
-        lines = [[self._pieces[i] for i in sequence if i not in self._dropped] for sequence in sequences]
-        return [text.replace(SPACE, " ").strip() for text in map(self._processor.decode_pieces, lines)]
+        lines = [[self._spellings[i] for i in sequence if i not in self._dropped] for sequence in sequences]
+        return [normalize(text.replace(SPACE, " ")) for text in map(self._processor.decode_pieces, lines)]
 
     def spelling(self, token_id: int) -> str:
         """Return one token as the vocabulary spells it."""

@@ -20,6 +20,7 @@ import npx
 from models.module import evaluation_mode
 from models.search import sample
 from models.search.beam import SearchStep
+from models.search.protocol import excluded_ids
 from models.search.sampling import check_sampling, sampling_probabilities
 from models.search.tree import CUT, FINISHED, SearchTree
 from train.errors import UserError, one_line
@@ -261,7 +262,7 @@ class Sentences:
         c = self.model.config
         limit = max_source_tokens(self.model)
         fits = isinstance(ids, list) and all(type(i) is int and 0 <= i < self.tokenizer.n_outputs for i in ids)
-        if not fits or len(ids) > limit or any(i in (c.pad_id, c.bos_id) for i in ids) or c.eos_id in ids[:-1]:
+        if not fits or len(ids) > limit or {*excluded_ids(c)}.intersection(ids) or c.eos_id in ids[:-1]:
             raise UserError(
                 f"prefix: expected a list of at most {limit} valid token ids; try translating the sentence again"
             )

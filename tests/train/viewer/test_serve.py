@@ -10,6 +10,7 @@ import threading
 import time
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack, suppress
+from dataclasses import replace
 from pathlib import Path
 from urllib.request import Request, urlopen
 
@@ -219,6 +220,13 @@ def test_a_run_without_metrics_has_no_curves_yet(tmp_path):
 def test_an_invalid_query_gives_an_error(page, query, message):
     with pytest.raises(UserError, match=message):
         page.sentences.translate(query, lambda item: None)
+
+
+def test_a_prefix_with_a_suppressed_token_is_rejected(page, monkeypatch):
+    model = page.sentences.model
+    monkeypatch.setattr(model, "config", replace(model.config, suppressed_ids=(5,)))
+    with pytest.raises(UserError, match="prefix: expected a list of at most 255 valid token ids"):
+        page.sentences.translate({"text": "one", "prefix": [4, 5]}, lambda item: None)
 
 
 @pytest.mark.parametrize(
