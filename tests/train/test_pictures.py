@@ -252,7 +252,7 @@ def test_an_ablated_head_contributes_nothing_and_is_restored(seed, norm):
     before = model(src, tgt).data.copy()
     head = all_heads(model)[seed % 18]
     attention = model.attention_layers()[head.kind][head.layer]
-    other = attention.weights  # while ablated, the head's values must not affect the output
+    other = attention.attention_weights  # while ablated, the head's values must not affect the output
     with ablate_heads(model, [head]):
         ablated = model(src, tgt).data.copy()
         size = attention.d_v
@@ -262,7 +262,7 @@ def test_an_ablated_head_contributes_nothing_and_is_restored(seed, norm):
         values[:, columns] *= 7
         np.testing.assert_array_equal(model(src, tgt).data, ablated)
         values[:, columns] = original
-    assert np.abs(before - ablated).max() > 1e-6 and other == attention.weights
+    assert np.abs(before - ablated).max() > 1e-6 and other == attention.attention_weights
     np.testing.assert_array_equal(model(src, tgt).data, before)
 
 
