@@ -522,7 +522,8 @@ def test_validation_sources_in_the_training_text_are_counted(data_folder, text, 
     """`data own` and `train` count them; `train` gives a warning, also in the log."""
     words = [f"w{i} w{i % 7}" for i in range(60)]
     train_text = [write_lines(tmp_path / f"train.{side}", words) for side in ("en", "de")]
-    for n, valid in ((3, [*words[:3], "new", "other new"]), (0, ["new", "other new"])):
+    spaced = [words[0], words[1].replace(" ", " \u00a0"), f" {words[2]} "]
+    for n, valid in ((3, [*spaced, "new", "other new"]), (0, ["new", "other new"])):
         valid_text = [write_lines(tmp_path / f"valid.{side}", valid) for side in ("en", "de")]
         options = [
             f"--{part}-{side}={path}"

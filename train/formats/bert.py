@@ -22,10 +22,16 @@ from train.formats.huggingface import (
     TOKENIZER_CONFIG,
     ImportedModel,
     make_model_config,
-    read_object,
 )
 from train.formats.marian import ParameterMapping, linear, norm
-from train.formats.settings import TRY_SUPPORTED, check_required, check_vocab_size, read_activation, read_value
+from train.formats.settings import (
+    TRY_SUPPORTED,
+    check_required,
+    check_vocab_size,
+    read_activation,
+    read_object,
+    read_value,
+)
 from train.formats.weights import Tensors, read_weights
 from train.json_files import read_json
 from train.text.affixes import WordTokenizer
@@ -88,7 +94,12 @@ def read_bert(
     path = folder / CONFIG
     check_required(config, REQUIRED_SETTINGS, str(path))
     value = partial(read_value, config, str(path))
-    weights = {name.removeprefix("bert."): array for name, array in read_weights(folder).items()}
+    stored = read_weights(folder)
+    weights = {name.removeprefix("bert."): array for name, array in stored.items()}
+    if len(weights) < len(stored):
+        raise UserError(
+            f"{folder}: expected tensors of one model; got names with and without the prefix bert; {TRY_SUPPORTED}"
+        )
     if removed := [name for name in weights if name.startswith(NEXT_SENTENCE)]:
         on_warning(f"{folder}: {NEXT_SENTENCE}* is not imported; our models do not predict the next sentence")
         for name in removed:
@@ -181,7 +192,7 @@ def read_wordpiece_spec(folder: Path) -> dict[str, Any]:
         ):
             raise UserError(f"{folder / TOKENIZER}: expected a WordPiece tokenizer; got another kind; {TRY_SUPPORTED}")
         return dict(spec)
-    tokenizer_config = read_object(folder / TOKENIZER_CONFIG) if (folder / TOKENIZER_CONFIG).exists() else {}
+    tokenizer_config = read_object(folder / TOKENIZER_CONFIG, is_optional=True)
     names = [line.rstrip("\n") for line in read_all_lines(folder / VOCABULARY)]
     vocabulary = {name: i for i, name in enumerate(names)}
     if len(vocabulary) < len(names):

@@ -9,7 +9,7 @@ from models import TransformerConfig
 from train.errors import UserError, pip_install
 from train.formats import marian
 from train.formats.export import WRITERS, check_range
-from train.formats.marian_folder import MarianModel, marian_model, write_tokenizer
+from train.formats.marian_folder import PADDING_BIAS, MarianModel, marian_model, write_tokenizer
 from train.run.config import RunConfig
 from train.text.pair_tokenizer import PairTokenizer
 from train.text.sentencepiece_tokenizer import SentencePieceTokenizer
@@ -100,4 +100,6 @@ def set_weights(spec: Any, converted: MarianModel, config: TransformerConfig) ->
             norm(layer.ffn.layer_norm, f"{name}.final_layer_norm")
     spec.decoder.start_from_zero_embedding = True
     spec.decoder.projection.weight = tensors.get(marian.OUTPUT, target)[:rows]
-    spec.decoder.projection.bias = tensors[marian.BIAS][0][:rows]
+    bias = tensors[marian.BIAS][0].copy()
+    bias[converted.pad_id] = PADDING_BIAS
+    spec.decoder.projection.bias = bias[:rows]

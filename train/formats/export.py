@@ -38,7 +38,7 @@ DTYPES = ("float32", "float16", "int8")
 # Model fields that need no check: sizes, ids, training settings (such as initialization and dropout), and fields that
 # have no effect for the architectures and positions that the formats support.
 UNCHECKED = frozenset(
-    "vocab_size src_vocab_size d_model d_ff n_heads n_layers pad_id bos_id eos_id unk_id suppressed_ids "
+    "vocab_size src_vocab_size d_model d_ff n_layers pad_id bos_id eos_id unk_id suppressed_ids "
     "attention_gain embedding_init matrix_init dropout attention_dropout activation_dropout word_dropout "
     "stochastic_depth experts_per_token balance_loss_weight position_rates max_positions relative_buckets "
     "max_relative_distance attention_bias norm_eps tying scale_embedding decoder_start target_space cell "
@@ -78,11 +78,11 @@ def export_run(run: Path, format_name: str, out: Path, dtype: str, on_warning: C
 def warn_of_search(config: RunConfig, format_name: str, on_warning: Callable[[str], object]) -> None:
     """Warn if the beam search of the format's program lacks the run's search settings."""
     search, wanted = config.search, SEARCHES.get(format_name, {})
+    if wanted and search.beam_size == 1:  # the other programs search greedily, so scores do not matter
+        wanted = {"candidate_rule": ("plain", "fairseq")}
     keys = [key for key, values in wanted.items() if getattr(search, key) not in values]
     if search.length_penalty == 0.0:
         keys = [key for key in keys if key != "length_penalty_type"]
-    if (search.beam_size, search.candidate_rule) == (1, "plain"):  # greedy, like the rules of the other programs
-        keys = []
     if keys:
         present = " and ".join(f"search.{key} = {getattr(search, key)}" for key in keys)
         suggestion = " and ".join(f'{key} = "{wanted[key][0]}"' for key in keys)
@@ -120,8 +120,12 @@ def unsupported_fields(config: TransformerConfig, allowed: Mapping[str, Sequence
     """Yield each model field with a value that the format does not support, and the supported values in words.
 
     A field that is neither in `allowed` nor in UNCHECKED must have its default value. A new field must therefore be
-    listed before a model that changes it can be exported.
+    listed before a model that changes it can be exported. Unless `allowed` has other values, the size of a head is
+    d_model / n_heads.
     """
+    head_sizes = dict.fromkeys(("d_k", "d_v"), (None, config.d_model // config.n_heads))
+    divisors = [n for n in range(1, config.d_model + 1) if config.d_model % n == 0]
+    allowed = {"n_heads": divisors, "n_kv_heads": (None, config.n_heads), **head_sizes, **allowed}
     for field in fields(config):
         values = allowed.get(field.name, (field.default,))
         if field.name not in UNCHECKED and getattr(config, field.name) not in values:

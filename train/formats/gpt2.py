@@ -20,10 +20,10 @@ from train.formats.huggingface import (
     GENERATION,
     READERS,
     TOKENIZER,
+    TOKENIZER_CONFIG,
     VOCABULARY,
     ImportedModel,
     make_model_config,
-    read_object,
     warn_of_settings,
 )
 from train.formats.settings import (
@@ -32,6 +32,7 @@ from train.formats.settings import (
     check_required,
     check_vocab_size,
     read_activation,
+    read_object,
     read_value,
 )
 from train.formats.weights import SAFETENSORS, Tensors, read_weights
@@ -153,7 +154,8 @@ def read_byte_level_spec(folder: Path) -> dict[str, Any]:
         return dict(spec)
     vocabulary = read_object(folder / VOCABULARY)
     merges = [line.split(" ") for line in read_all_lines(folder / MERGES) if line and not line.startswith("#version")]
-    byte_level = pre_tokenizers.ByteLevel(add_prefix_space=False)
+    settings = read_object(folder / TOKENIZER_CONFIG, is_optional=True)
+    byte_level = pre_tokenizers.ByteLevel(add_prefix_space=settings.get("add_prefix_space") is True)
     model = {"type": "BPE", "vocab": vocabulary, "merges": merges}
     spec = tokenizer_spec(model, None, byte_level, decoders.ByteLevel())
     return spec | {"added_tokens": [
@@ -171,8 +173,6 @@ def check_model(config: TransformerConfig) -> None:
         "norm_placement": ("pre",),
         "activation": tuple(OUR_ACTIVATIONS),
         "positions": ("sinusoidal", "sinusoidal_halves", "learned"),
-        "n_kv_heads": (None, config.n_heads),
-        **dict.fromkeys(("d_k", "d_v"), (None, config.d_model // config.n_heads)),
     }
     check_supported(config, "GPT-2", allowed)
 
@@ -233,7 +233,7 @@ def write_gpt2(model: Any, tokenizer: Any, max_length: int, folder: Path, dtype:
     if SPECIAL_IDS in spec:
         end = next((token["content"] for token in spec["added_tokens"] if token["id"] == c.eos_id), END)
         names = dict.fromkeys(("bos_token", "eos_token", "unk_token"), end)
-    write_json(folder / "tokenizer_config.json", {
+    write_json(folder / TOKENIZER_CONFIG, {
         "tokenizer_class": "PreTrainedTokenizerFast", "model_max_length": n_positions,
         "clean_up_tokenization_spaces": False, **names,
     })  # fmt: skip

@@ -10,9 +10,8 @@ from npx.registry import Registry
 from train.errors import UserError, one_line
 from train.files import open_for_reading
 from train.formats import marian
-from train.formats.settings import TRY_SUPPORTED, check_vocab_size
+from train.formats.settings import TRY_SUPPORTED, check_vocab_size, read_object
 from train.formats.weights import read_weights
-from train.json_files import read_json
 from train.run.checkpoint import MODEL
 from train.run.config import RunConfig
 from train.run.folder import RunFolder
@@ -30,6 +29,8 @@ UNKNOWN = "<unk>"
 UNSUPPORTED_SETTINGS: Mapping[str, Any] = {
     "no_repeat_ngram_size": 0, "repetition_penalty": 1.0, "min_length": 0, "forced_bos_token_id": None,
     "do_sample": False, "num_beam_groups": 1, "diversity_penalty": 0.0, "renormalize_logits": False,
+    "min_new_tokens": 0, "begin_suppress_tokens": [], "forced_decoder_ids": [], "sequence_bias": [],
+    "encoder_no_repeat_ngram_size": 0, "encoder_repetition_penalty": 1.0, "exponential_decay_length_penalty": None,
 }  # fmt: skip
 
 
@@ -103,14 +104,6 @@ def write_run(
         run.commit()
 
 
-def read_object(path: Path) -> dict[str, Any]:
-    """Return the JSON object in a file. Raises UserError if the content is not a JSON object."""
-    content = read_json(path, "settings of a model")
-    if not isinstance(content, dict):
-        raise UserError(f"{path}: expected a JSON object; got a {type(content).__name__}; try a new download")
-    return content
-
-
 def read_tokenizer(folder: Path, config: Mapping[str, Any]) -> PairTokenizer | Tokenizer:
     """Return the tokenizer of a folder. Raises UserError if the tokenizer does not fit config.json."""
     pad, eos = (special_id(config, name, folder) for name in ("pad_token_id", "eos_token_id"))
@@ -141,7 +134,7 @@ def read_sentencepiece(folder: Path, pad: int, eos: int) -> PairTokenizer:
 
     Raises UserError for a damaged file.
     """
-    tokenizer_config = read_object(folder / TOKENIZER_CONFIG) if (folder / TOKENIZER_CONFIG).exists() else {}
+    tokenizer_config = read_object(folder / TOKENIZER_CONFIG, is_optional=True)
     is_separate = tokenizer_config.get("separate_vocabs") is True
     files = VOCABULARY, TARGET_VOCABULARY if is_separate else VOCABULARY
     sides = []
@@ -200,7 +193,8 @@ def search_settings(
     warn_of_settings(generation_config, path, on_warning)
     beam = generation_config.get("num_beams") or 1
     exponent = generation_config.get("length_penalty")
+    rule = "fairseq" if generation_config.get("early_stopping") is True else "transformers"
     return {
         "beam_size": beam, "length_penalty": 1.0 if exponent is None else exponent, "length_penalty_type": "length",
-        "candidate_rule": "fairseq" if generation_config.get("early_stopping") is True else "transformers",
+        "candidate_rule": "plain" if beam == 1 else rule,  # with one beam, transformers searches greedily
     }  # fmt: skip

@@ -5,9 +5,9 @@ from pathlib import Path
 
 from train.errors import UserError, quote
 from train.files import describe_path
-from train.formats.huggingface import CONFIG, GENERATION, READERS, read_object, write_run
+from train.formats.huggingface import CONFIG, GENERATION, READERS, write_run
 from train.formats.marian_npz import find_npz, read_npz
-from train.formats.settings import TRY_SUPPORTED
+from train.formats.settings import TRY_SUPPORTED, read_object
 from train.json_files import check_outside_run
 from train.run.config import RunConfig
 from train.run.folder import RunFolder
@@ -43,8 +43,8 @@ def import_folder(folder: Path, out: Path, on_warning: Callable[[str], object]) 
     if npz:
         imported = read_npz(npz, on_warning)
     else:
-        stored = read_object(folder / GENERATION) if (folder / GENERATION).exists() else {}
-        generation_config = {**config, **stored}  # in older folders, config.json contains all settings
+        # In older folders, config.json contains all settings. It is ignored if the other file exists.
+        generation_config = read_object(folder / GENERATION) if (folder / GENERATION).exists() else config
         imported = READERS[str(kind)](folder, config, generation_config, on_warning)
     data = {"tokenizer": str(run.tokenizer_file.absolute()), "vocab_size": max(5, imported.model_config.vocab_size)}
     tables = {**imported.tables, "data": {**imported.tables["data"], **data}}

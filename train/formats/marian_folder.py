@@ -58,9 +58,9 @@ def check_model(config: TransformerConfig, format_name: str, norms: tuple[str, .
         "activation": tuple(dict.fromkeys(ACTIVATIONS.values())),
         "positions": ("sinusoidal", "sinusoidal_halves", "learned"),
         "output_bias": (False, True),
-        "n_kv_heads": (None, config.n_heads),
-        **dict.fromkeys(("d_k", "d_v"), (None, config.d_model // config.n_heads)),
     }
+    if format_name == "ctranslate2":  # it derives the size of a head from the matrices
+        allowed["n_heads"] = (config.n_heads,)
     lacks_only_pre = not any(unsupported_fields(config, {**allowed, "norm_placement": ("pre",)}))
     suggestion = "--to ctranslate2, or --to safetensors" if lacks_only_pre else "--to safetensors"
     check_supported(config, f"--to {format_name}", allowed, suggestion)
@@ -101,11 +101,16 @@ def marian_model(model: Any, tokenizer: Any, format_name: str, norms: tuple[str,
 
 
 def subword_names(tokenizer: Any) -> list[str]:
-    """Return the subwords of a tokenizer in the order of their ids, spelled as in the tokenizer's file."""
+    """Return the subwords of a tokenizer in the order of their ids, spelled as in the tokenizer's file.
+
+    Raises UserError for a Unigram tokenizer.
+    """
     if isinstance(tokenizer, SentencePieceTokenizer):
         return sorted(tokenizer.vocabulary, key=tokenizer.vocabulary.__getitem__)
     vocabulary = {token["content"]: token["id"] for token in tokenizer.spec["added_tokens"]}
-    vocabulary |= tokenizer.spec["model"]["vocab"]
+    if not isinstance(subwords := tokenizer.spec["model"]["vocab"], dict):  # a list of subwords with scores
+        raise UserError("export: expected a BPE, WordPiece or WordLevel tokenizer; got Unigram; try --to safetensors")
+    vocabulary |= subwords
     return sorted(vocabulary, key=vocabulary.__getitem__)
 
 

@@ -88,11 +88,12 @@ def read_npz(path: Path, on_warning: Callable[[str], object]) -> ImportedModel:
     if read_number(decoder_config, "word-penalty", float, 0.0, str(decoder)):
         on_warning(f"{decoder}: word-penalty has no counterpart and is ignored; translations may differ in length")
     tables = {"model": keys, "data": {"vocabularies": "shared" if is_shared else "separate"}}
+    beam = read_number(decoder_config, "beam-size", int, 12, str(decoder))
     search = {
-        "beam_size": read_number(decoder_config, "beam-size", int, 12, str(decoder)),
+        "beam_size": beam,
         "length_penalty_type": "length",
         "length_penalty": read_number(decoder_config, "normalize", float, 0.0, str(decoder)),
-        "candidate_rule": "transformers",
+        "candidate_rule": "plain" if beam == 1 else "transformers",  # one beam is greedy search
     }
     weights = dict(map(in_transformers_layout, arrays, arrays.values()))
     parameters = marian.from_marian(with_padding(weights, n_tokens, tokenizer.vocab_size), model_config, str(path))

@@ -1,10 +1,12 @@
-"""Read keys of config.json that several architectures share."""
+"""Read JSON files of other programs, and the keys of config.json that several architectures share."""
 
+import json
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
 from train.errors import UserError, nearest
+from train.json_files import read_json
 
 # Hugging Face's name -> our name. If several names have the same value, an export writes the last of them.
 ACTIVATIONS = {
@@ -13,6 +15,24 @@ ACTIVATIONS = {
 }  # fmt: skip
 TRY_SUPPORTED = "try a model that docs/formats.md describes"
 WORDS = {int: "a whole number", float: "a number", bool: "true or false"}
+
+
+def read_object(path: Path, is_optional: bool = False) -> dict[str, Any]:
+    """Return the JSON object in a file, or {} for a missing file that `is_optional`.
+
+    Raises UserError for other content and for half of a surrogate pair, which UTF-8 cannot represent.
+    """
+    if is_optional and not path.exists():
+        return {}
+    content = read_json(path, "settings of a model")
+    if not isinstance(content, dict):
+        raise UserError(f"{path}: expected a JSON object; got a {type(content).__name__}; try a new download")
+    try:
+        json.dumps(content, ensure_ascii=False).encode()
+    except UnicodeEncodeError as error:
+        got = f"{error.object[error.start]!r}, half of a character"
+        raise UserError(f"{path}: expected Unicode text; got {got}; try a new download") from None
+    return content
 
 
 def read_value(config: Mapping[str, Any], name: str, key: str, kind: type = int, default: Any = None) -> Any:

@@ -9,9 +9,8 @@ from safetensors import SafetensorError, deserialize
 
 from train.errors import UserError, one_line
 from train.files import open_for_reading
-from train.formats.settings import TRY_SUPPORTED
+from train.formats.settings import TRY_SUPPORTED, read_object
 from train.formats.torch_file import bfloat16_values, read_torch_file
-from train.json_files import read_json
 
 SAFETENSORS, INDEX, TORCH = "model.safetensors", "model.safetensors.index.json", "pytorch_model.bin"
 DTYPES = {"F64": "<f8", "F32": "<f4", "F16": "<f2", "BF16": "<u2", "I64": "<i8", "I32": "<i4", "U8": "<u1", "BOOL": "?"}
@@ -61,8 +60,7 @@ def read_weights(folder: Path) -> dict[str, Any]:
     if (folder / SAFETENSORS).exists():
         return read_safetensors(folder / SAFETENSORS)
     if (folder / INDEX).exists():
-        content = read_json(folder / INDEX, "an index of weights")
-        files = content.get("weight_map") if isinstance(content, dict) else None
+        files = read_object(folder / INDEX).get("weight_map")
         if not isinstance(files, dict) or not all(
             isinstance(name, str) and Path(name).name == name for name in files.values()
         ):

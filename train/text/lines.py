@@ -169,13 +169,17 @@ def read_all_lines(path: str | PathLike[str], allow_pipe: bool = False) -> list[
 
 
 def count_shared_lines(path: str | PathLike[str], others: str | PathLike[str]) -> tuple[int, int]:
-    """Return how many lines of a small text also occur in the text `others`, and how many lines the small text has."""
+    """Return how many lines of a small text also occur in the text `others`, and how many lines the small text has.
+
+    A line occurs if the line itself, or the line with single spaces, as `data` writes it, is equal to one of `others`.
+    """
     lines = read_all_lines(path)
-    distinct = {*lines} - {""}
+    single_spaced = [" ".join(line.split()) for line in lines]
+    distinct = {*lines, *single_spaced} - {""}
     shared = set[str]()
     for chunk in read_lines(others):
         shared.update(distinct.intersection(chunk))
-    return sum(line in shared for line in lines), len(lines)
+    return sum(not shared.isdisjoint(pair) for pair in zip(lines, single_spaced, strict=True)), len(lines)
 
 
 def check_parallel(*paths: str | PathLike[str]) -> None:

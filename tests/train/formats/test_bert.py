@@ -149,8 +149,18 @@ def test_a_damaged_tokenizer_gives_a_one_line_error(tmp_path, capsys, name, cont
     assert message in error and error.count("\n") == 1
 
 
-def test_a_model_with_other_outputs_gives_a_one_line_error(tmp_path, capsys):
+@pytest.mark.parametrize(
+    ("name", "message"),
+    [
+        ("classifier.weight", "got classifier.weight; try a model that docs/formats.md describes"),
+        (
+            "pooler.dense.weight",
+            "expected tensors of one model; got names with and without the prefix bert; try a model",
+        ),
+    ],
+)
+def test_another_tensor_gives_a_one_line_error(tmp_path, capsys, name, message):
     folder, weights = write_folder(tmp_path, head=False)
-    save_file(weights | {"classifier.weight": np.ones((2, D), np.float32)}, folder / "model.safetensors")
+    save_file(weights | {name: np.ones((D, D), np.float32)}, folder / "model.safetensors")
     assert run("import", folder, "--out", tmp_path / "run") == 2
-    assert "got classifier.weight; try a model that docs/formats.md describes" in capsys.readouterr().err
+    assert message in capsys.readouterr().err

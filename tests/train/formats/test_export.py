@@ -2,7 +2,7 @@
 
 import json
 import sys
-from dataclasses import asdict, make_dataclass
+from dataclasses import asdict, make_dataclass, replace
 from functools import partial
 from pathlib import Path
 from types import SimpleNamespace
@@ -28,7 +28,8 @@ from train.formats.settings import ACTIVATIONS
 from train.run.checkpoint import load_model
 from train.run.config import RunConfig
 from train.run.folder import RunFolder
-from train.text.tokenizer import Tokenizer
+from train.text.pair_tokenizer import PairTokenizer
+from train.text.tokenizer import SPECIALS, Tokenizer
 
 TOKENIZER = Tokenizer(tokenizer_spec(270))
 V = TOKENIZER.vocab_size
@@ -72,12 +73,32 @@ def json_config(c):
     return sizes | {"activation_function": names[c.activation]}
 
 
+def unigram(*subwords):
+    """Return a tokenizer whose file has a list of subwords with scores instead of their ids."""
+    vocabulary = [[name, -float(i)] for i, name in enumerate((*SPECIALS, *subwords))]
+    model = {"type": "Unigram", "unk_id": 3, "vocab": vocabulary, "byte_fallback": False}
+    return Tokenizer({**TOKENIZER.spec, **dict.fromkeys(("normalizer", "pre_tokenizer", "decoder")), "model": model})
+
+
+@pytest.mark.parametrize("is_separate", [False, True])
+def test_a_unigram_tokenizer_is_refused(is_separate):
+    tokenizer = unigram("\u2581a", "\u2581dog")
+    n = {"src_vocab_size": tokenizer.vocab_size} if is_separate else {}
+    model = replace(small(**n), vocab_size=tokenizer.vocab_size).build()
+    message = "export: expected a BPE, WordPiece or WordLevel tokenizer; got Unigram; try --to safetensors"
+    with pytest.raises(UserError, match=message):
+        marian_model(model, PairTokenizer(tokenizer, tokenizer) if is_separate else tokenizer, "ctranslate2")
+
+
 def make_run(path, search=None, **options):
     shape = small(**options)
     model = shape.build()
     config = RunConfig.from_dict({"data": {"vocab_size": 270}, "search": search or {}})
     write_run(RunFolder(path), config, shape, TOKENIZER, model.state_dict())
     return path
+
+
+DECODER = {"norm_placement": "pre", "architecture": "decoder"}
 
 
 def run_export(run, target, out, *options):
@@ -167,6 +188,7 @@ def test_safetensors_hold_our_parameters(tmp_path):
         ({"positions": "rotary"}, "huggingface", [], "model.positions = sinusoidal or sinusoidal_halves or learned"),
         ({"activation": "swiglu"}, "huggingface", [], "model.activation = "),
         ({"d_k": 3}, "huggingface", [], "model.d_k unset or 4"),
+        ({"d_model": 10, "n_heads": 4, "d_k": 2, "d_v": 2}, "huggingface", [], "model.n_heads = 1 or 2 or 5 or 10,"),
         ({"norm_placement": "sandwich"}, "huggingface", [], "got sandwich; try --to safetensors"),
         ({"attention_window": 3}, "huggingface", [], "model.attention_window unset, because"),
         ({"attention_window": 3, "norm_placement": "pre"}, "huggingface", [], "got pre; try --to safetensors"),
@@ -190,8 +212,19 @@ def test_what_a_format_lacks_gives_one_line_and_leaves_nothing(tmp_path, capsys,
 
 
 @pytest.mark.parametrize("check", [partial(check_model, format_name="onnx"), gpt2.check_model])
+def test_heads_that_do_not_divide_the_width_are_an_error(check):
+    options = DECODER if check is gpt2.check_model else {}
+    with pytest.raises(UserError, match="expected model.n_heads = 1 or 2 or 5 or 10, because .*; got 4; try --to"):
+        check(small(d_model=10, n_heads=4, d_k=2, d_v=2, **options))
+
+
+def test_ctranslate2_accepts_heads_that_do_not_divide_the_width():
+    check_model(small(d_model=10, n_heads=4, d_k=2, d_v=2), "ctranslate2")
+
+
+@pytest.mark.parametrize("check", [partial(check_model, format_name="onnx"), gpt2.check_model])
 def test_a_new_option_of_models_is_an_error_until_a_format_has_it(check):
-    options = {"norm_placement": "pre", "architecture": "decoder"} if check is gpt2.check_model else {}
+    options = DECODER if check is gpt2.check_model else {}
     check(small(**options))
     newer = make_dataclass("Newer", [("sparse", bool, False)], bases=(TransformerConfig,), frozen=True)
     with pytest.raises(UserError, match="expected model.sparse = False, because .* nothing else; got True"):
@@ -263,6 +296,8 @@ def test_search_settings_that_the_target_lacks_are_named_with_those_that_it_has(
             (length, "candidate_rule = plain,", f'candidate_rule = "{rule}" in [search]'),
             (length.replace('candidate_rule = "plain"', f'candidate_rule = "{rule}"'), "", ""),
             (greedy, "", ""),
+            (greedy.replace('"plain"', '"fairseq"'), "", ""),
+            (greedy.replace('"plain"', '"transformers"'), "candidate_rule = transformers,", 'candidate_rule = "plain"'),
         ]
     ):
         (run / "config.toml").write_text(text, encoding="utf-8")
@@ -273,14 +308,35 @@ def test_search_settings_that_the_target_lacks_are_named_with_those_that_it_has(
         assert f"try {advice}" in warning or not missing
 
 
-def test_the_tokenizer_for_ctranslate2_appends_the_end_of_the_sentence_and_the_model_does_not(tmp_path, monkeypatch):
-    """CTranslate2's own converter does not make the model append it either, so both take the same tokens."""
+def fake_ctranslate2(monkeypatch):
+    """Replace the package ctranslate2; return the TransformerSpec that the export fills."""
     spec = MagicMock(config=SimpleNamespace())
     spec.save = lambda folder: (Path(folder) / "config.json").write_text(json.dumps(vars(spec.config)))
     specs = MagicMock()
     specs.TransformerSpec.from_config.return_value = spec
     monkeypatch.setitem(sys.modules, "ctranslate2", MagicMock(specs=specs))
     monkeypatch.setitem(sys.modules, "ctranslate2.specs", specs)
+    return spec
+
+
+@pytest.mark.parametrize("decoder_start", ["bos", "pad"])
+def test_ctranslate2_never_predicts_padding(tmp_path, monkeypatch, decoder_start):
+    """Padding is left out, or its bias prevents it: here the bias of the model would favor it."""
+    spec = fake_ctranslate2(monkeypatch)
+    shape = small(decoder_start=decoder_start, output_bias=True)
+    state = shape.build().state_dict() | {"output_bias": np.eye(1, V, dtype="f4")[0] * 30}
+    config = RunConfig.from_dict({"data": {"vocab_size": 270}})
+    write_run(RunFolder(tmp_path / "run"), config, shape, TOKENIZER, state)
+    assert run_export(tmp_path / "run", "ctranslate2", tmp_path / "out") == 0
+    bias = spec.decoder.projection.bias
+    names = spec.register_target_vocabulary.call_args.args[0]
+    assert len(bias) == len(names) == V - (decoder_start == "bos")
+    assert [names[i] for i in np.flatnonzero(bias)] == ["<pad>"] * (decoder_start == "pad") and bias.max() == 0
+
+
+def test_the_tokenizer_for_ctranslate2_appends_the_end_of_the_sentence_and_the_model_does_not(tmp_path, monkeypatch):
+    """CTranslate2's own converter does not make the model append it either, so both take the same tokens."""
+    fake_ctranslate2(monkeypatch)
     assert run_export(make_run(tmp_path / "run"), "ctranslate2", tmp_path / "out") == 0
     assert not json.loads((tmp_path / "out" / "config.json").read_text()).get("add_source_eos", False)
     file = tmp_path / "out" / "tokenizer" / "tokenizer.json"

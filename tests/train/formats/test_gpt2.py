@@ -103,6 +103,16 @@ def test_a_byte_level_tokenizer_needs_no_further_tokens(tmp_path, capsys):
     assert settings["eos_token"] == "<|endoftext|>" and model.config.vocab_size == 258
 
 
+@pytest.mark.parametrize("settings", [{"add_prefix_space": True}, {"add_prefix_space": False}, {}], ids=str)
+def test_a_space_before_a_text_is_added_if_the_settings_say_so(tmp_path, settings):
+    folder = byte_level_folder(tmp_path)
+    write_json(folder / "tokenizer_config.json", settings)
+    assert convert("import", folder, tmp_path / "again") == 0
+    tokenizer = load_model(tmp_path / "again")[1]
+    text = " dog" if settings.get("add_prefix_space") else "dog"
+    assert tokenizer.decode(tokenizer.encode("dog")) == text
+
+
 @pytest.mark.parametrize(
     "changes, message",
     [
@@ -156,13 +166,16 @@ def test_settings_without_a_counterpart_are_reported_and_forbidden_tokens_import
 
 @pytest.mark.parametrize(
     "options",
-    [{"norm_placement": "post"}, {"positions": "rotary"}, {"output_bias": True}, {"attention_window": 3}],
+    [
+        *({"norm_placement": "post"}, {"positions": "rotary"}, {"output_bias": True}, {"attention_window": 3}),
+        {"n_heads": 3, "d_k": 2, "d_v": 2},
+    ],
     ids=str,
 )
 def test_what_gpt2_lacks_gives_a_one_line_error(tmp_path, capsys, options):
     run = make_run(tmp_path, **options)
     assert convert("export", run, tmp_path / "hf", "--to", "huggingface") == 2
-    ((key, value),) = options.items()
+    key, value = next(iter(options.items()))
     error = capsys.readouterr().err
     assert f"expected model.{key} " in error and error.count("\n") == 1 and not (tmp_path / "hf").exists()
     assert f", because GPT-2 supports nothing else; got {value}; try --to safetensors" in error

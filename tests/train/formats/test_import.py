@@ -321,6 +321,14 @@ BAD = {
         "expected a new run folder; got a file; try another --out",
     ),
     "dropout": (lambda f: change(f, dropout="0.1"), "dropout: expected a number; got '0.1'"),
+    "surrogate": (
+        lambda f: (f / "generation_config.json").write_text('{"note": "\\ud800"}'),
+        "generation_config.json: expected Unicode text; got '\\ud800', half of a character; try a new download",
+    ),
+    "surrogate in an index": (
+        lambda f: (f / "model.safetensors").rename(f / "model.safetensors.index.json").write_text('{"a": "\\udc80"}'),
+        "model.safetensors.index.json: expected Unicode text; got '\\udc80', half of a character",
+    ),
     "no list": (
         lambda f: write_json(f / "generation_config.json", {"suppress_tokens": 5}),
         "suppress_tokens: expected single token ids; got 5; try removing this setting",
@@ -345,11 +353,43 @@ def test_bad_folders_give_a_one_line_error_and_leave_nothing(tmp_path, damage, m
 
 def test_a_setting_that_our_search_lacks_is_reported_and_the_others_are_imported(tmp_path):
     write_folder(tmp_path / "hf")
-    write_json(tmp_path / "hf" / "generation_config.json", {"no_repeat_ngram_size": 3, "early_stopping": True})
+    disabled = {"min_new_tokens": None, "sequence_bias": [], "encoder_repetition_penalty": 1}
+    lacking = {
+        "no_repeat_ngram_size": 3, "min_new_tokens": 5, "begin_suppress_tokens": [9], "forced_decoder_ids": [[1, 9]],
+        "sequence_bias": [[[9], -5.0]], "encoder_no_repeat_ngram_size": 2, "encoder_repetition_penalty": 2.0,
+        "exponential_decay_length_penalty": [3, 1.2],
+    }  # fmt: skip
+    for name, settings in (("none", disabled), ("all", lacking)):
+        settings = settings | {"num_beams": 2, "early_stopping": True}
+        write_json(tmp_path / "hf" / "generation_config.json", settings)
+        warnings = []
+        import_folder(tmp_path / "hf", tmp_path / name, warnings.append)
+        assert load_model(tmp_path / name)[2].search.candidate_rule == "fairseq"
+        expected = [f"{key} = {value!r} is not imported" for key, value in lacking.items() if name == "all"]
+        assert sorted(w.split(": ", 1)[1] for w in warnings) == sorted(expected)
+
+
+@pytest.mark.parametrize("settings", [{}, {"num_beams": 1}, {"num_beams": 1, "early_stopping": True}], ids=str)
+def test_one_beam_is_greedy_search(tmp_path, settings):
+    write_folder(tmp_path / "hf")
+    write_json(tmp_path / "hf" / "generation_config.json", settings | {"length_penalty": 1.0})
+    import_folder(tmp_path / "hf", tmp_path / "run", pytest.fail)
+    search = load_model(tmp_path / "run")[2].search
+    assert (search.beam_size, search.candidate_rule) == (1, "plain")
+
+
+def test_config_json_sets_the_search_only_without_generation_config_json(tmp_path):
+    write_folder(tmp_path / "hf", num_beams=6, length_penalty=0.3, bad_words_ids=[[7]], no_repeat_ngram_size=3)
+    write_json(tmp_path / "hf" / "generation_config.json", {"num_beams": 2})
+    import_folder(tmp_path / "hf", tmp_path / "a", pytest.fail)
+    (tmp_path / "hf" / "generation_config.json").unlink()
     warnings = []
-    import_folder(tmp_path / "hf", tmp_path / "run", warnings.append)
+    import_folder(tmp_path / "hf", tmp_path / "b", warnings.append)
     assert [w.split(": ", 1)[1] for w in warnings] == ["no_repeat_ngram_size = 3 is not imported"]
-    assert load_model(tmp_path / "run")[2].search.candidate_rule == "fairseq"
+    (first, _, with_file), (second, _, without_file) = (load_model(tmp_path / name) for name in "ab")
+    assert (with_file.search.beam_size, with_file.search.length_penalty) == (2, 1.0)
+    assert (without_file.search.beam_size, without_file.search.length_penalty) == (6, 0.3)
+    assert (first.config.suppressed_ids, second.config.suppressed_ids) == ((), (7,))
 
 
 def word_tokenizer(monkeypatch):

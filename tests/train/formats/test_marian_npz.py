@@ -74,6 +74,16 @@ def test_the_unknown_token_is_allowed_on_demand_and_penalties_are_reported(tmp_p
     assert load_model(tmp_path / "run")[0].config.suppressed_ids == ()
 
 
+@pytest.mark.parametrize(("beam", "rule"), [(1, "plain"), (2, "transformers")])
+def test_one_beam_is_greedy_search(tmp_path, beam, rule):
+    folder, _ = write_model(tmp_path)
+    with (folder / "decoder.yml").open("a") as file:
+        file.write(f"beam-size: {beam}\n")
+    assert run_import(folder, tmp_path) == 0
+    search = load_model(tmp_path / "run")[2].search
+    assert (search.beam_size, search.candidate_rule) == (beam, rule)
+
+
 def test_names_of_vocabularies_with_control_characters_are_not_used(tmp_path):
     folder, _ = write_model(tmp_path)
     (folder / "decoder.yml").write_text('vocabs: ["v.yml\\nx", "v.yml\\nx"]\n')
