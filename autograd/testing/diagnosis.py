@@ -20,6 +20,8 @@ def comparison(analytic: float, verdict: Verdict, error: float | None = None) ->
     expected = repr(verdict.numerical)
     if verdict.is_kink:
         expected = f"from {verdict.low!r} to {verdict.high!r}, the left and right derivatives at a kink"
+    if verdict.reason:
+        return [f"    analytic   {analytic!r}", f"    numerical  none; {verdict.reason}"]
     error = abs(analytic - verdict.numerical) if error is None else error
     return [
         f"    analytic   {analytic!r}",

@@ -248,7 +248,7 @@ class DirectionalCheck:
         as wrong.
         """
         if not npx.isfinite(analytic):
-            return self.neighborhood.discontinuity(direction)
+            return ""
         if reason := self.neighborhood.convention(direction, analytic, verdict.numerical):
             return reason
         if not (self.is_composed and verdict.is_kink):

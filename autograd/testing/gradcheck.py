@@ -137,7 +137,7 @@ class GradientCheck(DirectionalCheck):
             analytic, verdict = self.compare_along({i: offsets}, max_step_sizes=2 if is_quick else MAX_STEP_SIZES)
         if verdict.kind == "wrong":
             reason = "" if is_quick else self.convention({i: offsets}, analytic, verdict)
-            verdict = verdict._replace(kind="convention" if reason else "wrong", reason=reason)
+            verdict = verdict._replace(kind="convention" if reason else "wrong", reason=reason or verdict.reason)
             self.n_wrong += not reason
         # Dividing by this turns a derivative along the direction into one with respect to the entry.
         step = self.units[i] * float(offsets[index])

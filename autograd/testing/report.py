@@ -25,7 +25,7 @@ RULES = {
         "each of several equal entries receives the full gradient, or none does",
     ),
     "finite gradient": Rule(
-        "the gradient is finite wherever the numerical derivative is",
+        "the gradient is finite wherever the output is, unless the derivative is infinite",
         "0 / 0, inf - inf or an overflow in the vjp; rewrite the formula, or select the branch before dividing",
     ),
     "expected gradient": Rule("the gradient is the one that expected_gradient= declares"),

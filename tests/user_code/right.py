@@ -39,6 +39,24 @@ def cold_softmax(x):
     return softmax(x * 10)
 
 
+# Infinite derivatives
+
+
+@right()
+@differentiable
+def cube_root(x):
+    """Cube root, infinitely steep at 0 [infinite]."""
+    return np.cbrt(x), lambda g: (g / (3 * np.cbrt(x) ** 2),)
+
+
+@right()
+@differentiable
+def x_log_x(x):
+    """x log |x|, whose derivative at 0 is minus infinity [infinite]."""
+    safe = np.where(x == 0, 1, x).astype(x.dtype)
+    return x * np.log(abs(safe)), lambda g: (g * (np.log(abs(x)) + 1),)
+
+
 # Activations
 
 
