@@ -261,7 +261,7 @@ def resized(x: Array, axis: int, length: int, start: int = 0) -> Array:
 
 
 def with_resized_axis(
-    problem: Problem, axis: int, length: int, integers: bool = True, start: int = 0
+    problem: Problem, axis: int, length: int, integers: bool = True, start: int = 0, floats: bool = True
 ) -> Problem | None:
     """Return the problem with an axis resized in the first floating-point input and in every argument that shares it.
 
@@ -271,15 +271,19 @@ def with_resized_axis(
     Args:
         integers: whether to resize integers and booleans too.
         start: the first index, if the axis is cut.
+        floats: whether to resize the other floating-point inputs too.
     """
-    x = problem.values[problem.float_indices[0]]
+    first = problem.float_indices[0]
+    x = problem.values[first]
     n = x.shape[axis]
     negative_axis = axis if axis < 0 else axis - x.ndim
 
     def shares_axis(y: Any) -> bool:
         return is_array(y) and len(y.shape) > max(axis, -axis - 1) and y.shape[axis] == n
 
-    is_resized = [shares_axis(y) and (integers or is_float(y)) for y in problem.values]
+    is_resized = [
+        shares_axis(y) and (i == first or (floats if is_float(y) else integers)) for i, y in enumerate(problem.values)
+    ]
     unchanged = [y for y, change in zip(problem.values, is_resized, strict=True) if not change]
     for y in (*unchanged, *problem.parameters.values()):
         if length == 1 and hasattr(y, "shape") and len(y.shape) >= -negative_axis and y.shape[negative_axis] == n:
@@ -311,13 +315,16 @@ def resized_problems(problem: Problem) -> Iterator[Variant]:
         n = x.shape[axis]
         is_expensive = False
         longest = min(MANY_ROWS if axis == 0 else MAX_LENGTH, max(LONG, MAX_ENTRIES * n // x.size))
-        for length in (1, LONG, longest):
-            if length == n or (is_expensive and length > LONG):
+        # If n is even, the long axis is odd, provided that the function accepts odd lengths.
+        odd = [with_resized_axis(problem, axis, LONG + 1, integers) for integers in (True, False) if n % 2 == 0]
+        long = LONG + any(other is not None and is_accepted(other) for other in odd)
+        for length in (1, long, longest):
+            if length == n or (is_expensive and length > long):
                 continue
             for integers in (True, False):
                 other = with_resized_axis(problem, axis, length, integers)
                 if other is not None and (integers or length > 1):
-                    if length == LONG:
+                    if length == long:
                         is_expensive = is_expensive or grows_superlinearly(problem, other, length / n)
                     label = f"{length} {name}{'s' if length > 1 else ''}"
                     yield Variant(label, other, is_single_row=length == 1 and axis == 0)
@@ -358,10 +365,22 @@ def with_changed_rows(problem: Problem, n: int, change: Callable[[Array], Array]
     return with_values(problem, [changed(x) for x in problem.values])
 
 
-def undeclared_shapes(problem: Problem) -> Iterator[Variant]:
-    """Yield problems without rows, with fewer axes (only the first row), and with a broadcast input.
+def with_longer_axes(problem: Problem, n: int) -> Problem:
+    """Return the problem with each axis of length n one entry longer, in every argument."""
 
-    If the function broadcasts, one of the floating-point inputs with the first one's shape gets an axis of length 1.
+    def longer(x: Any) -> Any:
+        for axis in [k for k, length in enumerate(x.shape) if length == n] if is_array(x) else ():
+            x = npx.from_host(resized(x, axis, n + 1))
+        return x
+
+    return with_values(problem, [longer(x) for x in problem.values])
+
+
+def undeclared_shapes(problem: Problem) -> Iterator[Variant]:
+    """Yield problems without rows, with fewer axes (only the first row), and with other lengths in some inputs.
+
+    Two inputs may have equal lengths by coincidence, so an axis of the first input is also resized alone. Lengths that
+    do not occur in the first input are increased by 1. If the function broadcasts, one input gets an axis of length 1.
     """
     x = problem.values[problem.float_indices[0]] if problem.float_indices else None
     if x is None or not x.ndim or not x.size:
@@ -373,12 +392,21 @@ def undeclared_shapes(problem: Problem) -> Iterator[Variant]:
     for k, n in enumerate(x.shape):
         fewer = with_changed_rows(fewer, n, lambda a: a[0])
         yield Variant(f"{k + 1} {'axes' if k else 'axis'} fewer", fewer, is_declared=False)
-    same_shape = [i for i in problem.float_indices if problem.values[i].shape == x.shape]
-    for i in same_shape if len(same_shape) > 1 else ():
-        x = problem.values[i]
-        for axis in {0, x.ndim - 1}:
+    others = [i for i in problem.float_indices[1:] if problem.values[i].ndim]
+    for axis, n in enumerate(x.shape):  # twice the length, in case it has to be a multiple
+        if n > 1 and any(problem.values[i].shape[axis : axis + 1] == (n,) for i in others):
+            alone = with_resized_axis(problem, axis, 2 * n, floats=False)
+            if alone:
+                name = f"axis {axis} of only {problem.name_of(problem.float_indices[0])} doubled"
+                yield Variant(name, alone, is_declared=False)
+    for n in sorted({n for i in others for n in problem.values[i].shape if n > 1} - {*x.shape}):
+        yield Variant(f"length {n + 1} instead of {n}", with_longer_axes(problem, n), is_declared=False)
+    broadcast = [i for i, y in enumerate(problem.values) if is_array(y) and y.dtype.kind in "fb"]
+    for i in broadcast if others else ():
+        x = npx.to_host(problem.values[i])
+        for axis in {0, x.ndim - 1} if x.ndim else ():
             if x.shape[axis] > 1:
-                first = npx.take(npx.to_host(x), [0], axis=axis)
+                first = npx.take(x, [0], axis=axis)
                 repeated = npx.repeat(first, x.shape[axis], axis=axis)
                 lists = [problem.values[:i] + [npx.from_host(y)] + problem.values[i + 1 :] for y in (first, repeated)]
                 other, equivalent = (with_values(problem, values) for values in lists)
