@@ -115,9 +115,13 @@ INTEGERS: dict[str, Callable[[Array], Array]] = {
     "reversed order": lambda x: x.reshape(-1)[::-1].reshape(x.shape),
 }
 # For each kind of dtype, values that a function may accept although neither its domain nor its reference covers them:
-# indices that count from the end, and masks that select everything or nothing.
+# indices that count from the end or mark padding, ids without entries, and masks that select everything or nothing.
 UNDECLARED: dict[str, dict[str, Callable[[Array], Array]]] = {
-    "i": {"some -1": lambda x: every_third(x, -1)},
+    "i": {
+        "some -1": lambda x: every_third(x, -1),
+        "some -100": lambda x: every_third(x, -100),
+        "a gap": lambda x: x + (x > x.min()),
+    },
     "b": {"all False": lambda x: x & False, "all True": lambda x: x | True, "the inverse": lambda x: ~x},
 }
 
@@ -223,15 +227,18 @@ def values(problem: Problem, domain: Any = None) -> Iterator[Variant]:
                 yield Variant(label, with_changed_value(problem, i, apply))
 
 
-def undeclared_values(problem: Problem) -> Iterator[Variant]:
+def undeclared_values(problem: Problem, options: Sequence[int] = ()) -> Iterator[Variant]:
     """Yield problems with integers and booleans that the declared domain and the reference do not cover.
 
+    `options` are the integer options of the function. One of them may be an index that marks padding.
     On a GPU, integers are not changed: operations do not check indices there, because a check would wait for the GPU.
     """
+    changes = dict(UNDECLARED)
+    changes["i"] = changes["i"] | {f"some {n}": partial(every_third, value=n) for n in options if n}
     kinds = "ib" if npx.device() == "cpu" else "b"
     for i, x in enumerate(problem.values):
         if is_array(x) and x.size and x.dtype.kind in kinds:
-            for name, apply in UNDECLARED.get(x.dtype.kind, {}).items():
+            for name, apply in changes[x.dtype.kind].items():
                 label = f"{name} in {problem.name_of(i)}"
                 yield Variant(label, with_changed_value(problem, i, apply), is_declared=False)
 

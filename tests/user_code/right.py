@@ -57,6 +57,32 @@ def x_log_x(x):
     return x * np.log(abs(safe)), lambda g: (g * (np.log(abs(x)) + 1),)
 
 
+# Options
+
+
+@right()
+@differentiable
+def fixed_point(x, tol=1e-12):
+    """The y with y = cos(y / 2 + x / 10), by iteration; its gradient holds only at the solution [option]."""
+    y = np.ones_like(x)
+    for _ in range(100):
+        before, y = y, np.cos(y / 2 + x / 10)
+        if (abs(y - before) <= tol).all():
+            break
+    slope = -np.sin(y / 2 + x / 10)
+    return y, lambda g: (g * slope / 10 / (1 - slope / 2),)
+
+
+@right()
+@differentiable
+def dropout_by_option(x, rate=0.0):
+    """Dropout that is off by default [option]."""
+    if rate == 0:
+        return x * 1, lambda g: (g,)
+    keep = ((np.random.random(x.shape) >= rate) / (1 - rate)).astype(x.dtype)
+    return x * keep, lambda g: (g * keep,)
+
+
 # Activations
 
 

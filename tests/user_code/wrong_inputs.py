@@ -1,12 +1,13 @@
-"""Wrong functions of first-time users: wrong only for shapes that the example lacks.
+"""Wrong functions of first-time users: wrong only for inputs that the example lacks.
 
-Each has one bug, of the kind inputs (odd lengths, other kernel widths, inputs of different lengths, broadcasting).
+Each has one bug, of the kind inputs: odd lengths, other kernel widths, inputs of different lengths, broadcasting, ids
+that mark padding or have gaps, and options whose default has no effect.
 """
 
 import numpy as np
 
 from autograd import differentiable
-from tests.user_code.base import rows, wrong
+from tests.user_code.base import ids, rows, wrong
 
 
 @wrong((4, 8), fixed=True)
@@ -39,7 +40,7 @@ def mean_of_pairs(x):
 @wrong((2, 5, 4), second=lambda rng, x: rng.normal(size=x.shape))
 @differentiable
 def causal_attention(q, kv):
-    """Causal attention; the gradient masks from the first key on, which is wrong for fewer queries than keys [inputs]."""
+    """Causal attention; the gradient assumes as many queries as keys [inputs]."""
     n, m = q.shape[-2], kv.shape[-2]
     scale = q.dtype.type(q.shape[-1] ** -0.5)
     scores = np.where(np.tri(n, m, m - n, dtype=bool), q @ kv.swapaxes(-1, -2) * scale, -1e9)
@@ -92,3 +93,43 @@ def broadcast_sum(x, b):
         return g.mean(axis=axes, keepdims=True) if axes else g
 
     return x + b, lambda g: (unbroadcast(g, x), unbroadcast(g, b))
+
+
+# Integers and options
+
+
+@wrong(second=ids(4))
+@differentiable
+def loss_with_padding(x, target, ignore=-100):
+    """Cross entropy without padding, to which the gradient flows anyway [inputs]."""
+    keep = (target != ignore).astype(x.dtype)
+    index = np.where(target != ignore, target, 0)[..., None]
+    e = np.exp(x - x.max(axis=-1, keepdims=True))
+    p = e / e.sum(axis=-1, keepdims=True)
+    n = np.maximum(keep.sum(), 1)
+
+    def vjp(g):
+        gx = p.copy()
+        np.put_along_axis(gx, index, np.take_along_axis(gx, index, axis=-1) - 1, axis=-1)
+        return ((g * gx / n).astype(x.dtype),)
+
+    return -(np.log(np.take_along_axis(p, index, axis=-1)[..., 0]) * keep).sum() / n, vjp
+
+
+@wrong((6, 3), fixed=True, second=lambda rng, x: np.array([0, 0, 1, 2, 2, 2]))
+@differentiable
+def sum_of_segments(x, segments):
+    """Sum of the rows of each segment; the gradient numbers only the segments that have rows [inputs]."""
+    y = np.zeros((len(np.bincount(segments)), *x.shape[1:]), x.dtype)
+    np.add.at(y, segments, x)
+    return y, lambda g: (g[np.unique(segments, return_inverse=True)[1]],)
+
+
+@wrong()
+@differentiable
+def dropout_by_default_off(x, rate=0.0):
+    """Dropout; the gradient is not scaled by 1 / (1 - rate) [inputs]."""
+    if rate == 0:
+        return x * 1, lambda g: (g,)
+    keep = (np.random.random(x.shape) >= rate).astype(x.dtype)
+    return x * keep / x.dtype.type(1 - rate), lambda g: (g * keep,)
