@@ -324,6 +324,25 @@ def weighted_sum(weights: Array, values: Array) -> float:
     return float(npx.sum(npx.where(weights != 0, weights * values, 0)))
 
 
+def is_step_slope(output_at: OutputFn, weights: Array, analytic: float, numerical: float) -> bool:
+    """Return whether `numerical` is the derivative on a step that rounding causes, and `analytic` that over many steps.
+
+    For example, 1 - cos(x) has steps near 1e-6, so (1 - cos(x)) / x**2 falls like 1 / x**2 on each of them, although it
+    is nearly constant. The integral of the derivatives on the steps then differs from the change of the function.
+    """
+
+    def slope(t: float, h: float) -> float:
+        return weighted_sum(weights, output_at(t + h) - output_at(t - h)) / (2 * h)
+
+    t = npx.host.geomspace(1, 9, 33) - 1
+    average = slope(4.0, 4.0)
+    if not abs(average - analytic) <= 0.1 * abs(analytic - numerical):
+        return False
+    slopes = npx.host.asarray([slope(float(x), 1e-11) for x in t])
+    integral = float(npx.sum((slopes[1:] + slopes[:-1]) / 2 * (t[1:] - t[:-1])))
+    return abs(integral - 8 * average) > 0.5 * abs(integral)
+
+
 def roughness(output_at: OutputFn, weights: Array, h: float) -> float:
     """Return the largest residual of fitting a polynomial to the weighted sum at 24 points within h.
 

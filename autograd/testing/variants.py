@@ -351,13 +351,16 @@ def guessed_shapes(problem: Problem, other: Problem) -> str:
     """Return which arrays of a derived problem may have unsuitable shapes: "", "inputs" or "all".
 
     By coincidence, an argument may have the same length as a changed axis of the first argument. A function of matrices
-    may happen to accept an array with a different number of axes.
+    may happen to accept an array with a different number of axes, and a function of square matrices one with a single
+    row, because A + A.T broadcasts.
     """
     x = problem.values[problem.float_indices[0]]
     changed = other.values[problem.float_indices[0]]
     if x.ndim != changed.ndim:
         return "all"
     lengths = {n for n, m in zip(x.shape, changed.shape, strict=True) if n != m}
+    if changed.size and 1 in changed.shape and any(x.shape.count(n) > 1 for n in lengths):
+        return "inputs"
     arrays = [y for i, y in enumerate(problem.values) if is_array(y) and i != problem.float_indices[0]]
     return "inputs" if any(y.shape != x.shape and lengths & {*y.shape} for y in arrays) else ""
 

@@ -83,6 +83,27 @@ def dropout_by_option(x, rate=0.0):
     return x * keep, lambda g: (g * keep,)
 
 
+# Inaccurate values
+
+
+@right()
+@differentiable
+def cosine_quotient(x):
+    """(1 - cos(x)) / x^2, inaccurate near 0, with an accurate gradient [inaccurate]."""
+    safe = np.where(x == 0, 1, x)
+    y = np.where(x == 0, 0.5, (1 - np.cos(safe)) / (safe * safe))
+    series = -x / 12 + x**3 / 180 - x**5 / 6720
+    slope = np.where(abs(x) < 0.05, series, (safe * np.sin(safe) - 2 * (1 - np.cos(safe))) / safe**3)
+    return y.astype(x.dtype), lambda g: (g * slope.astype(x.dtype),)
+
+
+@right((4, 4), fixed=True)
+@differentiable
+def symmetric_part(x):
+    """(x + x^T) / 2, which broadcasts a single row against its transpose [square]."""
+    return (x + x.swapaxes(-1, -2)) / 2, lambda g: ((g + g.swapaxes(-1, -2)) / 2,)
+
+
 # Activations
 
 
