@@ -247,7 +247,8 @@ class GradientCheck(DirectionalCheck):
         is_finite = npx.isfinite(g[index])
         rule = "kink" if verdict.is_kink and is_finite else "gradient" if is_finite else "finite gradient"
         entries = [(index, float(g[index]), verdict.numerical) for _, index, verdict in wrong]
-        cause = likely_cause(g.shape, entries) if rule == "gradient" else ""
+        label = self.problem.labels[i] if 0 < i < len(self.problem.float_indices) else ""
+        cause = likely_cause(g, entries, label) if rule == "gradient" else ""
         failure = self.failure(rule, text, cause)
         failure.index = index if i < len(self.problem.float_indices) else ()
         return failure

@@ -76,7 +76,8 @@ RULES = {
     # State
     "independent calls": Rule(
         "the results do not depend on earlier or interleaved calls",
-        "a buffer, cache or attribute is shared between calls; save such values in the vjp's closure",
+        "a buffer, cache or attribute is shared between calls (save such values in the vjp's closure), "
+        "or an array from np.empty is not filled",
     ),
     "fresh values": Rule(
         "a call uses the current values of its arrays, even after an in-place update",
