@@ -7,6 +7,7 @@ requires.
 """
 
 from collections.abc import Sequence
+from dataclasses import replace
 from typing import Any
 
 import npx
@@ -121,6 +122,8 @@ def check_aliased_inputs(baseline: Baseline) -> None:
             aliased.append(i)
     if len(aliased) < 2:
         return
+    labels = " and ".join(problem.labels[i] for i in aliased)
+    problem = replace(problem, name=f"{problem.name}, one array passed as {labels}")
     try:
         copies = Baseline.evaluate(problem.with_arrays([a.copy() for a in arrays]), baseline.c)
         output, leaves = problem.with_arrays(arrays).output_and_leaves()
@@ -222,6 +225,11 @@ def check_independent_calls(baseline: Baseline, others: Sequence[Baseline]) -> N
     The rule runs two calls followed by their backward passes in either order, two calls as parts of one graph, and a
     call on the same arrays after an in-place update like an optimizer's.
     """
+    if baseline.problem.updating_call:
+        output, leaves = baseline.problem.output_and_leaves()
+        with no_grad():
+            replace(baseline.problem, call=baseline.problem.updating_call).output_and_leaves()
+        compare_run(baseline, output, leaves, "if a call that changes the state follows")
     for other in others:
         for first, second in ((baseline, other), (other, baseline)):
             runs = [call.problem.output_and_leaves() for call in (first, second)]
