@@ -232,6 +232,7 @@ def check_layer(
             restore_buffers()
         if first and len(entered) > 1:
             mode_rules.check_return_to_mode(first, entered[1:], entered[0][0])
+    report.notes += getattr(layer, "notes", [])
     return report
 
 

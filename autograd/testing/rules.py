@@ -23,13 +23,16 @@ LAYOUTS = ("reversed", "every second", "column-major")
 
 
 def with_layout(x: Array, layout: str) -> Array:
-    """Return the same values in one of the memory `LAYOUTS`."""
+    """Return the same values in one of the memory `LAYOUTS`, or in "channels-last" layout for 3 or more axes."""
     if not x.ndim:
         return npx.asarray(x)
     if layout == "reversed":
         return npx.concatenate([x[..., ::-1]], axis=0)[..., ::-1]
     if layout == "every second":
         return npx.repeat(x, 2, axis=-1)[..., ::2]
+    if layout == "channels-last":  # axis 1 is the last one in memory, as in PyTorch
+        last = npx.transpose(x, (0, *range(2, x.ndim), 1)).copy()
+        return npx.transpose(last, (0, x.ndim - 1, *range(1, x.ndim - 1)))
     return npx.transpose(npx.transpose(x).copy())
 
 
@@ -81,7 +84,7 @@ def check_incoming_gradients(baseline: Baseline, is_linear: bool = True) -> None
         is_linear: False for a declared gradient, such as a clipped one, which need not be linear.
     """
     problem, c = baseline.problem, baseline.c
-    for layout in LAYOUTS:
+    for layout in (*LAYOUTS, *["channels-last"] * (c.ndim > 2)):
         gradients = problem.output_and_gradients(with_layout(npx.from_host(c), layout))[1]
         condition = f"for an incoming gradient in {layout} memory layout"
         baseline.compare("incoming gradient layout", condition, None, gradients)
