@@ -7,7 +7,7 @@ from itertools import chain, islice
 from typing import Any
 
 import npx
-from autograd.testing import precision, rules, variants
+from autograd.testing import precision, rules, undeclared, variants
 from autograd.testing.baseline import Baseline
 from autograd.testing.declared_gradient import DeclaredGradient, with_hint
 from autograd.testing.gradcheck import MAX_ENTRIES, compare_gradients
@@ -181,9 +181,9 @@ class ProblemCheck:
 
         `options` are the integer options of the function.
         """
-        for variant in chain(variants.values(problem, self.domain), variants.undeclared_values(problem, options)):
+        for variant in chain(variants.values(problem, self.domain), undeclared.values(problem, options)):
             self.check_variant(variant, 0 if variant.change.is_magnitude else MAX_DERIVED_ENTRIES)
-        for variant in chain(variants.shapes(problem, self.domain), variants.undeclared_shapes(problem)):
+        for variant in chain(variants.shapes(problem, self.domain), undeclared.shapes(problem)):
             other = variant.problem
             other.reproduce = lambda _: problem.reproduce(problem)  # the check of `problem` derives this shape
             guessed = variants.guessed_shapes(problem, other) if variant.is_declared else "all"

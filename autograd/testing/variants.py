@@ -15,7 +15,6 @@ import npx
 from autograd.testing.problem import (
     Problem,
     grows_superlinearly,
-    have_equal_values,
     is_accepted,
     is_array,
     is_float,
@@ -113,16 +112,6 @@ INTEGERS: dict[str, Callable[[Array], Array]] = {
     "some zeros": lambda x: every_third(x, 0),
     "one number everywhere": lambda x: 0 * x + x.reshape(-1)[:1].sum(),
     "reversed order": lambda x: x.reshape(-1)[::-1].reshape(x.shape),
-}
-# For each kind of dtype, values that a function may accept although neither its domain nor its reference covers them:
-# indices that count from the end or mark padding, ids without entries, and masks that select everything or nothing.
-UNDECLARED: dict[str, dict[str, Callable[[Array], Array]]] = {
-    "i": {
-        "some -1": lambda x: every_third(x, -1),
-        "some -100": lambda x: every_third(x, -100),
-        "a gap": lambda x: x + (x > x.min()),
-    },
-    "b": {"all False": lambda x: x & False, "all True": lambda x: x | True, "the inverse": lambda x: ~x},
 }
 
 
@@ -225,22 +214,6 @@ def values(problem: Problem, domain: Any = None) -> Iterator[Variant]:
             for name, apply in INTEGERS.items():
                 label = f"{name} in the integers of {problem.name_of(i)}"
                 yield Variant(label, with_changed_value(problem, i, apply))
-
-
-def undeclared_values(problem: Problem, options: Sequence[int] = ()) -> Iterator[Variant]:
-    """Yield problems with integers and booleans that the declared domain and the reference do not cover.
-
-    `options` are the integer options of the function. One of them may be an index that marks padding.
-    On a GPU, integers are not changed: operations do not check indices there, because a check would wait for the GPU.
-    """
-    changes = dict(UNDECLARED)
-    changes["i"] = changes["i"] | {f"some {n}": partial(every_third, value=n) for n in options if n}
-    kinds = "ib" if npx.device() == "cpu" else "b"
-    for i, x in enumerate(problem.values):
-        if is_array(x) and x.size and x.dtype.kind in kinds:
-            for name, apply in changes[x.dtype.kind].items():
-                label = f"{name} in {problem.name_of(i)}"
-                yield Variant(label, with_changed_value(problem, i, apply), is_declared=False)
 
 
 def with_changed_value(problem: Problem, i: int, apply: Callable[[Array], Array]) -> Problem:
@@ -373,53 +346,3 @@ def with_changed_rows(problem: Problem, n: int, change: Callable[[Array], Array]
         return npx.from_host(npx.asarray(change(npx.to_host(x)))) if has_n_rows else x
 
     return with_values(problem, [changed(x) for x in problem.values])
-
-
-def with_longer_axes(problem: Problem, n: int) -> Problem:
-    """Return the problem with each axis of length n one entry longer, in every argument."""
-
-    def longer(x: Any) -> Any:
-        for axis in [k for k, length in enumerate(x.shape) if length == n] if is_array(x) else ():
-            x = npx.from_host(resized(x, axis, n + 1))
-        return x
-
-    return with_values(problem, [longer(x) for x in problem.values])
-
-
-def undeclared_shapes(problem: Problem) -> Iterator[Variant]:
-    """Yield problems without rows, with fewer axes (only the first row), and with other lengths in some inputs.
-
-    Two inputs may have equal lengths by coincidence, so an axis of the first input is also resized alone. Lengths that
-    do not occur in the first input are increased by 1. If the function broadcasts, one input gets an axis of length 1.
-    """
-    x = problem.values[problem.float_indices[0]] if problem.float_indices else None
-    if x is None or not x.ndim or not x.size:
-        return
-    empty = with_resized_axis(problem, 0, 0)
-    if empty:
-        yield Variant("0 rows", empty, is_declared=False)
-    fewer = problem
-    for k, n in enumerate(x.shape):
-        fewer = with_changed_rows(fewer, n, lambda a: a[0])
-        yield Variant(f"{k + 1} {'axes' if k else 'axis'} fewer", fewer, is_declared=False)
-    others = [i for i in problem.float_indices[1:] if problem.values[i].ndim]
-    for axis, n in enumerate(x.shape):  # twice the length, in case it has to be a multiple
-        if n > 1 and any(problem.values[i].shape[axis : axis + 1] == (n,) for i in others):
-            alone = with_resized_axis(problem, axis, 2 * n, floats=False)
-            if alone:
-                name = f"axis {axis} of only {problem.name_of(problem.float_indices[0])} doubled"
-                yield Variant(name, alone, is_declared=False)
-    for n in sorted({n for i in others for n in problem.values[i].shape if n > 1} - {*x.shape}):
-        yield Variant(f"length {n + 1} instead of {n}", with_longer_axes(problem, n), is_declared=False)
-    broadcast = [i for i, y in enumerate(problem.values) if is_array(y) and y.dtype.kind in "fb"]
-    for i in broadcast if others else ():
-        x = npx.to_host(problem.values[i])
-        for axis in {0, x.ndim - 1} if x.ndim else ():
-            if x.shape[axis] > 1:
-                first = npx.take(x, [0], axis=axis)
-                repeated = npx.repeat(first, x.shape[axis], axis=axis)
-                lists = [problem.values[:i] + [npx.from_host(y)] + problem.values[i + 1 :] for y in (first, repeated)]
-                other, equivalent = (with_values(problem, values) for values in lists)
-                if have_equal_values(other, equivalent):
-                    name = f"{problem.name_of(i)} of length 1 along axis {axis}"
-                    yield Variant(name, other, is_declared=False)

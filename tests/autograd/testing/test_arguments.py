@@ -9,7 +9,7 @@ import pytest
 
 from autograd import adds_in_place, differentiable
 from autograd import operations as ops
-from autograd.testing import CheckError, GradientError, check_layer, check_operation, gradcheck, variants
+from autograd.testing import CheckError, GradientError, check_layer, check_operation, gradcheck, undeclared
 from autograd.testing.arguments import vary
 from autograd.testing.problem import Problem
 from models import Module, Parameter
@@ -271,7 +271,7 @@ def test_float16_is_not_required():
 def test_an_axis_of_length_1_is_tried_where_it_is_broadcast(function, number):
     """One column's sum of squares differs from that of the repeated column, so x is not tried with one column."""
     problem = Problem("f", lambda values: function(*values), [X, X + 1])
-    names = [variant.name for variant in variants.undeclared_shapes(problem)]
+    names = [variant.name for variant in undeclared.shapes(problem)]
     assert sum("length 1" in name for name in names) == number
 
 
