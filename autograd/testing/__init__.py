@@ -9,7 +9,7 @@ Modules import only from modules above them in this list:
     problem.py          a function with its inputs, and ways to evaluate it; baseline.py: the results to compare with
     arguments.py        the arguments of a call as a flat list
     reproduction.py     the line of Python that repeats a failing check
-    variants.py         inputs derived from the given ones
+    variants.py         inputs derived from the given ones; undeclared.py: those that need not be accepted
     numerical.py        numerical derivatives with an error bound
     conventions.py      points at which several gradients are defensible
     diagnosis.py        the text of a report on a wrong gradient

@@ -12,6 +12,7 @@ from autograd.testing.problem import Problem, floating_point_warnings_ignored, i
 from autograd.testing.report import REJECTIONS
 
 MAX_FLOAT = 1e3  # larger options, such as -1e9 for masked scores, are not varied
+SMALL_FLOAT = 1e-2
 
 
 class Arguments:
@@ -67,14 +68,14 @@ class Arguments:
 
         return on_values
 
-    def float_options(self, function: Callable[..., Any]) -> dict[str, float]:
-        """Return the options that are floats, such as a temperature, each with the value passed or its default."""
+    def number_options(self, function: Callable[..., Any], kind: type[float]) -> dict[str, Any]:
+        """Return the options of type int or float, such as a temperature, each with the value passed or its default."""
         try:
             parameters = [*signature(function).parameters.values()]
         except (TypeError, ValueError):  # the function has no signature
             parameters = []
-        defaults = {p.name: p.default for p in parameters[len(self.inputs) :]}
-        return {name: x for name, x in (defaults | self.options).items() if type(x) is float and abs(x) < MAX_FLOAT}
+        defaults: dict[str, Any] = {p.name: p.default for p in parameters[len(self.inputs) :]}
+        return {name: x for name, x in (defaults | self.options).items() if type(x) is kind and abs(x) < MAX_FLOAT}
 
     def with_options(self, problem: Problem, changes: dict[str, Any]) -> Problem:
         """Return a problem with some options changed."""
@@ -92,8 +93,10 @@ class Arguments:
 
     def with_other_floats(self, problem: Problem, function: Callable[..., Any]) -> Iterator[tuple[str, Problem]]:
         """Yield problems in which one Python float, either an option or an input, has a different value."""
-        for name, x in self.float_options(function).items():
-            yield f"{name}={vary(x):.4g}", self.with_options(problem, {name: vary(x)})
+        for name, x in self.number_options(function, float).items():
+            other = vary(x, name)
+            if other != x:
+                yield f"{name}={other:.4g}", self.with_options(problem, {name: other})
         for i, x in enumerate(problem.values):
             if type(x) is float and abs(x) < MAX_FLOAT:
                 values = [*problem.values]
@@ -130,8 +133,13 @@ def on_device(x: Any) -> Any:
     return npx.from_host(x) if type(x) is npx.ndarray and x.dtype.kind in "biuf" else x
 
 
-def vary(x: float) -> float:
-    """Return a different float of the same sign and order of magnitude; 1 becomes 0.83, so that a rate stays valid."""
+def vary(x: float, name: str = "") -> float:
+    """Return a different float of the same sign and order of magnitude; 1 becomes 0.83, so that a rate stays valid.
+
+    A tolerance, an epsilon or any other small number becomes only twice as large.
+    """
+    if 0 < abs(x) < SMALL_FLOAT or "tol" in name or name.startswith("eps"):
+        return 2 * x
     return 0.7 * x + (0.13 if x >= 0 else -0.13)
 
 

@@ -116,8 +116,8 @@ def check_operation(
             y, gradients = arguments.with_options(problem, {option: size}).output_and_gradients(baseline.c)
             baseline.compare("block size", f"with {option}={size}", y, gradients)
     if vary_inputs:
-        check.check_derived_inputs(problem)
-        check.check_other_options(arguments.with_other_floats(problem, operation))
+        check.check_derived_inputs(problem, [*arguments.number_options(operation, int).values()])
+        check.check_other_options(arguments.with_other_floats(problem, operation), operation)
     report.notes += getattr(operation, "notes", [])  # only operations from other frameworks have notes
     return report
 
@@ -224,13 +224,15 @@ def check_layer(
                 others = [v.problem for v in variants.values(problem) if v.in_parameters]
                 mode_rules.check_mode_after_update(baseline, others, restore_buffers, layer.train, layer.eval)
             if vary_inputs and not (first and first.equals(baseline)):
-                check.check_derived_inputs(problem)
-                check.check_other_options(arguments.with_other_floats(problem, getattr(layer, "forward", layer)))
+                forward = getattr(layer, "forward", layer)
+                check.check_derived_inputs(problem, [*arguments.number_options(forward, int).values()])
+                check.check_other_options(arguments.with_other_floats(problem, forward), layer)
             first = first or baseline
             entered.append((enter, baseline if mode == "eval" else None))  # calls in training mode update buffers
             restore_buffers()
         if first and len(entered) > 1:
             mode_rules.check_return_to_mode(first, entered[1:], entered[0][0])
+    report.notes += getattr(layer, "notes", [])
     return report
 
 

@@ -64,10 +64,6 @@ class Neighborhood:
             is_jump = high - low > WIDE * size and (is_certain or self.has_slopes(direction, points, (low, high)))
             if is_jump or self.confirms(direction, points, analytic, numerical):
                 return f"neighboring points have derivatives from {low:.3g} to {high:.3g}; got {analytic:.3g}"
-        return self.discontinuity(direction)
-
-    def discontinuity(self, direction: Direction) -> str:
-        """Return a message if the function is discontinuous here, else ""."""
         return "the function is discontinuous here" if self.has_jump(direction) else ""
 
     def confirms(self, direction: Direction, points: Points, analytic: float, numerical: float) -> bool:

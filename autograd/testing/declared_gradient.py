@@ -98,13 +98,18 @@ def suggest_declaration(problem: Problem, seed: int) -> str:
     if gx.shape != c.shape or is_used.sum() < 2:  # with a single entry, every gradient is a multiple of g
         return ""
     if npx.array_equal(gx[is_used], c[is_used]):
-        return 'expected_gradient="straight-through"' if is_used.all() else "expected_gradient=lambda g, x: g * mask(x)"
+        return (
+            'expected_gradient="straight-through"'
+            if is_used.all()
+            else 'expected_gradient="straight-through where it is not 0"'
+        )
     return 'expected_gradient="reversed"' if npx.array_equal(gx, -c) else ""
 
 
 def with_hint(error: GradientError, problem: Problem, seed: int) -> GradientError:
-    """If the gradient looks intended, add a line to the error that says how to declare it."""
-    declaration = suggest_declaration(problem, seed)
+    """If the gradient of the first input looks intended, add a line to the error that says how to declare it."""
+    is_first = f"gradient of {problem.labels[0]}, " in str(error)
+    declaration = suggest_declaration(problem, seed) if is_first else ""
     if declaration:
         before, separator, after = str(error).partition("\nreproduce: ")
         error.args = (f"{before}\nif it is intended: {declaration}{separator}{after}",)

@@ -20,6 +20,8 @@ def comparison(analytic: float, verdict: Verdict, error: float | None = None) ->
     expected = repr(verdict.numerical)
     if verdict.is_kink:
         expected = f"from {verdict.low!r} to {verdict.high!r}, the left and right derivatives at a kink"
+    if verdict.reason:
+        return [f"    analytic   {analytic!r}", f"    numerical  none; {verdict.reason}"]
     error = abs(analytic - verdict.numerical) if error is None else error
     return [
         f"    analytic   {analytic!r}",
@@ -77,22 +79,28 @@ def side_by_side(left: Array, right: Array) -> list[str]:
     return table + [f"    ... and {errors.size - MAX_LINES} more entries"] * (errors.size > MAX_LINES)
 
 
-def likely_cause(shape: tuple[int, ...], entries: list[tuple[tuple[int, ...], float, float]]) -> str:
-    """Describe what the wrong entries, given as (index, analytic, numerical), have in common; return "" if nothing."""
-    if all(analytic == 0 for _, analytic, _ in entries):
-        return "the gradient is 0: the input is detached from the graph, or the vjp drops its gradient"
+def likely_cause(gradient: Array, entries: list[tuple[tuple[int, ...], float, float]], label: str = "") -> str:
+    """Describe what the wrong entries, given as (index, analytic, numerical), have in common; return "" if nothing.
+
+    Args:
+        gradient: the analytic gradient, with all entries.
+        label: the name of a positional input that may be a constant.
+    """
+    if not gradient.any():
+        advice = f"; if {label} is a constant, such as a mask, pass it by name" if label else ""
+        return f"the gradient is 0: the input is detached from the graph, or the vjp drops its gradient{advice}"
     ratios = [analytic / numerical for _, analytic, numerical in entries if numerical]
     first = ratios[0] if len(ratios) == len(entries) else npx.nan
     is_simple = min(abs(first - factor) for factor in SIMPLE_FACTORS) <= 1e-4 * abs(first)
     is_plausible = len(entries) > 1 or is_simple  # a single entry is always wrong by some factor
-    if is_plausible and all(abs(r - first) <= 1e-4 * abs(first) for r in ratios) and not isnan(first):
+    if first and is_plausible and all(abs(r - first) <= 1e-4 * abs(first) for r in ratios) and not isnan(first):
         if abs(first + 1) <= 1e-4:
             return "the sign is wrong: every wrong entry is the negative of the numerical derivative"
         return f"a factor is wrong: every wrong entry is {first:.4g} times the numerical derivative"
-    for axis, length in enumerate(shape):
+    for axis, length in enumerate(gradient.shape):
         positions = {index[axis] for index, _, _ in entries}
         if length > 1 and len(positions) == 1 and len(entries) > 1:
             return (
                 f"a boundary or a single slice is wrong: all wrong entries have index {positions.pop()} on axis {axis}"
             )
-    return ""
+    return "the gradient of every wrong entry is 0: the vjp skips or overwrites them" if first == 0 else ""

@@ -20,6 +20,7 @@ from autograd.testing.numerical import (
     Tolerances,
     Verdict,
     is_on_staircase,
+    is_step_slope,
     judge,
     noise,
     richardson,
@@ -28,6 +29,8 @@ from autograd.testing.numerical import (
 from autograd.testing.problem import Problem, floating_point_warnings_ignored, nodes
 from autograd.testing.report import REJECTIONS, NonFiniteError, Report
 from npx import Array
+
+SMALL = 1e-2  # inputs below this are small compared with constants such as the 1 in 1 - cos(x)
 
 
 class DirectionalCheck:
@@ -189,6 +192,10 @@ class DirectionalCheck:
             ):
                 reason = "the function is a staircase whose stairs are narrower than the step size"
                 verdict = verdict._replace(kind="inconclusive", reason=reason)
+        if verdict.kind == "wrong" and reach < SMALL and self.tolerances.dtype == "float64":
+            if is_step_slope(self.output_along(direction), self.weights, analytic, verdict.numerical):
+                reason = "the output is inaccurate: rounding errors hide its derivative"
+                verdict = verdict._replace(kind="inconclusive", reason=reason)
         self.report.compared += 1
         if verdict.kind == "right":
             self.note_difference(analytic, verdict.numerical)
@@ -248,7 +255,7 @@ class DirectionalCheck:
         as wrong.
         """
         if not npx.isfinite(analytic):
-            return self.neighborhood.discontinuity(direction)
+            return ""
         if reason := self.neighborhood.convention(direction, analytic, verdict.numerical):
             return reason
         if not (self.is_composed and verdict.is_kink):

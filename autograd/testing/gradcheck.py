@@ -137,7 +137,7 @@ class GradientCheck(DirectionalCheck):
             analytic, verdict = self.compare_along({i: offsets}, max_step_sizes=2 if is_quick else MAX_STEP_SIZES)
         if verdict.kind == "wrong":
             reason = "" if is_quick else self.convention({i: offsets}, analytic, verdict)
-            verdict = verdict._replace(kind="convention" if reason else "wrong", reason=reason)
+            verdict = verdict._replace(kind="convention" if reason else "wrong", reason=reason or verdict.reason)
             self.n_wrong += not reason
         # Dividing by this turns a derivative along the direction into one with respect to the entry.
         step = self.units[i] * float(offsets[index])
@@ -247,7 +247,8 @@ class GradientCheck(DirectionalCheck):
         is_finite = npx.isfinite(g[index])
         rule = "kink" if verdict.is_kink and is_finite else "gradient" if is_finite else "finite gradient"
         entries = [(index, float(g[index]), verdict.numerical) for _, index, verdict in wrong]
-        cause = likely_cause(g.shape, entries) if rule == "gradient" else ""
+        label = self.problem.labels[i] if 0 < i < len(self.problem.float_indices) else ""
+        cause = likely_cause(g, entries, label) if rule == "gradient" else ""
         failure = self.failure(rule, text, cause)
         failure.index = index if i < len(self.problem.float_indices) else ()
         return failure

@@ -208,4 +208,5 @@ def hold_state(problem: Problem, subject: Any, notes: list[str]) -> None:
             restore()
         return call(values)
 
-    problem.call = call_restored if restores else call
+    if restores:
+        problem.call, problem.updating_call = call_restored, call

@@ -13,7 +13,7 @@ jumps to the next one. Derivatives are computed for each output before they are 
 does not change adds no rounding error, and a kink of one output does not affect the others.
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import NamedTuple
 
@@ -213,8 +213,9 @@ def judge(
         4  A kink at a larger step than the last has refuted a finite `analytic`: inconclusive.
         5  Another refutation: wrong.
         6  No step gave finite derivatives: inconclusive.
-        7  `analytic` lies within the bound of the most accurate step, and this bound is narrow: right.
-        8  Otherwise: inconclusive.
+        7  `analytic` is not finite, and no output is infinitely steep but continuous: wrong.
+        8  `analytic` lies within the bound of the most accurate step, and this bound is narrow: right.
+        9  Otherwise: inconclusive.
 
     Args:
         output_at: returns the outputs y(t) at a distance t along the direction.
@@ -274,6 +275,8 @@ def judge(
         return refuted
     if not estimates:
         return Verdict("inconclusive", npx.nan, npx.inf, -npx.inf, npx.inf, "no finite values next to this point")
+    if not npx.isfinite(analytic) and len(estimates) > 1 and not is_infinitely_steep(estimates, weights):
+        return Verdict("wrong", npx.nan, npx.inf, npx.nan, npx.nan, "the function is discontinuous here")
     best = min(estimates, key=lambda e: e.bound / (abs(e.numerical) + tolerances.floor(weights) or 1.0))
     numerical, bound = best.numerical, best.bound
     allowed = tolerances.tolerance(weights, analytic, numerical)
@@ -281,6 +284,19 @@ def judge(
         return Verdict("right", numerical, bound, numerical, numerical)
     reason = f"the numerical derivative {numerical:.3g} is accurate only to {bound:.3g}"
     return Verdict("inconclusive", numerical, bound, numerical, numerical, reason)
+
+
+def is_infinitely_steep(estimates: Sequence[Estimate], weights: Array) -> bool:
+    """Return whether an output is continuous on one side, with a derivative that diverges, as for sqrt(x) at 0.
+
+    The ratio of the one-sided derivatives of two steps is 1 for a finite derivative, and `REFINEMENT` at a jump.
+    """
+    before, after = (estimate.derivatives for estimate in estimates[-2:])
+    pairs = (before.left, after.left), (before.right, after.right)
+    return any(
+        ((weights != 0) & (abs(new) > 1.02 * abs(old)) & (abs(new) < 0.9 * REFINEMENT * abs(old))).any()
+        for old, new in pairs
+    )
 
 
 def is_on_staircase(output_at: OutputFn, weights: Array, analytic: float, numerical: float, y0: Array) -> bool:
@@ -306,6 +322,25 @@ def is_on_staircase(output_at: OutputFn, weights: Array, analytic: float, numeri
 def weighted_sum(weights: Array, values: Array) -> float:
     """Return the weighted sum over the outputs whose weight is not 0."""
     return float(npx.sum(npx.where(weights != 0, weights * values, 0)))
+
+
+def is_step_slope(output_at: OutputFn, weights: Array, analytic: float, numerical: float) -> bool:
+    """Return whether `numerical` is the derivative on a step that rounding causes, and `analytic` that over many steps.
+
+    For example, 1 - cos(x) has steps near 1e-6, so (1 - cos(x)) / x**2 falls like 1 / x**2 on each of them, although it
+    is nearly constant. The integral of the derivatives on the steps then differs from the change of the function.
+    """
+
+    def slope(t: float, h: float) -> float:
+        return weighted_sum(weights, output_at(t + h) - output_at(t - h)) / (2 * h)
+
+    t = npx.host.geomspace(1, 9, 33) - 1
+    average = slope(4.0, 4.0)
+    if not abs(average - analytic) <= 0.1 * abs(analytic - numerical):
+        return False
+    slopes = npx.host.asarray([slope(float(x), 1e-11) for x in t])
+    integral = float(npx.sum((slopes[1:] + slopes[:-1]) / 2 * (t[1:] - t[:-1])))
+    return abs(integral - 8 * average) > 0.5 * abs(integral)
 
 
 def roughness(output_at: OutputFn, weights: Array, h: float) -> float:

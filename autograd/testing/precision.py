@@ -1,6 +1,7 @@
 """Precision rules: float64 stays float64 throughout, and narrower dtypes are as accurate as their rounding allows."""
 
 from collections.abc import Sequence
+from dataclasses import replace
 from typing import NamedTuple
 
 import npx
@@ -99,7 +100,7 @@ def check_float32_accuracy(
 
     Returns False if no comparison was possible.
     """
-    problem = baseline.problem
+    problem = replace(baseline.problem, name=f"{baseline.problem.name}, inputs cast to float32")
     arrays = [npx.to_host(a) for a in problem.arrays]
     if not arrays or any(a.dtype.name != "float64" for a in arrays) or baseline.y.dtype.name != "float64":
         return False

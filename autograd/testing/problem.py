@@ -26,6 +26,7 @@ class Problem:
         constant_indices: the positions of floating-point arrays in `values` for which no gradient is checked.
         parameters: further arrays for which gradients are checked, by name, such as the parameters of a layer.
         parameter_tensors: the Tensors from which `call` reads the `parameters`.
+        updating_call: like `call`, but without restoring the state that is held fixed; None if there is no such state.
         reproduce: called with a Problem; returns a line of Python that repeats its check.
     """
 
@@ -37,6 +38,7 @@ class Problem:
     reproduce: Callable[["Problem"], str] = lambda problem: ""
     names: Sequence[str] = ()
     constant_indices: tuple[int, ...] = ()
+    updating_call: Callable[[list[Any]], Any] | None = None
 
     @property
     def float_indices(self) -> list[int]:

@@ -7,14 +7,14 @@ from itertools import chain, islice
 from typing import Any
 
 import npx
-from autograd.testing import precision, rules, variants
+from autograd.testing import precision, rules, undeclared, variants
 from autograd.testing.baseline import Baseline
 from autograd.testing.declared_gradient import DeclaredGradient, with_hint
 from autograd.testing.gradcheck import MAX_ENTRIES, compare_gradients
-from autograd.testing.implicit_state import buffer_state
+from autograd.testing.implicit_state import buffer_state, hold_state
 from autograd.testing.problem import Problem
 from autograd.testing.reference import Reference, compare_value
-from autograd.testing.report import REJECTIONS, GradientError, NonFiniteError, Report
+from autograd.testing.report import REJECTIONS, CheckError, GradientError, NonFiniteError, Report
 from autograd.testing.shrinking import SHRINKABLE, smallest
 
 # At derived inputs, a derivative counts as 0 if it is smaller than this fraction of the output at the given inputs.
@@ -118,7 +118,9 @@ class ProblemCheck:
         rules.check_dtype(baseline, self.output_dtype)
         rules.check_single_backward(baseline)
         y, gradients = problem.output_and_gradients(baseline.c)
-        cause = "a result is cached by array identity, or read-only arrays are handled differently"
+        cause = (
+            "the vjp draws random numbers, does not fill an array from np.empty, or caches results by array identity"
+        )
         baseline.compare("no mutation", "for write-protected arrays", y, gradients, cause=cause)
         rules.check_no_mutation(baseline)
         rules.check_input_layouts(baseline)
@@ -174,19 +176,33 @@ class ProblemCheck:
                 gradients = [g.copy() for g in other.protected_gradients(output, leaves, c)]
                 yield Baseline(other, y, c, gradients)
 
-    def check_derived_inputs(self, problem: Problem) -> None:
-        """Compare gradients, and test the rules that depend on values, at inputs derived from the given ones."""
-        for variant in chain(variants.values(problem, self.domain), variants.undeclared_values(problem)):
+    def check_derived_inputs(self, problem: Problem, options: Sequence[int]) -> None:
+        """Compare gradients, and test the rules that depend on values, at inputs derived from the given ones.
+
+        `options` are the integer options of the function.
+        """
+        for variant in chain(variants.values(problem, self.domain), undeclared.values(problem, options)):
             self.check_variant(variant, 0 if variant.change.is_magnitude else MAX_DERIVED_ENTRIES)
-        for variant in chain(variants.shapes(problem, self.domain), variants.undeclared_shapes(problem)):
+        for variant in chain(variants.shapes(problem, self.domain), undeclared.shapes(problem)):
             other = variant.problem
             other.reproduce = lambda _: problem.reproduce(problem)  # the check of `problem` derives this shape
             guessed = variants.guessed_shapes(problem, other) if variant.is_declared else "all"
             self.check_variant(variant, 0, guessed)
 
-    def check_other_options(self, problems: Iterable[tuple[str, Problem]]) -> None:
-        """Check the gradients for other values of the float options, to which the reference does not apply."""
+    def check_other_options(self, problems: Iterable[tuple[str, Problem]], subject: Any) -> None:
+        """Check the gradients for other values of the float options, to which the reference does not apply.
+
+        An option such as a dropout rate may make the output random.
+        """
         for name, other in problems:
+            notes: list[str] = []
+            try:
+                hold_state(other, subject, notes)
+            except CheckError:
+                notes = ["not checked, because repeated calls give different outputs"]
+            except (AttributeError, *REJECTIONS):
+                continue
+            self.report.notes += [f"{name}: {note}" for note in notes]
             self.check_variant(variants.Variant(name, other, is_declared=False), MAX_DERIVED_ENTRIES)
 
     def check_variant(self, variant: variants.Variant, limit: int, guessed: str = "") -> None:

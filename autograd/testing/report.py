@@ -25,7 +25,7 @@ RULES = {
         "each of several equal entries receives the full gradient, or none does",
     ),
     "finite gradient": Rule(
-        "the gradient is finite wherever the numerical derivative is",
+        "the gradient is finite wherever the output is, unless the derivative is infinite",
         "0 / 0, inf - inf or an overflow in the vjp; rewrite the formula, or select the branch before dividing",
     ),
     "expected gradient": Rule("the gradient is the one that expected_gradient= declares"),
@@ -76,7 +76,8 @@ RULES = {
     # State
     "independent calls": Rule(
         "the results do not depend on earlier or interleaved calls",
-        "a buffer, cache or attribute is shared between calls; save such values in the vjp's closure",
+        "a buffer, cache or attribute is shared between calls (save such values in the vjp's closure), "
+        "or an array from np.empty is not filled",
     ),
     "fresh values": Rule(
         "a call uses the current values of its arrays, even after an in-place update",

@@ -7,6 +7,7 @@ requires.
 """
 
 from collections.abc import Sequence
+from dataclasses import replace
 from typing import Any
 
 import npx
@@ -22,13 +23,16 @@ LAYOUTS = ("reversed", "every second", "column-major")
 
 
 def with_layout(x: Array, layout: str) -> Array:
-    """Return the same values in one of the memory `LAYOUTS`."""
+    """Return the same values in one of the memory `LAYOUTS`, or in "channels-last" layout for 3 or more axes."""
     if not x.ndim:
         return npx.asarray(x)
     if layout == "reversed":
         return npx.concatenate([x[..., ::-1]], axis=0)[..., ::-1]
     if layout == "every second":
         return npx.repeat(x, 2, axis=-1)[..., ::2]
+    if layout == "channels-last":  # axis 1 is the last one in memory, as in PyTorch
+        last = npx.transpose(x, (0, *range(2, x.ndim), 1)).copy()
+        return npx.transpose(last, (0, x.ndim - 1, *range(1, x.ndim - 1)))
     return npx.transpose(npx.transpose(x).copy())
 
 
@@ -80,7 +84,7 @@ def check_incoming_gradients(baseline: Baseline, is_linear: bool = True) -> None
         is_linear: False for a declared gradient, such as a clipped one, which need not be linear.
     """
     problem, c = baseline.problem, baseline.c
-    for layout in LAYOUTS:
+    for layout in (*LAYOUTS, *["channels-last"] * (c.ndim > 2)):
         gradients = problem.output_and_gradients(with_layout(npx.from_host(c), layout))[1]
         condition = f"for an incoming gradient in {layout} memory layout"
         baseline.compare("incoming gradient layout", condition, None, gradients)
@@ -121,6 +125,8 @@ def check_aliased_inputs(baseline: Baseline) -> None:
             aliased.append(i)
     if len(aliased) < 2:
         return
+    labels = " and ".join(problem.labels[i] for i in aliased)
+    problem = replace(problem, name=f"{problem.name}, one array passed as {labels}")
     try:
         copies = Baseline.evaluate(problem.with_arrays([a.copy() for a in arrays]), baseline.c)
         output, leaves = problem.with_arrays(arrays).output_and_leaves()
@@ -222,6 +228,11 @@ def check_independent_calls(baseline: Baseline, others: Sequence[Baseline]) -> N
     The rule runs two calls followed by their backward passes in either order, two calls as parts of one graph, and a
     call on the same arrays after an in-place update like an optimizer's.
     """
+    if baseline.problem.updating_call:
+        output, leaves = baseline.problem.output_and_leaves()
+        with no_grad():
+            replace(baseline.problem, call=baseline.problem.updating_call).output_and_leaves()
+        compare_run(baseline, output, leaves, "if a call that changes the state follows")
     for other in others:
         for first, second in ((baseline, other), (other, baseline)):
             runs = [call.problem.output_and_leaves() for call in (first, second)]

@@ -15,7 +15,6 @@ import npx
 from autograd.testing.problem import (
     Problem,
     grows_superlinearly,
-    have_equal_values,
     is_accepted,
     is_array,
     is_float,
@@ -113,12 +112,6 @@ INTEGERS: dict[str, Callable[[Array], Array]] = {
     "some zeros": lambda x: every_third(x, 0),
     "one number everywhere": lambda x: 0 * x + x.reshape(-1)[:1].sum(),
     "reversed order": lambda x: x.reshape(-1)[::-1].reshape(x.shape),
-}
-# For each kind of dtype, values that a function may accept although neither its domain nor its reference covers them:
-# indices that count from the end, and masks that select everything or nothing.
-UNDECLARED: dict[str, dict[str, Callable[[Array], Array]]] = {
-    "i": {"some -1": lambda x: every_third(x, -1)},
-    "b": {"all False": lambda x: x & False, "all True": lambda x: x | True, "the inverse": lambda x: ~x},
 }
 
 
@@ -223,19 +216,6 @@ def values(problem: Problem, domain: Any = None) -> Iterator[Variant]:
                 yield Variant(label, with_changed_value(problem, i, apply))
 
 
-def undeclared_values(problem: Problem) -> Iterator[Variant]:
-    """Yield problems with integers and booleans that the declared domain and the reference do not cover.
-
-    On a GPU, integers are not changed: operations do not check indices there, because a check would wait for the GPU.
-    """
-    kinds = "ib" if npx.device() == "cpu" else "b"
-    for i, x in enumerate(problem.values):
-        if is_array(x) and x.size and x.dtype.kind in kinds:
-            for name, apply in UNDECLARED.get(x.dtype.kind, {}).items():
-                label = f"{name} in {problem.name_of(i)}"
-                yield Variant(label, with_changed_value(problem, i, apply), is_declared=False)
-
-
 def with_changed_value(problem: Problem, i: int, apply: Callable[[Array], Array]) -> Problem:
     """Return the problem with one argument changed."""
     x = problem.values[i]
@@ -261,7 +241,7 @@ def resized(x: Array, axis: int, length: int, start: int = 0) -> Array:
 
 
 def with_resized_axis(
-    problem: Problem, axis: int, length: int, integers: bool = True, start: int = 0
+    problem: Problem, axis: int, length: int, integers: bool = True, start: int = 0, floats: bool = True
 ) -> Problem | None:
     """Return the problem with an axis resized in the first floating-point input and in every argument that shares it.
 
@@ -271,15 +251,19 @@ def with_resized_axis(
     Args:
         integers: whether to resize integers and booleans too.
         start: the first index, if the axis is cut.
+        floats: whether to resize the other floating-point inputs too.
     """
-    x = problem.values[problem.float_indices[0]]
+    first = problem.float_indices[0]
+    x = problem.values[first]
     n = x.shape[axis]
     negative_axis = axis if axis < 0 else axis - x.ndim
 
     def shares_axis(y: Any) -> bool:
         return is_array(y) and len(y.shape) > max(axis, -axis - 1) and y.shape[axis] == n
 
-    is_resized = [shares_axis(y) and (integers or is_float(y)) for y in problem.values]
+    is_resized = [
+        shares_axis(y) and (i == first or (floats if is_float(y) else integers)) for i, y in enumerate(problem.values)
+    ]
     unchanged = [y for y, change in zip(problem.values, is_resized, strict=True) if not change]
     for y in (*unchanged, *problem.parameters.values()):
         if length == 1 and hasattr(y, "shape") and len(y.shape) >= -negative_axis and y.shape[negative_axis] == n:
@@ -311,13 +295,16 @@ def resized_problems(problem: Problem) -> Iterator[Variant]:
         n = x.shape[axis]
         is_expensive = False
         longest = min(MANY_ROWS if axis == 0 else MAX_LENGTH, max(LONG, MAX_ENTRIES * n // x.size))
-        for length in (1, LONG, longest):
-            if length == n or (is_expensive and length > LONG):
+        # If n is even, the long axis is odd, provided that the function accepts odd lengths.
+        odd = [with_resized_axis(problem, axis, LONG + 1, integers) for integers in (True, False) if n % 2 == 0]
+        long = LONG + any(other is not None and is_accepted(other) for other in odd)
+        for length in (1, long, longest):
+            if length == n or (is_expensive and length > long):
                 continue
             for integers in (True, False):
                 other = with_resized_axis(problem, axis, length, integers)
                 if other is not None and (integers or length > 1):
-                    if length == LONG:
+                    if length == long:
                         is_expensive = is_expensive or grows_superlinearly(problem, other, length / n)
                     label = f"{length} {name}{'s' if length > 1 else ''}"
                     yield Variant(label, other, is_single_row=length == 1 and axis == 0)
@@ -337,13 +324,16 @@ def guessed_shapes(problem: Problem, other: Problem) -> str:
     """Return which arrays of a derived problem may have unsuitable shapes: "", "inputs" or "all".
 
     By coincidence, an argument may have the same length as a changed axis of the first argument. A function of matrices
-    may happen to accept an array with a different number of axes.
+    may happen to accept an array with a different number of axes, and a function of square matrices one with a single
+    row, because A + A.T broadcasts.
     """
     x = problem.values[problem.float_indices[0]]
     changed = other.values[problem.float_indices[0]]
     if x.ndim != changed.ndim:
         return "all"
     lengths = {n for n, m in zip(x.shape, changed.shape, strict=True) if n != m}
+    if changed.size and 1 in changed.shape and any(x.shape.count(n) > 1 for n in lengths):
+        return "inputs"
     arrays = [y for i, y in enumerate(problem.values) if is_array(y) and i != problem.float_indices[0]]
     return "inputs" if any(y.shape != x.shape and lengths & {*y.shape} for y in arrays) else ""
 
@@ -356,32 +346,3 @@ def with_changed_rows(problem: Problem, n: int, change: Callable[[Array], Array]
         return npx.from_host(npx.asarray(change(npx.to_host(x)))) if has_n_rows else x
 
     return with_values(problem, [changed(x) for x in problem.values])
-
-
-def undeclared_shapes(problem: Problem) -> Iterator[Variant]:
-    """Yield problems without rows, with fewer axes (only the first row), and with a broadcast input.
-
-    If the function broadcasts, one of the floating-point inputs with the first one's shape gets an axis of length 1.
-    """
-    x = problem.values[problem.float_indices[0]] if problem.float_indices else None
-    if x is None or not x.ndim or not x.size:
-        return
-    empty = with_resized_axis(problem, 0, 0)
-    if empty:
-        yield Variant("0 rows", empty, is_declared=False)
-    fewer = problem
-    for k, n in enumerate(x.shape):
-        fewer = with_changed_rows(fewer, n, lambda a: a[0])
-        yield Variant(f"{k + 1} {'axes' if k else 'axis'} fewer", fewer, is_declared=False)
-    same_shape = [i for i in problem.float_indices if problem.values[i].shape == x.shape]
-    for i in same_shape if len(same_shape) > 1 else ():
-        x = problem.values[i]
-        for axis in {0, x.ndim - 1}:
-            if x.shape[axis] > 1:
-                first = npx.take(npx.to_host(x), [0], axis=axis)
-                repeated = npx.repeat(first, x.shape[axis], axis=axis)
-                lists = [problem.values[:i] + [npx.from_host(y)] + problem.values[i + 1 :] for y in (first, repeated)]
-                other, equivalent = (with_values(problem, values) for values in lists)
-                if have_equal_values(other, equivalent):
-                    name = f"{problem.name_of(i)} of length 1 along axis {axis}"
-                    yield Variant(name, other, is_declared=False)

@@ -39,6 +39,71 @@ def cold_softmax(x):
     return softmax(x * 10)
 
 
+# Infinite derivatives
+
+
+@right()
+@differentiable
+def cube_root(x):
+    """Cube root, infinitely steep at 0 [infinite]."""
+    return np.cbrt(x), lambda g: (g / (3 * np.cbrt(x) ** 2),)
+
+
+@right()
+@differentiable
+def x_log_x(x):
+    """x log |x|, whose derivative at 0 is minus infinity [infinite]."""
+    safe = np.where(x == 0, 1, x).astype(x.dtype)
+    return x * np.log(abs(safe)), lambda g: (g * (np.log(abs(x)) + 1),)
+
+
+# Options
+
+
+@right()
+@differentiable
+def fixed_point(x, tol=1e-12):
+    """The y with y = cos(y / 2 + x / 10), by iteration; its gradient holds only at the solution [option]."""
+    y = np.ones_like(x)
+    for _ in range(100):
+        before, y = y, np.cos(y / 2 + x / 10)
+        if (abs(y - before) <= tol).all():
+            break
+    slope = -np.sin(y / 2 + x / 10)
+    return y, lambda g: (g * slope / 10 / (1 - slope / 2),)
+
+
+@right()
+@differentiable
+def dropout_by_option(x, rate=0.0):
+    """Dropout that is off by default [option]."""
+    if rate == 0:
+        return x * 1, lambda g: (g,)
+    keep = ((np.random.random(x.shape) >= rate) / (1 - rate)).astype(x.dtype)
+    return x * keep, lambda g: (g * keep,)
+
+
+# Inaccurate values
+
+
+@right()
+@differentiable
+def cosine_quotient(x):
+    """(1 - cos(x)) / x^2, inaccurate near 0, with an accurate gradient [inaccurate]."""
+    safe = np.where(x == 0, 1, x)
+    y = np.where(x == 0, 0.5, (1 - np.cos(safe)) / (safe * safe))
+    series = -x / 12 + x**3 / 180 - x**5 / 6720
+    slope = np.where(abs(x) < 0.05, series, (safe * np.sin(safe) - 2 * (1 - np.cos(safe))) / safe**3)
+    return y.astype(x.dtype), lambda g: (g * slope.astype(x.dtype),)
+
+
+@right((4, 4), fixed=True)
+@differentiable
+def symmetric_part(x):
+    """(x + x^T) / 2, which broadcasts a single row against its transpose [square]."""
+    return (x + x.swapaxes(-1, -2)) / 2, lambda g: ((g + g.swapaxes(-1, -2)) / 2,)
+
+
 # Activations
 
 

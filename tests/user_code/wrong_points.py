@@ -154,6 +154,22 @@ def root_of_positive(x):
 
 @wrong()
 @differentiable
+def unit_rows(x):
+    """Rows of length 1, or zeros; the gradient divides by the length 0 [finite]."""
+    n = np.sqrt((x * x).sum(axis=-1, keepdims=True))
+    y = x / np.where(n == 0, 1, n)
+    return y, lambda g: ((g - y * (g * y).sum(axis=-1, keepdims=True)) / n,)
+
+
+@wrong(second=lambda rng, x: rng.normal(size=x.shape))
+@differentiable
+def polar_angle(y, x):
+    """Angle of the point (x, y); the gradient is 0 / 0 at the origin, where the angle jumps [finite]."""
+    return np.arctan2(y, x), lambda g: (g * x / (x * x + y * y), -g * y / (x * x + y * y))
+
+
+@wrong()
+@differentiable
 def sinc(x):
     """sin(x) / x, 1 at 0; the gradient is not defined at 0 [finite]."""
     safe = np.where(x == 0, 1, x).astype(x.dtype)

@@ -1,7 +1,7 @@
 """`from_torch`: a PyTorch function, `autograd.Function` or module as an operation or a layer."""
 
 import copy
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any
 
@@ -81,6 +81,12 @@ class TorchOperation(ForeignOperation):
             self.reject(f"expected a tensor or a tuple of tensors; got {type(result).__name__}", "returning a tensor")
         if any(requires_grad):
             self.reject_silent_writes(values, arguments, origins, requires_grad)
+        if self.has_gradient is None:
+            others = [f.variable for f in graph_nodes([y.grad_fn for y in outputs]) if hasattr(f, "variable")]
+            for t in others:
+                if all(t is not leaf for leaf in leaves):
+                    text = f"not checked: the gradient of a tensor {tuple(t.shape)}, neither an input nor a parameter"
+                    self.note(f"{text} (a module does not find parameters in a plain list)")
         if self.has_gradient is None or all(differentiated[i] for i, x in enumerate(values) if is_float(x)):
             self.has_gradient = [y.is_floating_point() and y.requires_grad for y in outputs]
             if not any(self.has_gradient) and any(y.is_floating_point() for y in outputs):
@@ -108,18 +114,13 @@ class TorchOperation(ForeignOperation):
 
     def cost(self, backward: Backward) -> tuple[int, int]:
         """Return the number of operations in PyTorch's graph, and the number of elements of the tensors they save."""
-        stack = [*getattr(backward, "graph", ())]
-        seen = set()
+        graph = graph_nodes(getattr(backward, "graph", ()))
         total = 0
-        while stack:
-            function = stack.pop()
-            if function is not None and function not in seen:
-                seen.add(function)
-                stack += [other for other, _ in function.next_functions]
-                saved = [getattr(function, name) for name in dir(function) if name.startswith("_saved_")]
-                saved += getattr(function, "saved_tensors", ())
-                total += sum(t.numel() for t in saved if isinstance(t, self.torch.Tensor))
-        return len(seen), total
+        for function in graph:
+            saved = [getattr(function, name) for name in dir(function) if name.startswith("_saved_")]
+            saved += getattr(function, "saved_tensors", ())
+            total += sum(t.numel() for t in saved if isinstance(t, self.torch.Tensor))
+        return len(graph), total
 
     @contextmanager
     def one_thread(self) -> Iterator[None]:
@@ -301,6 +302,18 @@ def tensors_in(result: Any, torch: Any) -> list[Any]:
     if isinstance(result, (list, tuple)):
         return [t for part in result for t in tensors_in(part, torch)]
     return []
+
+
+def graph_nodes(roots: Sequence[Any]) -> list[Any]:
+    """Return the nodes of PyTorch's graph that the roots depend on."""
+    stack = [*roots]
+    seen: dict[Any, None] = {}
+    while stack:
+        function = stack.pop()
+        if function is not None and function not in seen:
+            seen[function] = None
+            stack += [other for other, _ in function.next_functions]
+    return [*seen]
 
 
 def tensors_equal(a: Any, b: Any) -> bool:

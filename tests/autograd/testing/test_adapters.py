@@ -314,6 +314,28 @@ def test_a_write_that_autograd_does_not_know_is_reported(torch):
     assert caught.value.rule == "no mutation"
 
 
+def test_an_incoming_gradient_in_channels_last_format(torch):
+    def backward(g, x):
+        is_channels_last = g.is_contiguous(memory_format=torch.channels_last) and not g.is_contiguous()
+        return 2 * x * (g * 1.1 if is_channels_last else g)
+
+    with pytest.raises(CheckError, match="in channels-last memory layout"):
+        check_operation(from_torch(function_of(torch, backward)), X.reshape(2, 2, 3, 2), **QUICK)
+
+
+def test_torch_parameters_in_a_plain_list_are_noted(torch):
+    class Product(torch.nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.gain, self.weights = torch.nn.Parameter(torch.ones(6)), [torch.nn.Parameter(torch.eye(6))]
+
+        def forward(self, x):
+            return x @ self.weights[0].to(x.dtype) * self.gain
+
+    (note,) = check_layer(from_torch(Product()), X, **QUICK).notes
+    assert note.startswith("not checked: the gradient of a tensor (6, 6), neither an input nor a parameter")
+
+
 def test_a_torch_module_is_checked_as_a_layer_and_not_touched(torch):
     torch.manual_seed(0)
     module = torch.nn.Sequential(torch.nn.Linear(6, 3), torch.nn.BatchNorm1d(3), torch.nn.Dropout(0.3))

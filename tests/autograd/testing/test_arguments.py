@@ -1,5 +1,6 @@
 """The variations of a call: arrays by name and in containers, float options, shapes, magnitudes and dtypes."""
 
+import itertools
 import re
 from functools import partial
 
@@ -8,7 +9,8 @@ import pytest
 
 from autograd import adds_in_place, differentiable
 from autograd import operations as ops
-from autograd.testing import CheckError, GradientError, check_layer, check_operation, gradcheck, variants
+from autograd.testing import CheckError, GradientError, check_layer, check_operation, gradcheck, undeclared
+from autograd.testing.arguments import vary
 from autograd.testing.problem import Problem
 from models import Module, Parameter
 
@@ -74,6 +76,8 @@ def test_constant_arrays_by_name_are_noted_and_cast():
 
 # Options that are floats
 
+COUNTER = itertools.count()
+
 
 @differentiable
 def tempered(x, temperature=1.0):
@@ -94,6 +98,27 @@ def test_float_options_are_moved_away_from_their_defaults(arguments, options):
     with pytest.raises(GradientError, match="derived: (temperature=0.83|0.83 as input 1)") as caught:
         check_operation(tempered, X, *arguments, **options)
     assert "(1, 1) float64, in 1 of 1 entries" in str(caught.value), "shrunk"
+
+
+@pytest.mark.parametrize(
+    "random, note",
+    [
+        (np.random.random, "random numbers without a key: held fixed"),
+        (lambda shape: next(COUNTER), "not checked, because repeated calls give different outputs"),
+    ],
+)
+def test_an_option_that_makes_the_output_random_is_noted(random, note):
+    @differentiable
+    def noisy(x, noise=0.0):
+        scale = (1 + noise * random(x.shape) if noise else np.ones_like(x)) * np.ones_like(x)
+        return (x * scale).astype(x.dtype), lambda g: ((g * scale).astype(x.dtype),)
+
+    assert check_operation(noisy, X).notes == [f"noise=0.13: {note}"]
+
+
+@pytest.mark.parametrize("name, value, other", [("rtol", 0.3, 0.6), ("eps", 0.3, 0.6), ("x", 1e-5, 2e-5)])
+def test_tolerances_and_small_floats_become_only_twice_as_large(name, value, other):
+    assert vary(value, name) == pytest.approx(other)
 
 
 # Shapes
@@ -211,7 +236,7 @@ def test_float16_inside_float32_is_found_in_small_gradients():
         return np.where(abs(x) < 1, x * x / 2, abs(x) - 0.5).astype(x.dtype), vjp
 
     for seed in SEEDS:
-        with pytest.raises(AssertionError, match="rule: float32 accuracy"):
+        with pytest.raises(AssertionError, match="(?s), inputs cast to float32: .*rule: float32 accuracy"):
             check_operation(huber, X, vary_inputs=False, seed=seed)
 
 
@@ -246,7 +271,7 @@ def test_float16_is_not_required():
 def test_an_axis_of_length_1_is_tried_where_it_is_broadcast(function, number):
     """One column's sum of squares differs from that of the repeated column, so x is not tried with one column."""
     problem = Problem("f", lambda values: function(*values), [X, X + 1])
-    names = [variant.name for variant in variants.undeclared_shapes(problem)]
+    names = [variant.name for variant in undeclared.shapes(problem)]
     assert sum("length 1" in name for name in names) == number
 
 

@@ -140,6 +140,22 @@ def test_signed_zeros_at_a_jump_are_not_errors(y):
     assert gradcheck(with_sign, np.array([y, 1.0, -2.0]), np.array([y, y, -y]))
 
 
+@differentiable
+def jump_and_root(x):
+    """sqrt(x) for x >= 0, else -1: infinitely steep on the right of the jump."""
+    root = np.sqrt(np.maximum(x, 0))
+    return np.where(x >= 0, root, -1), lambda g: (g * np.where(x >= 0, 0.5 / root, 0),)
+
+
+@pytest.mark.filterwarnings("ignore:divide by zero:RuntimeWarning")
+def test_a_gradient_that_is_not_finite_at_a_jump_is_wrong_unless_the_derivative_is_infinite():
+    with pytest.raises(GradientError) as caught:
+        gradcheck(angle, np.array([0.0, 1.0]), np.array([0.0, 2.0]))
+    assert caught.value.rule == "finite gradient"
+    assert "analytic   nan\n    numerical  none; the function is discontinuous here" in str(caught.value)
+    assert gradcheck(jump_and_root, np.array([0.0, 2.0])).inconclusive
+
+
 # Errors that look like conventions
 
 
@@ -250,12 +266,11 @@ def xlogy(x, y):
     return value, lambda g: (g * log(y), np.where(y == 0, np.nan, g * x / (y + (y == 0))))
 
 
-def test_nan_is_a_convention_where_the_function_jumps_along_another_input():
+def test_nan_is_wrong_even_where_the_function_jumps_along_another_input():
     zeros = np.zeros(3)  # x ** 0 is constant, but 0 ** y is not
-    report = gradcheck(power, zeros, zeros)
-    assert "the function is discontinuous here" in str(report)
-    with pytest.raises(GradientError, match="rule: finite gradient"):
-        gradcheck(power, zeros, zeros + 1)
+    for exponent in (zeros, zeros + 1):
+        with pytest.raises(GradientError, match="rule: finite gradient"):
+            gradcheck(power, zeros, exponent)
     with pytest.raises(GradientError, match="rule: finite gradient"):
         gradcheck(xlogy, zeros, zeros)
 

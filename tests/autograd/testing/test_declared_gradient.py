@@ -41,13 +41,24 @@ def test_a_declared_gradient_is_accepted_and_described(operation, expect):
     [
         (QUANTIZER, 'if it is intended: expected_gradient="straight-through"'),
         (REVERSAL, 'if it is intended: expected_gradient="reversed"'),
-        (DETACHED, "if it is intended: expected_gradient=lambda g, x: g * mask(x)"),
+        (DETACHED, 'if it is intended: expected_gradient="straight-through where it is not 0"'),
     ],
 )
 def test_the_report_says_how_to_declare_it(operation, hint):
     with pytest.raises(GradientError) as caught:
         check_operation(operation, X, vary_inputs=False)
     assert hint in str(caught.value).splitlines()
+    name, declaration = hint.removeprefix("if it is intended: ").split("=")
+    check_operation(operation, X, vary_inputs=False, **{name: declaration.strip('"')})
+
+
+def test_a_constant_input_is_not_taken_for_an_intended_gradient():
+    masked = from_pair(lambda x, mask: (x * mask, mask), lambda g, mask: (g * mask, None))
+    mask = (X > 0) * 1.0
+    with pytest.raises(GradientError, match="if input 1 is a constant, such as a mask, pass it by name") as caught:
+        check_operation(masked, X, mask, vary_inputs=False)
+    assert "if it is intended" not in str(caught.value)
+    check_operation(masked, X, mask=mask, vary_inputs=False)
 
 
 @pytest.mark.parametrize("expect", ["reversed", lambda g, x: 1.01 * g, lambda g, x: np.clip(g, -1, 1)])
