@@ -272,3 +272,11 @@ def test_the_paired_test_of_better_and_equal_systems(capsys):
     json.dumps(report)
     with pytest.raises(UserError, match="got 59 lines in the baseline and 60 references"):
         score_report(references, references, baseline=hypotheses[1:])
+
+
+@pytest.mark.parametrize(("hypothesis", "reference"), [("", "a b c d"), ("5", "Yes"), ("x", "")])
+def test_bootstrap_samples_without_matches(hypothesis, reference):
+    """In a sample with only the first line, nothing matches, and sacreBLEU's score is not a NumPy number."""
+    report = score_report([hypothesis, "The cat sat ."], [reference, "The cat sat ."], bootstrap=20)
+    assert all(0 < report["scores"][key]["mean"] < 100 for key in OTHER_METRICS)
+    json.dumps(report, allow_nan=False)

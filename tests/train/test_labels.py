@@ -95,6 +95,7 @@ def test_an_invalid_labeled_text_is_named_by_its_line(tmp_path, text, message):
         ("the\tDT\ncat\n", "line 2: expected word<TAB>tag, one word per line; got 'cat'; try a tag for each word"),
         ("the\tDT\tx\n", "line 1: expected word<TAB>tag"),
         ("new york\tNN\n", "line 1: expected word<TAB>tag"),
+        ("york\tNN NNP\n", "line 1: expected word<TAB>tag"),
         ("\n\n", "expected lines word<TAB>tag; got only empty lines; try another file"),
     ],
 )
@@ -593,5 +594,8 @@ def test_the_confusion_matrix_is_drawn_with_a_description(runs, tmp_path):
     assert (
         main(["draw", str(runs / "tagging"), "heads", "--input", SENTENCES[0], "--out", str(tmp_path / "h.svg")]) == 0
     )
+    draw = ["draw", str(runs / "classification"), "heads", "--out", str(tmp_path / "p.svg")]
+    assert main([*draw, "--input", "the cat\tthe dog"]) == 0
+    assert (tmp_path / "p.alt.txt").read_text().split(". Each")[0].count("</s>") == 2  # one after each text
     text = (tmp_path / "c.alt.txt").read_text()
     assert text.startswith("Confusion matrix: accuracy ") and "the 3 most frequent of 3 labels" in text

@@ -48,6 +48,7 @@ from train.viewer.inspection import (
 )
 from train.viewer.memory import draw_memory, measure_memory
 from train.viewer.roles import MEASURES, EvaluationText, draw_roles, measure_roles
+from train.viewer.sentences import Sentences
 
 SENTENCE = "one two $three$ four"  # dollar signs must not become a formula
 
@@ -105,6 +106,10 @@ def test_curves_of_two_runs_tell_them_apart(tmp_path, uninterrupted):
         "run/run",
     ]
     last = RunFolder(uninterrupted).metrics()[-1]
+    legend = series(RunFolder(uninterrupted).metrics())
+    draw_curves({"_run": legend, "other": legend}, tmp_path / "b.svg", "metrics")
+    words = " ".join(xml.parse(tmp_path / "b.svg").getroot().itertext())
+    assert "_run, training" in words and "other, validation" in words
     assert "other, validation perplexity, valid: first" in alt and f"at update {last['step']}" in alt
 
 
@@ -240,6 +245,17 @@ def test_an_inspection_has_the_engines_numbers(loaded):
     assert (inspection.log_probabilities.argmax(axis=1) == logits.argmax(axis=1)).all()
     np.testing.assert_allclose(np.exp(inspection.log_probabilities).sum(axis=1), 1, rtol=1e-12)
     assert (inspection.lens_tokens[-1] == logits.argmax(axis=1)).all()
+
+
+def test_an_output_that_is_cut_off_has_no_end(loaded):
+    model, tokenizer, config = loaded
+    config = dataclasses.replace(config, search=dataclasses.replace(config.search, max_extra_tokens=1))
+    sentences = Sentences(model, tokenizer, config)
+    answer = sentences.translate({"text": "one two three", "beam_size": 1}, lambda item: None)
+    assert not answer["finished"] and "</s>" not in answer["target"]
+    assert np.log(answer["p"]).sum() == pytest.approx(answer["log_probability"], rel=1e-6)
+    loss = sentences.trace(answer).loss
+    assert loss == pytest.approx(-answer["log_probability"] / len(answer["target"]), rel=1e-5)
 
 
 @given(seed=st.integers(0, 1000), norm=st.sampled_from(["pre", "post"]))

@@ -4,9 +4,13 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from models import TransformerConfig
+from train.cli import plan
 from train.cli.main import main
+from train.cli.models import resolve_model
 from train.experiments.plan import LINKS, all_reduce_seconds, estimate_step
 from train.learn.parallel.reducer import BUCKET
+from train.run.folder import RunFolder
 
 SIZES, FRACTIONS, SECONDS = st.floats(1, 1e10), st.floats(0, 1), st.floats(1e-3, 10)
 GPUS, LINK = st.integers(1, 4096), st.sampled_from([*LINKS.values()])
@@ -81,6 +85,32 @@ def test_the_command(capsys):
     out = capsys.readouterr().out
     assert "240 MiB, of which 30%" in out and "0.4 s per step" in out and "100.0%" in out
     assert "cost" not in out
+
+
+@pytest.mark.parametrize(
+    ("model", "n_early"),
+    [
+        ({"vocab_size": 5000}, 5000),
+        ({"vocab_size": 10, "src_vocab_size": 5000}, 5010),
+        ({"vocab_size": 10, "src_vocab_size": 5000, "architecture": "encoder", "positions": "learned"}, 5010 + 1024),
+    ],
+)
+def test_the_parameters_before_the_layers_are_ready_last(monkeypatch, capsys, model, n_early):
+    config = TransformerConfig(d_model=16, d_ff=16, n_heads=2, n_layers=10, **model)
+    _, run_config, _ = resolve_model("base", None)
+    monkeypatch.setattr(plan, "resolve_model", lambda *args: (None, run_config, config))
+    assert main(["plan", "base", "--gpus", "8", "--tokens-per-second", "100"]) == 0
+    percentage = round(100 * n_early * 16 / config.n_parameters())
+    assert 20 < percentage < 90 and f"of which {percentage}% is ready last" in capsys.readouterr().out
+
+
+def test_the_speed_of_several_ranks_is_not_that_of_one_gpu(copied, capsys):
+    assert main(["plan", str(copied)]) == 0
+    file = RunFolder(copied).metrics_file
+    file.write_text(file.read_text().replace('"kind": "train",', '"kind": "train", "network": 0.1,'))
+    capsys.readouterr()
+    assert main(["plan", str(copied)]) == 2
+    assert "--tokens-per-second, measured on one GPU, is missing" in capsys.readouterr().err
 
 
 def test_hours_and_cost_of_a_training(capsys):

@@ -98,6 +98,16 @@ def test_the_gradients_that_leave_blocks_arrive(traced):
             np.testing.assert_allclose(total, trace.output(name)[1], atol=1e-6)
 
 
+@pytest.mark.parametrize("norm", ["pre", "post"])
+def test_a_bias_that_layers_share_is_part_of_each_of_them(norm):
+    config = TransformerConfig(12, n_layers=3, n_heads=2, d_model=8, d_ff=16, positions="t5", norm_placement=norm)
+    trace = Trace(config.build(seed=1).eval(), PAIR)
+    for name in trace.blocks:
+        arrays = (trace.output(name)[0], *trace.inputs(name).values())
+        assert all(array.shape[1] == config.d_model for array in arrays), name
+    test_the_gradients_that_leave_blocks_arrive((trace.model, PAIR, trace))
+
+
 def test_a_head_is_the_models_own(traced):
     model, ids, trace = traced
     stacks = {"encoder": "encoder", "decoder": "decoder", "cross": ""}

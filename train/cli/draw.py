@@ -120,13 +120,13 @@ def draw(
     draw_heads_of(run, out, input, kind, overrides)
 
 
-def load_for_search(run: Path, overrides: dict[str, Any]) -> tuple[Any, Any, str, dict[str, Any]]:
-    """Return the model, the tokenizer, the checkpoint's caption and the search options with `overrides`."""
+def load_for_search(run: Path, overrides: dict[str, Any]) -> tuple[Any, Any, str, dict[str, Any], str]:
+    """Return the model, the tokenizer, the checkpoint's caption, the search options with `overrides`, and the task."""
     from train.run.checkpoint import load_with_origin
 
     model, tokenizer, config, origin = load_with_origin(run, "", print_stderr)
     search = {name: value for name, value in asdict(config.search).items() if name != "batch_tokens"}
-    return model, tokenizer, origin.caption, search | overrides
+    return model, tokenizer, origin.caption, search | overrides, config.data.task
 
 
 def draw_heads_of(run: Path, out: Path, sentence: str, kind: str, overrides: dict[str, Any]) -> None:
@@ -137,30 +137,31 @@ def draw_heads_of(run: Path, out: Path, sentence: str, kind: str, overrides: dic
         check_heads,
         constrained_model,
         inspect,
-        inspect_encoder,
         inspect_text,
         output_text,
         source_ids,
         translate,
     )
+    from train.viewer.label_inspection import inspect_encoder
 
     if kind:
         check_choice("--kind", kind, [*AXES])
-    model, tokenizer, caption, search = load_for_search(run, overrides)
+    model, tokenizer, caption, search, task = load_for_search(run, overrides)
     if model.data_kind != "pairs":
         if kind or overrides:
             name = "kind" if kind else next(iter(overrides)).replace("_", "-")
             got = MODEL_DESCRIPTIONS[model.data_kind]
             raise UserError(f"--{name}: expected an encoder-decoder model; got {got}; omit --{name}")
-        inspect_one = inspect_text if model.data_kind == "text" else inspect_encoder
-        draw_heads(inspect_one(model, tokenizer, sentence), sentence, out, caption, ["text"])
+        arguments = model, tokenizer, sentence
+        inspection = inspect_text(*arguments) if model.data_kind == "text" else inspect_encoder(*arguments, task)
+        draw_heads(inspection, sentence, out, caption, ["text"])
         return
     kinds = [kind] if kind else [name for name in AXES if model.attention_layers()[name]] or ["cross"]
     check_heads(model, kinds)
     src = source_ids(model, tokenizer, sentence)
     best = translate(constrained_model(model, tokenizer, sentence), src, search)[0]
     print(output_text(tokenizer, sentence, best.tokens))
-    inspection = inspect(model, tokenizer, src, best.tokens)
+    inspection = inspect(model, tokenizer, src, best.tokens, best.finished)
     draw_heads(inspection, sentence, out, caption, kinds)
 
 
@@ -170,7 +171,7 @@ def draw_beam_of(run: Path, out: Path, sentence: str, overrides: dict[str, Any])
     from train.viewer.beams import draw_beam
     from train.viewer.inspection import constrained_model, output_text, source_ids, translate
 
-    model, tokenizer, caption, search = load_for_search(run, overrides)
+    model, tokenizer, caption, search, _ = load_for_search(run, overrides)
     if model.data_kind != "pairs":
         got = MODEL_DESCRIPTIONS[model.data_kind]
         raise UserError(f"{run}: expected a model that translates or parses; got {got}; try `draw RUN heads`")

@@ -66,6 +66,7 @@ def parse(
     from train.tasks.parsing.lexicon import Lexicon
     from train.tasks.parsing.pictures import attention_over_words, draw_tree
     from train.tasks.parsing.task import parse_gold, parse_stream, read_clean_trees
+    from train.viewer.inspection import check_heads
     from train.viewer.picture import check_suffix
 
     use_device(device)
@@ -81,6 +82,8 @@ def parse(
     source: AbstractContextManager[Iterator[str | None]] = nullcontext(iter(())) if gold else open_input(input)
     with source as lines, open_output(output, input, gold, lexicon, models=[model_path]) as file:
         model, tokenizer, config, origin = load_with_origin(model_path, "parsing", print_stderr)
+        if svg is not None:
+            check_heads(model, ["cross"])
         if tags and not tokenizer.uses_tags:
             got = f"{model_path}, which writes XX instead of tags"
             raise UserError(f"--lexicon: expected a parser that writes tags; got {got}; omit --lexicon")

@@ -1,5 +1,6 @@
 """`plan`: estimate the time and cost of training on many GPUs from the speed of one GPU."""
 
+from itertools import takewhile
 from typing import Annotated
 
 import typer
@@ -80,7 +81,8 @@ def plan(
             )
     run, config, model_config = resolve_model(model_spec, vocab_size, overrides or ())
     if tokens_per_second is None and run and (last := last_update(run, run.metrics())):
-        tokens_per_second = last["tokens_per_second"]
+        is_parallel = any("network" in entry for entry in run.metrics())  # then the speed is that of all ranks
+        tokens_per_second = None if is_parallel else last["tokens_per_second"]
     if not tokens_per_second:
         raise UserError(
             "plan: --tokens-per-second, measured on one GPU, is missing; "
@@ -91,7 +93,8 @@ def plan(
         bandwidth=nominal.bandwidth if bandwidth is None else bandwidth * 1e9,
         latency=nominal.latency if latency is None else latency * 1e-6,
     )
-    t, n = config.train, model_config.n_parameters()
+    model = model_config.build_abstract()
+    t, n = config.train, model.n_parameters()
     precision = precision_named(t.precision)
     weight_bytes = precision.weight_dtype.itemsize
     gradient_bytes = weight_bytes * n  # sums have the weights' dtype
@@ -101,7 +104,9 @@ def plan(
     }
     n_micro_batches = t.gradient_accumulation_steps
     tokens = t.batch_tokens * len(TASKS[config.data.task].sides)  # tokens of a micro-batch
-    late_fraction = model_config.vocab_size * model_config.d_model / n
+    # The flat buffer begins with the embeddings; the other parameters belong to layers, which have numbers.
+    first = takewhile(lambda item: not any(map(str.isdigit, item[0].split("."))), model.named_parameters())
+    late_fraction = sum(p.size for _, p in first) / n
     micro_batch_seconds = tokens / tokens_per_second
     estimates = [
         estimate_step(
@@ -111,7 +116,7 @@ def plan(
         for k in counts
     ]  # fmt: skip
     print(f"gradient     {gradient_bytes / 2**20:,.0f} MiB, of which {100 * late_fraction:.0f}% is ready last "
-          "(the embedding)")  # fmt: skip
+          "(embeddings)")  # fmt: skip
     print(f"one GPU      {tokens:,} tokens per micro-batch, train.gradient_accumulation_steps {n_micro_batches}, "
           f"{tokens_per_second:,.0f} tokens/s; "
           "a step on k GPUs has k times as many tokens")  # fmt: skip

@@ -233,7 +233,8 @@ def markdown(table: Mapping[str, Any]) -> Iterator[str]:
     for row, ours in table["ours"].items():
         candidates = ", ".join(f"{name} {f1:.2f}" for name, f1 in ours["valid_f1"].items())
         yield from ("", f"## {ROW_NAMES[row]}", "")
-        yield f"{ours['parameters']:,} parameters, {ours['updates']:,} updates, {ours['seconds'] / 60:.0f} minutes."
+        training = f", {ours['updates']:,} updates, {ours['seconds'] / 60:.0f} minutes" if ours["updates"] else ""
+        yield f"{ours['parameters']:,} parameters{training}."
         yield f"Tested: {ours['checkpoint']}, selected by F1 on the validation trees ({candidates})."
         yield from ("", "| update | loss | F1, greedy, unconstrained | repaired % |", "|---|---|---|---|")
         for e in ours["curve"]:

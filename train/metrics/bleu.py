@@ -10,6 +10,7 @@ import re
 from collections.abc import Callable, Collection, Iterator, Sequence
 from typing import Any, NamedTuple, cast
 
+import numpy as np
 from rich.console import Console
 from rich.table import Table
 from sacrebleu.metrics import BLEU, CHRF, TER
@@ -48,9 +49,9 @@ BLEUS = {
     ),
 }
 OTHER_METRICS = {
-    "chrf": (lambda: CHRF(), "chrF", "characters; higher is better"),
-    "chrf++": (lambda: CHRF(word_order=2), "chrF++", "characters and words; higher is better"),
-    "ter": (lambda: TER(), "TER", "edits per reference word; lower is better"),
+    "chrf": (lambda: with_one_type(CHRF()), "chrF", "characters; higher is better"),
+    "chrf++": (lambda: with_one_type(CHRF(word_order=2)), "chrF++", "characters and words; higher is better"),
+    "ter": (lambda: with_one_type(TER()), "TER", "edits per reference word; lower is better"),
 }
 
 SCORES = (*BLEUS, *OTHER_METRICS)
@@ -104,6 +105,20 @@ def measures(keys: Collection[str] = SCORES) -> Iterator[tuple[str, Measure]]:
     """Yield (key, Measure) for every score in `keys`."""
     yield from ((key, bleu_measure(variant)) for key, variant in BLEUS.items() if key in keys)
     yield from ((key, Measure(name, use, make())) for key, (make, name, use) in OTHER_METRICS.items() if key in keys)
+
+
+def with_one_type(metric: Any) -> Any:
+    """Make `metric` give the scores of all bootstrap samples one type; sacreBLEU cannot average mixed types."""
+    compute_score = metric._compute_score_from_stats
+
+    def compute(stats: Any) -> Any:
+        result = compute_score(stats)
+        if isinstance(stats, np.ndarray):  # a bootstrap sample
+            result.score = stats.dtype.type(result.score)
+        return result
+
+    metric._compute_score_from_stats = compute
+    return metric
 
 
 def score_measure(

@@ -72,7 +72,7 @@ def read_tagged(
             sentence = LabeledExample(number + 1, [], [])
             continue
         word, *tags = (field.strip(" ") for field in line.split("\t"))
-        if len(tags) != 1 or not tags[0] or len(split_words(word)) != 1:
+        if len(tags) != 1 or len(split_words(tags[0])) != 1 or len(split_words(word)) != 1:
             raise UserError(
                 f"{path}, line {number}: expected word<TAB>tag, one word per line; got {line[:MAX_SHOWN]!r}; "
                 "try a tag for each word, and an empty line between sentences"

@@ -201,12 +201,18 @@ def masks_of(model: Any, maps: Mapping[str, Any]) -> dict[str, Any]:
     return {kind: mask_of(model, kind, weights.shape[2])[0] for kind, weights in maps.items()}
 
 
-def inspect(model: Any, tokenizer: Any, src: Sequence[int], tokens: Sequence[int]) -> SentenceInspection:
-    """Run the model once on a sentence and its translation `tokens` (ids without BOS and EOS)."""
-    ids = [model.config.bos_id, *tokens][: model.max_length]
+def inspect(
+    model: Any, tokenizer: Any, src: Sequence[int], tokens: Sequence[int], finished: bool = True
+) -> SentenceInspection:
+    """Run the model once on a sentence and its translation `tokens` (ids without BOS and EOS).
+
+    `finished` is False if the output was cut off (`Hypothesis.finished`); the target then has no EOS.
+    """
+    target_ids = [*tokens, *[tokenizer.eos_id] * finished]
+    ids = [model.config.bos_id, *target_ids[:-1]][: model.max_length]
     internals = model.inspect(np.array([src]), np.array([ids]))
     layers = [log_softmax(npx.to_host(model.logits(hidden).data)[0]) for hidden in internals.hidden]
-    target = token_texts(tokenizer, [*tokens, tokenizer.eos_id])[: len(ids)]
+    target = token_texts(tokenizer, target_ids)[: len(ids)]
     maps = {kind: np.stack([layer[0] for layer in weights]) for kind, weights in internals.maps.items() if weights}
     source = token_texts(tokenizer, src, "source")
     decoder_input = [BEGIN, *target[:-1]]
@@ -249,18 +255,13 @@ def layer_inputs(layers: Sequence[Any]) -> Iterator[list[Tensor]]:
             layer.hook = hook
 
 
-def inspect_encoder(model: Any, tokenizer: Any, text: str) -> SentenceInspection:
-    """Return the attention of an encoder over a text, as the kind "text". Raises UserError for a long text."""
-    ids = source_ids(model, tokenizer, text)
-    maps = {"text": np.stack([layer[0] for layer in model.attention_maps(np.array([[model.config.bos_id, *ids]]))])}
-    source = [BEGIN, *token_texts(tokenizer, ids, "source")]
-    return SentenceInspection(source, [], [], maps, masks_of(model, maps), None, None, None)
-
-
 def log_softmax(logits: Any) -> Any:
-    """Return log-probabilities (T, V) in float64."""
+    """Return log-probabilities (T, V) in float64. Raises FloatingPointError for NaN and infinity."""
     logits = logits.astype(np.float64)
-    logits -= logits.max(axis=1, keepdims=True)
+    largest = logits.max(axis=1, keepdims=True)
+    if not np.isfinite(largest).all():
+        raise FloatingPointError("expected finite logits; got NaN or infinity")
+    logits -= largest
     return logits - np.log(np.exp(logits).sum(axis=1, keepdims=True))
 
 

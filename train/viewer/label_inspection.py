@@ -1,5 +1,6 @@
 """Labels that a classifier or a tagger predicts for one text, and the model's attention on it."""
 
+from dataclasses import replace
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -38,13 +39,10 @@ class LabeledInspection(NamedTuple):
         return [label_at.get(i, pad_id) for i in range(len(self.ids))]
 
 
-def inspect_labels(model: Any, tokenizer: Any, text: str, task: str) -> LabeledInspection:
-    """Run a classifier or a tagger once on a text. Raises UserError if the text is empty or too long.
+def encode(model: Any, tokenizer: Any, text: str, task: str) -> tuple[list[str], list[int], list[int]]:
+    """Return a tagger's words, the ids of all tokens, and the positions from which labels are predicted.
 
-    Special tokens get probability 0, so the probabilities of the labels sum to 1, as in `classify`.
-
-    Args:
-        task: "classification", for a text or two texts separated by a tab, or "tagging", for words.
+    Two texts are separated by a tab. Raises UserError if the text is empty or too long.
     """
     words = split_words(text) if task == "tagging" else []
     if words:
@@ -56,8 +54,23 @@ def inspect_labels(model: Any, tokenizer: Any, text: str, task: str) -> LabeledI
     if not 2 <= len(ids) <= limit + 1:
         suggestion = "a shorter text" if ids else "at least one word"
         raise UserError(f"text: expected 1 to {limit} tokens; got {max(0, len(ids) - 1)}; try {suggestion}")
-    ids = [*ids, tokenizer.eos_id]
+    return words, [*ids, tokenizer.eos_id], positions
+
+
+def inspect_encoder(model: Any, tokenizer: Any, text: str, task: str) -> SentenceInspection:
+    """Return the attention of an encoder over a text, as the kind "text". See `encode`."""
+    _, ids, _ = encode(model, tokenizer, text, task)
     maps = {"text": np.stack([layer[0] for layer in model.attention_maps(np.array([ids]))])}
+    source = [BEGIN, *token_texts(tokenizer, ids[1:], "source")]
+    return SentenceInspection(source, [], source, maps, masks_of(model, maps), None, None, None)
+
+
+def inspect_labels(model: Any, tokenizer: Any, text: str, task: str) -> LabeledInspection:
+    """Run a classifier or a tagger once on a text. See `encode`.
+
+    Special tokens get probability 0, so the probabilities of the labels sum to 1, as in `classify`.
+    """
+    words, ids, positions = encode(model, tokenizer, text, task)
     with evaluation_mode(model), layer_inputs(model.layers) as inputs:
         last, _ = model.encode(np.array([ids]))
         outputs = [*(model.norm(x) if model.norm else x for x in inputs[1:]), last]
@@ -69,8 +82,11 @@ def inspect_labels(model: Any, tokenizer: Any, text: str, task: str) -> LabeledI
             layers.append(log_softmax(logits))
     label_ids = layers[-1].argmax(axis=1).tolist()
     target = token_texts(tokenizer, label_ids)
-    source = [BEGIN, *token_texts(tokenizer, ids[1:], "source")]
     if words:
         target = [f"{word}/{tag}" for word, tag in zip(words, target, strict=True)]
-    inspection = SentenceInspection(source, target, source, maps, masks_of(model, maps), *logit_lens(layers))
+    log_probabilities, lens_tokens, lens_p = logit_lens(layers)
+    inspection = replace(
+        inspect_encoder(model, tokenizer, text, task),
+        target=target, log_probabilities=log_probabilities, lens_tokens=lens_tokens, lens_p=lens_p,
+    )  # fmt: skip
     return LabeledInspection(inspection, ids, positions, label_ids)

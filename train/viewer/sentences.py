@@ -34,6 +34,7 @@ from train.viewer.inspection import (
     constrained_model,
     inspect,
     inspect_text,
+    log_softmax,
     max_source_tokens,
     output_text,
     source_ids,
@@ -141,7 +142,7 @@ class Sentences:
         with ablate_heads(model, ablated):
             hypotheses = translate(constrained_model(model, tokenizer, sentence), src, search, prefix, observe)
             best = hypotheses[0]
-            inspection = inspect(model, tokenizer, src, best.tokens)
+            inspection = inspect(model, tokenizer, src, best.tokens, best.finished)
         ids = [*best.tokens, model.config.eos_id][: len(inspection.target)]
         return {
             "translation": self.remember(inspection, [src, [model.config.bos_id, *ids]], ablated),
@@ -228,8 +229,7 @@ class Sentences:
             last, state = model.start_decoding(np.array([ids[-window:]]))
             logits = npx.to_host(model.step(last, state)).astype(np.float64)  # (1, V)
         logits[:, [c.pad_id, c.bos_id, c.eos_id]] = -np.inf  # as in `sample`
-        model_p = np.exp(logits[0] - logits.max())
-        model_p /= model_p.sum()
+        model_p = np.exp(log_softmax(logits)[0])
         order, p = sampling_probabilities(logits, options["temperature"], options["top_k"], options["top_p"])
         p = np.pad(p[0] / p[0].sum(), (0, NEXT_TOKENS))
         shown = order[0, : min(NEXT_TOKENS, len(model_p))].tolist()

@@ -196,12 +196,15 @@ class Trace:
         members: dict[str, list[int]] = {name: [] for name in self.blocks}
         pending: list[int] = []  # embeddings and positions run before the first layer of their stack
         started_stacks: set[str] = set()  # stacks whose first layer has begun
+        current_layer: dict[str, int] = {}
         for number, operation in self.operations.items():
             owner = self.block_of_layer(operation.layer)
-            if owner is None:
+            stack, layer = (self.blocks[owner].stack, self.blocks[owner].layer) if owner else ("", None)
+            # A position bias that layers share belongs to the layer that adds it, not to the first layer.
+            if owner is None or (layer is not None and layer < current_layer.get(stack, 0)):
                 pending.append(number)
                 continue
-            stack = self.blocks[owner].stack
+            current_layer[stack] = layer or 0
             first = next(block.name for block in self.blocks.values() if block.stack == stack)
             members[owner if stack in started_stacks else first] += pending
             pending = []

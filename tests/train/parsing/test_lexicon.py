@@ -146,3 +146,10 @@ def test_open_brackets_in_a_row_are_limited(beam_size):
     tokens = tokenizer.symbols(hypotheses[0].tokens)
     deepest = max(len(run) for run in "".join("(" if t[0] == "(" else " " for t in tokens).split())
     assert hypotheses[0].finished and deepest == MAX_OPEN_RUN and not tree_from_tokens(tokens, words)[1]
+
+
+def test_a_word_may_have_the_tag_xx(tmp_path):
+    trees = [tree(("XX", "foo"), ("NN", "dog"))] * 3
+    TreeTokenizer.from_trees(trees, "bpe", 400, True).save(tmp_path / "t.json")
+    loaded = TreeTokenizer.load(tmp_path / "t.json")
+    assert loaded.symbols(loaded.encode_trees(trees)[0]) == ["(S", "(NP", "XX", "NN", ")NP", ")S"]

@@ -1,6 +1,7 @@
 """The task `parsing`: vocabulary, training, validation F1, the command `parse`, its picture, and Table 4."""
 
 import json
+import re
 import shutil
 from xml.etree import ElementTree
 
@@ -15,11 +16,12 @@ from train import RunConfig, UserError, load_model, train
 from train.cli import main
 from train.run.checkpoint import find_checkpoint, read_state
 from train.run.folder import RunFolder
+from train.tasks import TASKS
 from train.tasks.pairs import pad_sources
 from train.tasks.parsing.constrained import ConstrainedParser
 from train.tasks.parsing.linearize import linearize, tree_from_tokens
 from train.tasks.parsing.pictures import attention_over_words, draw_tree
-from train.tasks.parsing.task import GreedyF1, parse_stream, read_clean_trees
+from train.tasks.parsing.task import GreedyF1, encode_pairs, parse_gold, parse_stream, read_clean_trees
 from train.tasks.parsing.tokenizer import KINDS, TreeTokenizer
 from train.tasks.parsing.trees import Leaf, Tree, read_trees, write_tree
 from train.text.affixes import word_shape
@@ -149,10 +151,12 @@ def test_resuming_equals_an_uninterrupted_run(run, folder, tmp_path):
     assert outcome(tmp_path / "b")[0] == outcome(run)[0]
 
 
-def test_validation_f1_is_that_of_the_predicted_trees(run, folder):
+def test_validation_f1_is_that_of_the_predicted_trees(run, folder, tmp_path):
     model, tokenizer, config = load_model(run / "checkpoints" / "step-120")  # the run's best may need repairs
     gold = list(read_clean_trees(folder / "valid.mrg"))
-    scores = GreedyF1(tokenizer, str(folder / "valid.mrg"), 60, 30)
+    valid = str(folder / "valid.mrg")
+    corpus = TASKS["parsing"].prepare([valid], tokenizer, tmp_path / "all", 60)
+    scores = GreedyF1(tokenizer, valid, corpus, 30)
     src = np.array([[*ids, 2] for ids in tokenizer.encode_batch([" ".join(t.words()) for t in gold])])
 
     class Batch:
@@ -161,7 +165,16 @@ def test_validation_f1_is_that_of_the_predicted_trees(run, folder):
     Batch.src = src[::-1]
     scores.add(model, np.arange(len(gold))[::-1], Batch)
     assert scores.result() == {"f1": 100.0, "repaired": 0.0}
-    assert GreedyF1(tokenizer, str(folder / "valid.mrg"), 10, 30).gold == []  # all trees are longer
+
+
+def test_validation_f1_compares_the_trees_of_the_prepared_corpus(folder, tmp_path):
+    tokenizer = TreeTokenizer.from_trees(list(read_clean_trees(folder / "train.mrg")), "bpe", 400, False)
+    short, long = "(S (NP (NN cat)))", f"(S {'(NN cat)' * 60})"
+    (tmp_path / "valid.mrg").write_text(f"{long}\n(S (NN \u00a0))\n{short}\n{TREES[0]}\n", encoding="utf-8")
+    corpus = TASKS["parsing"].prepare([tmp_path / "valid.mrg"], tokenizer, tmp_path / "data", 60)
+    gold = GreedyF1(tokenizer, str(tmp_path / "valid.mrg"), corpus, 30).gold
+    assert [corpus.pair(i) for i in range(len(corpus))] == [*zip(*encode_pairs(gold, tokenizer), strict=True)]
+    assert [len(tree.words()) for tree in gold] == [1, 7]
 
 
 # ---- parsing of text
@@ -242,6 +255,23 @@ def test_a_truncated_sentence_keeps_all_its_words(run):
     )
     assert parses[0].tree.words() == line.split() and parses[0].repaired
     assert "line 1: expected at most 19 tokens; got 70; the model reads the first 19" in warnings[0]
+
+
+def test_words_without_tokens_get_a_flat_tree_and_no_attention(folder):
+    trees = list(read_clean_trees(folder / "train.mrg"))
+    tokenizer = TreeTokenizer.from_trees(trees, "bpe", 400, False)
+    shape = {"d_model": 8, "d_ff": 12, "n_heads": 2, "n_layers": 1, "dropout": 0.0, "n_outputs": tokenizer.n_outputs}
+    model = build(TransformerConfig(tokenizer.vocab_size, **shape), 3)
+    empty = Tree("TOP", [Leaf("NN", "\u00a0"), Leaf("NN", "\u3000")])
+    assert tokenizer.encode_batch(empty.words()) == [[], []]
+    parses, report = parse_gold(model, tokenizer, [empty, trees[0]], beam_size=1, max_extra_tokens=20)
+    assert [str(parse) for parse in parses[0]] == ["(TOP (XX \u00a0) (XX \u3000))"] and report.total.sentences == 2
+    assert "\u3000" in draw_tree(empty, *attention_over_words(model, tokenizer, empty))
+    full = Tree("TOP", [Leaf("NN", word) for word in ("the", "\u00a0", "cat")])
+    _, attention = attention_over_words(model, tokenizer, full)
+    _, without = attention_over_words(model, tokenizer, Tree("TOP", [full.children[0], full.children[2]]))
+    assert attention.shape == (5 - 1, 4) and (attention[:, 1] == 0).all()
+    np.testing.assert_allclose(attention[0, [0, 2, 3]], without[0], rtol=1e-6)
 
 
 def test_invalid_options_are_reported_on_one_line(run, folder, tmp_path, capfd):
@@ -375,6 +405,11 @@ def test_the_svg_has_the_tree_and_the_attention(run, folder, tmp_path, capfd):
     assert (
         "--svg: expected a sentence and a tree of at most 1,000 tokens each; got" in err and "shorter sentence" in err
     )
+    train(config(folder, model={"architecture": "bytenet"}, max_steps=1), tmp_path / "bytenet", progress=False)
+    (text := tmp_path / "text").write_text("the cat\n")
+    command = ["parse", "--model", str(tmp_path / "bytenet"), "--input", str(text), "--output", str(tmp_path / "no")]
+    assert main([*command, "--svg", str(tmp_path / "no.svg")]) == 2 and not (tmp_path / "no").exists()
+    assert "expected a model with cross attention; got the architecture bytenet" in capfd.readouterr().err
     odd = Tree("TOP", [Tree("A&B", [Leaf("<", "a<b")]), Leaf("'", "x")])
     drawn = ElementTree.fromstring(draw_tree(odd, ["(A", "end"], np.eye(2, 3)))
     assert {"a<b", "A&B"} <= {element.text for element in drawn.iter("{http://www.w3.org/2000/svg}text")}
@@ -401,6 +436,17 @@ def test_table_4_with_a_trained_run_and_another_parser(run, folder, tmp_path, ca
     assert main([*command, "--run", "other=x"]) == 2 and main([*command, "--other", "x"]) == 2
     err = capsys.readouterr().err
     assert "--run: expected wsj or semi; got 'other'" in err and "--other: expected NAME=PATH; got 'x'" in err
+
+
+def test_table_4_with_a_run_that_has_no_numbered_checkpoints(run, folder, tmp_path, capsys):
+    shutil.copytree(run, tmp_path / "run")
+    for path in RunFolder(tmp_path / "run").step_paths():
+        shutil.rmtree(path)
+    trees = [f"--{part}-trees={folder / 'valid.mrg'}" for part in ("train", "valid", "test")]
+    command = ["reproduce", "table4", f"--out={tmp_path / 't'}", *trees, "--scale=small", "--quiet"]
+    for _ in range(2):  # the second time, the row is finished
+        assert main([*command, f"--run=wsj={tmp_path / 'run'}"]) == 0
+        assert re.search(r"\n[\d,]+ parameters\.\n", capsys.readouterr().out)
 
 
 def test_table_4_trains_its_rows(folder, tmp_path, capsys):

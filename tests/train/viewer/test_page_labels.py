@@ -19,6 +19,7 @@ from train.text.labeled_text import make_label_tokenizer
 from train.text.pair_tokenizer import PairTokenizer
 from train.text.tokenizer import SPECIALS, Tokenizer
 from train.viewer.inspection import token_texts
+from train.viewer.label_inspection import inspect_encoder, inspect_labels
 from train.viewer.server import Page
 from train.viewer.trace import Trace, norm
 
@@ -82,6 +83,29 @@ def test_the_labels_are_those_of_classify_and_the_loss_is_that_of_the_model(page
     assert trace.parameter_gradients.keys() == gradients.keys()
     for name, value in gradients.items():
         assert trace.parameter_gradients[name] == pytest.approx(value, rel=1e-4, abs=1e-7), name
+
+
+@pytest.mark.parametrize(("task", "text"), [("classification", "the cat\tthe dog"), ("tagging", "dogs  the")])
+def test_a_picture_of_heads_reads_the_input_of_classify(pages, task, text):
+    page = pages[task]
+    inspection = inspect_encoder(page.model, page.tokenizer, text, task)
+    labeled = inspect_labels(page.model, page.tokenizer, text, task)
+    assert inspection.source == labeled.inspection.source and inspection.source.count("</s>") == 1 + ("\t" in text)
+    expected = page.model.attention_maps(np.array([labeled.ids]))
+    np.testing.assert_array_equal(inspection.maps["text"], np.concatenate(expected))
+
+
+@pytest.mark.parametrize("task", TASKS)
+def test_nan_in_the_weights_is_reported(pages, task):
+    page = pages[task]
+    weight = next(page.model.parameters())
+    values = weight.data.copy()
+    weight.data[...] = np.nan
+    try:
+        with pytest.raises(FloatingPointError, match="expected finite logits; got NaN or infinity"):
+            ask(page, "translate", text=f"{TEXTS[task]} again")
+    finally:
+        weight.data[...] = values
 
 
 @pytest.mark.parametrize("task", TASKS)

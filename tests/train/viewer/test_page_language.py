@@ -55,6 +55,18 @@ def test_reading_gives_the_log_probability_of_the_text(reader):
     assert flow["loss"] == pytest.approx(loss, rel=1e-5)
 
 
+def test_nan_in_the_weights_is_reported(reader):
+    weight = next(reader.model.parameters())
+    values = weight.data.copy()
+    weight.data[...] = np.nan
+    try:
+        for question in ("translate", "next_token"):
+            with pytest.raises(FloatingPointError, match="expected finite logits; got NaN or infinity"):
+                ask(reader, question, text="to be, to be")
+    finally:
+        weight.data[...] = values
+
+
 def test_each_layers_prediction_is_that_of_its_output(reader):
     inspection = inspect_text(reader.model, reader.tokenizer, "to be or not")
     trace = Trace(reader.model, [reader.tokenizer.encode("to be or not")])

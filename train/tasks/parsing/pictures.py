@@ -35,7 +35,7 @@ def attention_over_words(model: Any, tokenizer: TreeTokenizer, tree: Tree) -> tu
     words = tree.words()
     config = model.config
     subwords = tokenizer.encode_batch(words)
-    sizes = [len(ids) for ids in subwords if ids]
+    sizes = np.array([*map(len, subwords), 1])
     src = [*(i for ids in subwords for i in ids), config.eos_id]
     tgt = [config.bos_id, *tokenizer.encode_trees([tree])[0]]
     if max(len(src), len(tgt)) > MAX_TOKENS:
@@ -46,9 +46,11 @@ def attention_over_words(model: Any, tokenizer: TreeTokenizer, tree: Tree) -> tu
     longest = model.max_length or max(len(src), len(tgt))
     maps = model.attention_maps(np.array([src[:longest]]), np.array([tgt[:longest]]))
     weights = maps[-1][0].mean(axis=0)  # (T, S)
-    starts = np.concatenate([[0], np.cumsum(sizes)])
+    starts = np.cumsum(sizes) - sizes
+    is_read = starts < weights.shape[1]
+    sums = np.add.reduceat(weights, starts[is_read], axis=1) * (sizes[is_read] > 0)  # a word may have no tokens
     tokens = [*linearize(tree, tokenizer.uses_tags), "end"]
-    return tokens[: len(weights)], np.add.reduceat(weights, starts[starts < weights.shape[1]], axis=1)
+    return tokens[: len(weights)], sums
 
 
 def draw_tree(tree: Tree, tokens: Sequence[str], attention: Any) -> str:

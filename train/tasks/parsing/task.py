@@ -79,7 +79,7 @@ class Parsing(PairTask[TreeTokenizer]):
     def evaluation(self, config: Configuration, tokenizer: TreeTokenizer, corpus: PairCorpus) -> "GreedyF1 | None":
         if not config.train.validate_score:
             return None
-        return GreedyF1(tokenizer, config.data.valid_trees, config.data.max_length, config.search.max_extra_tokens)
+        return GreedyF1(tokenizer, config.data.valid_trees, corpus, config.search.max_extra_tokens)
 
 
 def read_clean_trees(path: str | PathLike[str], on_bytes: Callable[[bytes], object] | None = None) -> Iterator[Tree]:
@@ -102,13 +102,12 @@ def encode_pairs(trees: Sequence[Tree], tokenizer: TreeTokenizer) -> tuple[list[
 
 
 class GreedyF1:
-    """EVALB's labeled F1 of greedy search, over the trees that are not longer than `data.max_length`."""
+    """EVALB's labeled F1 of greedy search, over the trees of the file `path` that are in its prepared `corpus`."""
 
-    def __init__(self, tokenizer: TreeTokenizer, path: str, max_length: int, max_extra_tokens: int) -> None:
+    def __init__(self, tokenizer: TreeTokenizer, path: str, corpus: PairCorpus, max_extra_tokens: int) -> None:
         self.tokenizer, self.max_extra_tokens = tokenizer, max_extra_tokens
         trees = list(read_clean_trees(path))
-        lengths = zip(*(map(len, side) for side in encode_pairs(trees, tokenizer)), strict=True)
-        self.gold = [tree for tree, pair in zip(trees, lengths, strict=True) if max(pair) < max_length]
+        self.gold = [trees[number - 1] for number in corpus.line_numbers(npx.host.arange(len(corpus)))]
         self.records: list[tuple[Tree, Tree, bool]] = []  # gold tree, predicted tree, whether it was repaired
 
     def add(self, model: SearchModel, indices: npx.Array, batch: PairBatch) -> None:
@@ -170,8 +169,10 @@ def parse_stream(
 
     def parses(line: Line, hypotheses: list[Hypothesis]) -> list[Parse]:
         words = split_words(line.text)
-        trees = (tree_from_tokens(tokenizer.symbols(h.tokens), words) for h in hypotheses)
-        return [Parse(tree, h.score, repaired) for (tree, repaired), h in zip(trees, hypotheses, strict=True)]
+        # If no word has a token, there is no search, and the tree is flat.
+        outputs = [(h.tokens, h.score) for h in hypotheses] or [([], 0.0)] * bool(words)
+        trees = (tree_from_tokens(tokenizer.symbols(tokens), words) for tokens, _ in outputs)
+        return [Parse(tree, score, repaired) for (tree, repaired), (_, score) in zip(trees, outputs, strict=True)]
 
     results = search_lines(model, tokenizer, escaped, decode=None if free else decode, **options)
     return (parses(line, hypotheses) for line, hypotheses in results)

@@ -32,7 +32,6 @@ class TreeTokenizer(WordTokenizer):
         self._symbols = [symbol[1:-1] for _, symbol in added]
         self._ids = {symbol: i for i, symbol in enumerate(self._symbols, len(SPECIALS))}
         self.n_outputs: int = len(SPECIALS) + len(self._symbols)
-        self.uses_tags = UNTAGGED not in self._ids
         if [i for i, _ in added] != list(range(len(SPECIALS), self.n_outputs)) or not added:
             raise UserError(
                 f"{name}: expected tree symbols after the {len(SPECIALS)} special tokens; got {len(added)} symbols "
@@ -45,6 +44,7 @@ class TreeTokenizer(WordTokenizer):
                 f"got {one_line(repr(counts))[:60]}; try training the tokenizer again"
             )
         self.lexicon = Lexicon(counts) if counts else None  # None if words are written as XX, or if the file is old
+        self.uses_tags = self.lexicon is not None or UNTAGGED not in self._ids
 
     @classmethod
     def from_trees(cls, trees: Sequence[Tree], kind: str, vocab_size: int, uses_tags: bool) -> "TreeTokenizer":

@@ -200,7 +200,8 @@ def read_sentences(path: str | PathLike[str]) -> list[tuple[int, list[Tree | Lea
 def clean(tree: Tree) -> Tree:
     """Return the tree for training, with root `TOP` and without traces, empty constituents and function tags.
 
-    NP-SBJ=2 becomes NP. A treebank's root, (TOP ...), (ROOT ...), (S1 ...) or brackets without a label, becomes `TOP`.
+    NP-SBJ=2 becomes NP. A treebank's root, (TOP ...), (ROOT ...) or (S1 ...), becomes `TOP`. Brackets without a label
+    are removed.
     The result has no children if the sentence has only traces.
     """
     stack: list[Tree] = [Tree(TOP)]
@@ -213,7 +214,7 @@ def clean(tree: Tree) -> Tree:
         else:
             closed = stack.pop()
             if closed.children:
-                stack[-1].children.append(closed)
+                stack[-1].children += [closed] if closed.label else closed.children
     (top,) = stack
     while len(top.children) == 1 and isinstance(top.children[0], Tree) and top.children[0].label in ROOT_LABELS:
         top = top.children[0]
