@@ -113,6 +113,12 @@ class Tensor(TensorMethods):
         origin = f", made by {self.node.name}" if self.node else ", requires_grad=True" if self.requires_grad else ""
         return f"Tensor({self.data!r}{origin})"
 
+    def __getstate__(self) -> Any:
+        """Return the state for a copy or pickle. Raises TypeError unless the Tensor is a leaf."""
+        if self.node:
+            operation_checks.reject_copy(self.node.name)
+        return super().__getstate__()
+
     def detach(self) -> "Tensor":
         """Return a Tensor that shares the values (no copy) but has no graph."""
         return Tensor(self.data)
@@ -207,7 +213,8 @@ def is_grad_enabled() -> bool:
 def no_grad() -> Any:
     """Return a context manager, or decorator, within which operations record no graph and save nothing for backward.
 
-    It affects only the current thread and can be nested.
+    It affects only the current thread and can be nested. A generator function needs the `with` block in its body: the
+    decorator has no effect there, and the block stays in effect while the generator is suspended.
     """
     return _grad_enabled.override(False)
 
