@@ -113,12 +113,6 @@ class Tensor(TensorMethods):
         origin = f", made by {self.node.name}" if self.node else ", requires_grad=True" if self.requires_grad else ""
         return f"Tensor({self.data!r}{origin})"
 
-    def __getstate__(self) -> Any:
-        """Return the state for a copy or pickle. Raises TypeError unless the Tensor is a leaf."""
-        if self.node:
-            operation_checks.reject_copy(self.node.name)
-        return super().__getstate__()
-
     def detach(self) -> "Tensor":
         """Return a Tensor that shares the values (no copy) but has no graph."""
         return Tensor(self.data)
@@ -213,8 +207,7 @@ def is_grad_enabled() -> bool:
 def no_grad() -> Any:
     """Return a context manager, or decorator, within which operations record no graph and save nothing for backward.
 
-    It affects only the current thread and can be nested. A generator function needs the `with` block in its body: the
-    decorator has no effect there, and the block stays in effect while the generator is suspended.
+    It affects only the current thread and can be nested. As a decorator, it has no effect on generator functions.
     """
     return _grad_enabled.override(False)
 
