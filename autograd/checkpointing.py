@@ -12,9 +12,13 @@ from collections.abc import Callable
 from typing import Any
 
 import npx
+from autograd import operation_checks
 from autograd.engine import Node, Tensor, backward, is_grad_enabled, next_number, no_grad, record_node, toposort
 from npx import Array
 from npx.random import record_keys, replay_keys
+from npx.scoped import ScopedValue
+
+_computed_at: ScopedValue[int | None] = ScopedValue(None)  # during a recomputation: when the output was first computed
 
 
 def checkpoint(function: Callable[..., Tensor], *args: Any, **kwargs: Any) -> Tensor:
@@ -29,7 +33,7 @@ def checkpoint(function: Callable[..., Tensor], *args: Any, **kwargs: Any) -> Te
     no other operation uses the inputs; otherwise, gradients may be summed in another order and round differently.
 
     Raises TypeError if `function` does not return a Tensor. Backward raises RuntimeError if `function` uses the result
-    of an outside operation that was not passed to it as an argument.
+    of an outside operation that was not passed to it as an argument, or a weight that has changed since.
     """
     if not is_grad_enabled():
         return function(*args, **kwargs)
@@ -41,6 +45,7 @@ def checkpoint(function: Callable[..., Tensor], *args: Any, **kwargs: Any) -> Te
     detached = [Tensor(x.data) if isinstance(x, Tensor) else x for x in inputs]
     with no_grad(), record_keys() as keys:
         output = call(detached)
+    computed_at = next_number() if (first := _computed_at.get()) is None else first
     if not isinstance(output, Tensor):
         raise TypeError(f"checkpoint: expected a function that returns a Tensor; got {type(output).__name__}")
 
@@ -56,13 +61,17 @@ def checkpoint(function: Callable[..., Tensor], *args: Any, **kwargs: Any) -> Te
         for i, x in enumerate(inputs):
             if isinstance(x, Tensor) and x.requires_grad:
                 recomputed_inputs[i] = gradient_collector(gradients, i, detached[i].data)
-        with replay_keys(keys), npx.rematerialize_above(math.inf):
+        with replay_keys(keys), npx.rematerialize_above(math.inf), _computed_at.override(computed_at):
             result = call(recomputed_inputs)
-        if result.node and (oldest := toposort(result.node)[0]).number < start:
+        nodes = toposort(result.node) if result.node else []
+        if nodes and nodes[0].number < start:
             raise RuntimeError(
                 "checkpoint: expected a function that uses only its arguments and parameters; "
-                f"got a function that also uses a result of {oldest.name!r}; try passing this result as an argument"
+                f"got a function that also uses a result of {nodes[0].name!r}; try passing this result as an argument"
             )
+        leaves = [result, *(parent for node in nodes for parent in node.parents if isinstance(parent, Tensor))]
+        if any(leaf.changed_at > computed_at for leaf in leaves):
+            operation_checks.reject_changed_weights("checkpoint")
         if result.requires_grad:
             backward(result, g)
         return tuple(gradients.get(i) for i in range(len(inputs)))

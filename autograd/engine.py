@@ -207,7 +207,7 @@ def is_grad_enabled() -> bool:
 def no_grad() -> Any:
     """Return a context manager, or decorator, within which operations record no graph and save nothing for backward.
 
-    It affects only the current thread and can be nested.
+    It affects only the current thread and can be nested. As a decorator, it has no effect on generator functions.
     """
     return _grad_enabled.override(False)
 

@@ -54,14 +54,11 @@ def composed_cross_entropy(logits: Tensor, targets: Array, smoothing: LabelSmoot
     label_smoothing, smoothing_classes, pad_id = smoothing
     is_counted = targets != pad_id
     one_hot = (targets[:, None] == npx.arange(n_classes)).astype(logits.dtype)
-    others = 1 - one_hot
+    smoothed = npx.ones_like(one_hot) if smoothing_classes == "all" else 1 - one_hot
     if smoothing_classes == "others_without_pad":
-        others = others * (npx.arange(n_classes) != pad_id)
-    if smoothing_classes == "all":
-        smoothing_mass = label_smoothing / n_classes
-    else:
-        smoothing_mass = label_smoothing * others / npx.maximum(others.sum(axis=-1, keepdims=True), 1)
-    q = ((1 - label_smoothing) * one_hot + smoothing_mass).astype(logits.dtype)
+        smoothed = smoothed * (npx.arange(n_classes) != pad_id)
+    smoothed = label_smoothing * smoothed / npx.maximum(smoothed.sum(axis=-1, keepdims=True), 1)
+    q = one_hot * (1 - smoothed.sum(axis=-1, keepdims=True)) + smoothed
     shifted = logits - logits.detach().max(axis=-1, keepdims=True).data
     log_p = shifted - ops.log(ops.exp(shifted).sum(axis=-1, keepdims=True))
     return -(log_p * (q * is_counted[:, None]).astype(logits.dtype)).sum()

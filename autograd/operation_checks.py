@@ -70,6 +70,14 @@ def reject_constant_result() -> NoReturn:
     )
 
 
+def reject_copy(name: str) -> NoReturn:
+    """Raise TypeError because a Tensor that the operation `name` computed was copied or pickled."""
+    raise TypeError(
+        f"Tensor: expected a leaf to copy or pickle; got a result of {name!r}, whose graph cannot be copied; "
+        "try x.detach()"
+    )
+
+
 def reject_missing_gradient(shape: tuple[int, ...]) -> NoReturn:
     """Raise ValueError because `backward` was called without a gradient on a Tensor of several elements."""
     raise ValueError(

@@ -189,6 +189,7 @@ def _choice_grad(g: Array, a: Operand, b: Operand, a_wins: Array) -> tuple[Array
 def where(condition: Array, a: Operand, b: Operand) -> Result:
     """Return a where `condition` (a bool array) is True, and b elsewhere."""
     y: Any = npx.where(condition, a, b)
+    check_result("where", y, a, b)
     return y, lambda g: (
         None,
         unbroadcast(npx.where(condition, g, 0).astype(g.dtype, copy=False), a),
@@ -323,5 +324,8 @@ def stack(*arrays: Array, axis: int = 0) -> Result:
 
 @differentiable
 def astype(x: Array, dtype: Any) -> Result:
-    """Convert to another floating dtype; the gradient is converted back."""
-    return x.astype(dtype), lambda g: (g.astype(x.dtype),)
+    """Convert to another floating dtype; the gradient is converted back. Raises TypeError if it would be lost."""
+    y = x.astype(dtype)
+    if y.dtype.kind in "iub" and x.dtype.kind not in "iub":
+        raise TypeError(f"astype: expected a floating dtype; got {y.dtype}; try x.data.astype('{y.dtype}')")
+    return y, lambda g: (g.astype(x.dtype),)

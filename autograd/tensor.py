@@ -8,6 +8,7 @@ from collections.abc import Callable, Iterator, Sequence
 from typing import Any, NoReturn, Self
 
 import npx
+from autograd import operation_checks
 from autograd.html import tables
 from npx import Array, Registry
 
@@ -69,6 +70,12 @@ class TensorMethods:
     def __iter__(self) -> Iterator[Self]:
         """Iterate over the first axis. Raises TypeError for a Tensor without axes."""
         return (self[i] for i in range(len(self)))
+
+    def __getstate__(self) -> Any:
+        """Return the state for a copy or pickle. Raises TypeError unless the Tensor is a leaf."""
+        if self.node:
+            operation_checks.reject_copy(self.node.name)
+        return super().__getstate__()
 
     def __array__(self, *args: Any, **kwargs: Any) -> NoReturn:
         """Raise TypeError: NumPy would return an array of Tensors and lose the gradient."""

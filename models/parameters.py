@@ -77,11 +77,11 @@ class FlatParameters:
             p.flat_ref = flat_ref
             self.spans[name] = span
             start = span.stop
-        if self.low_precision_data is not None:  # parameters that are not trained need the compute dtype too
-            for p in module.parameters():
-                if not p.requires_grad:
-                    p.master = p.weights
-                    p.data = p.master.astype(self.compute_dtype)
+        for p in module.parameters():  # parameters that are not trained need the compute dtype too
+            if not p.requires_grad:
+                weights = p.weights
+                p.master = None if self.low_precision_data is None else weights
+                p.data = weights if p.master is None else weights.astype(self.compute_dtype)
         self._data_views = [p.data for p in self.parameters]
         self._grad_views: list[npx.Array] = []
         if self.low_precision_data is not None:

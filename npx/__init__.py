@@ -22,8 +22,9 @@ from numpy import all as all, any as any, max as max, min as min
 from npx import random
 from npx import distributed
 from npx.backend import (
-    NO_ACCUMULATORS, Array, Accumulators, add_at, arange, array_module, asarray, ceil_div, device, empty, free_memory,
-    from_dlpack, from_host, full, host, memory_use, ones, read_only, synchronize, to_host, use_device, zeros,
+    NO_ACCUMULATORS, Array, Accumulators, add_at, arange, array_module, asarray, ceil_div, check_floating, device,
+    empty, free_memory, from_dlpack, from_host, full, host, memory_use, ones, read_only, synchronize, to_host,
+    use_device, zeros,
 )  # fmt: skip
 from npx.kernels.adam import AdamCoefficients, adam, adam_coefficients
 from npx.kernels.attention import attention, attention_grad, attention_weights

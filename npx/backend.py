@@ -92,6 +92,12 @@ def synchronize() -> None:
         _current().cuda.get_current_stream().synchronize()
 
 
+def check_floating(name: str, x: Array) -> None:
+    """Raise ValueError unless x, the input of the function `name`, has a floating-point dtype."""
+    if x.dtype.kind in "iub":
+        raise ValueError(f"{name}: expected a floating-point dtype; got {x.dtype}; try .astype('float32')")
+
+
 def array_module(*arrays: Array | None) -> Any:
     """Return the module for computing with the arrays: cupy if any of them is a CuPy array, else numpy."""
     if _cupy is not None and any(isinstance(a, _cupy.ndarray) for a in arrays):

@@ -35,7 +35,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from npx.backend import Array, array_module, to_host
+from npx.backend import Array, array_module, check_floating, to_host
 from npx.registry import Registry
 from npx.scoped import ScopedValue
 from npx.settings import KERNEL_MODES, read_setting
@@ -149,7 +149,10 @@ class Kernel(Dispatcher):
         mode = _mode.get()
         # Versions are registered for the array library and the dtype of the first argument.
         key = None if mode == "reference" else ("cupy" if is_emulating() else type(x).__module__, dtype_name(x.dtype))
-        if key not in self.versions or not mode.endswith("check"):
+        if key not in self.versions:
+            check_floating(self.name, x)
+            return self.run(key, x, *args, **kwargs)
+        if not mode.endswith("check"):
             return self.run(key, x, *args, **kwargs)
         args_copy = copy_arrays((x, *args))
         kwargs_copy = copy_arrays(kwargs)

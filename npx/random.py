@@ -58,6 +58,8 @@ def keyed(seed: int, step: int, device_counter: Array | None = None, first_call:
         device_counter: a uint64 array (2,) on the GPU. CUDA kernels add its first value to the step of each key, and
             its second value to the call.
     """
+    if not 0 <= min(seed, step) <= max(seed, step) < 2**64:
+        raise ValueError(f"keyed: expected a seed and a step from 0 to 2**64 - 1; got {seed} and {step}")
     calls = count(first_call)
     if device_counter is None:
         keys = (Key(seed, step, call) for call in calls)
@@ -108,7 +110,7 @@ def _philox(key: Key, position: int = 0) -> "np.random.Philox":  # numpy.random 
         raise RuntimeError(
             "random numbers: a DeviceKey works only in GPU kernels, because only the device knows the step"
         )
-    return np.random.Philox(key=[key.seed, key.step], counter=[position, 0, key.call, 0])
+    return np.random.Philox(key=np.array([key.seed, key.step], np.uint64), counter=[position, 0, key.call, 0])
 
 
 def bits16(key: Key, start: int, stop: int) -> np.ndarray:

@@ -92,9 +92,11 @@ class SinusoidalPositions(Positions):
     def table_rows(self, start: StartOrPacking, x: Any, dtype: Any) -> npx.Array:
         """Return the encodings (T, D) of the positions of x (B, T, ...), or (R, D) of packed x (R, ...)."""
         end = end_position(start, x)
-        if self._table is None or len(self._table) < end or self._table.dtype != dtype:
-            self._table = sinusoids(max(64, 2 * end), self.d_model, self.interleaved, dtype, self.rate_scheme)
-        return self._table[start.positions] if isinstance(start, npx.Packing) else self._table[start:end]
+        table = self._table  # read once, because another thread may replace it
+        if table is None or len(table) < end or table.dtype != dtype:
+            table = sinusoids(max(64, 2 * end), self.d_model, self.interleaved, dtype, self.rate_scheme)
+            self._table = table
+        return table[start.positions] if isinstance(start, npx.Packing) else table[start:end]
 
     def forward(self, x: Tensor, start: StartOrPacking = 0) -> Tensor:
         """Return x (B, T, D), or packed x (R, D), plus the encodings of its positions from `start` on."""

@@ -80,7 +80,8 @@ def recurrence(
 
 
 def check_gates(name: str, z: npx.Array, w: npx.Array, n_gates: int) -> None:
-    """Raise ValueError unless z (..., n H) and w (H, n H) fit a cell with n gates."""
+    """Raise ValueError unless floating z (..., n H) and w (H, n H) fit a cell with n gates."""
+    npx.check_floating(name, z)
     if w.ndim != 2 or w.shape[1] != n_gates * len(w) or z.shape[-1:] != w.shape[1:]:
         raise ValueError(f"{name}: expected z (..., {n_gates} H) and w (H, {n_gates} H); got {z.shape} and {w.shape}")
 

@@ -67,7 +67,7 @@ class Blocks:
         for i, size in enumerate(self.part_sizes):
             start = i * self.block_size
             total[:, i : i + self.n_blocks, :size] += blocks[:, :, start : start + size]
-        flat = total.reshape(self.batch, -1, *blocks.shape[3:])
+        flat = total.reshape(self.batch, self.n_padded_blocks * self.block_size, *blocks.shape[3:])
         return flat[:, self.n_before : self.n_before + self.length]
 
     def bias(self, lengths: npx.Array | None) -> npx.Array:
@@ -116,7 +116,7 @@ def restricted_self_attention(qkv, n_heads, d_k, window, spec=npx.AttentionSpec(
         gq, gk, gv = npx.attention_grad(g, saved)
         gq, gk, gv = blocks.join(gq), blocks.overlap_add(gk), blocks.overlap_add(gv)
         gq, gk = (rotate(part, 0, spec.rotary_base, inverse=True) for part in (gq, gk))
-        parts = [part.reshape(*part.shape[:2], -1) for part in (gq, gk, gv)]
+        parts = [part.reshape(*part.shape[:2], n_heads * part.shape[-1]) for part in (gq, gk, gv)]
         return (npx.pack_padded(npx.concatenate(parts, axis=2), packing),)
 
     joined = blocks.join(y)
@@ -174,4 +174,5 @@ class RestrictedSelfAttention(SelfAttention):
 
     def attention_weights(self, x: Tensor, spec: npx.AttentionSpec = npx.AttentionSpec()) -> npx.Array:
         require_no_bias(spec)
-        return super().attention_weights(x, self.with_window(spec, x.shape[1], x.shape[1]))
+        length = spec.q_packing.max_length if spec.q_packing else x.shape[1]
+        return super().attention_weights(x, self.with_window(spec, length, length))

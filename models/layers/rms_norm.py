@@ -6,7 +6,6 @@ from models.init import constant
 from models.layers.norm import Norm
 from models.module import Parameter
 from models.registry import NORMS
-from npx.kernels.layer_norm import check_norm_inputs
 
 
 @differentiable
@@ -15,7 +14,7 @@ def rms_norm(x, gain, eps=1e-6):
 
     With z = x / rms and h = g * gain: gx = (h - z * mean(h * z)) / rms. The gradient of the gain is the sum of g * z.
     """
-    check_norm_inputs("rms_norm", x)
+    npx.check_floating("rms_norm", x)
     wide = x.astype(npx.accumulation_dtype(x.dtype), copy=False)
     scale = 1 / npx.sqrt((wide * wide).mean(axis=-1, keepdims=True) + eps)  # (..., 1)
 

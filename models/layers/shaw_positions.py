@@ -31,11 +31,12 @@ def relative_scores(q, table, n_keys, packing=None):
     def vjp(g):
         n_queries = g.shape[2]
         offsets = relative_offsets(q, n_keys, packing)  # recomputed, so that it is not saved for backward
+        clipped = npx.minimum(npx.maximum(offsets, -k), k)
         keys = npx.arange(-k, k + 1) - offsets[:, :1]  # (T, 2k + 1), the key at each offset
         is_key = (keys >= 0) & (keys < n_keys)
         g_offset = g[:, :, npx.arange(n_queries)[:, None], npx.where(is_key, keys, 0)] * is_key.astype(g.dtype)
-        g_offset[..., 0] = (g * (offsets <= -k).astype(g.dtype)).sum(axis=-1)  # -k and k also cover larger distances
-        g_offset[..., -1] = (g * (offsets >= k).astype(g.dtype)).sum(axis=-1)
+        g_offset[..., 0] = (g * (clipped == -k).astype(g.dtype)).sum(axis=-1)  # -k and k also cover larger distances
+        g_offset[..., -1] = (g * (clipped == k).astype(g.dtype)).sum(axis=-1)
         g_offset = g_offset * scale
         x = npx.pad_packed(q, packing).swapaxes(1, 2)  # (B, H, T, d_k)
         g_table = g_offset.reshape(-1, len(table)).T @ x.reshape(-1, x.shape[-1])  # (2k + 1, d_k)

@@ -27,7 +27,7 @@ from typing import Any
 
 import numpy as np
 
-from npx.backend import array_module, ceil_div
+from npx.backend import array_module, ceil_div, check_floating
 from npx.cpu.tune import is_configured
 from npx.cpu.workers import make_offers
 from npx.scoped import ScopedValue
@@ -103,13 +103,15 @@ def elementwise(formula: Callable[..., Any], *arrays: Any, outputs: int = 1, in_
 
     On a CPU the formula receives blocks of rows, in several threads; on a GPU it receives the complete arrays. 16-bit
     floats are passed as float32, whose range holds their squares and products. The result has the dtype of the first
-    array; a formula with several `outputs` returns them as a tuple. Raises ValueError if the shapes differ.
+    array; a formula with several `outputs` returns them as a tuple. Raises ValueError if the shapes differ or if the
+    first array has no floating-point dtype.
 
     Args:
         in_place: whether the formula takes an additional array for each output and writes the output there instead of
             returning it, which saves a pass over each output.
     """
     x = arrays[0]
+    check_floating("elementwise", x)
     if mismatches := [a.shape for a in arrays if a.shape != x.shape]:
         raise ValueError(f"elementwise: expected all arrays to have shape {x.shape}; got {mismatches[0]}")
 

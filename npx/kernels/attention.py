@@ -307,7 +307,7 @@ def launch_attention(
     views = [*inputs, *grads]
     strides = [np.int64(stride // itemsize) for x in views for stride in (0, *x.strides[:-1])[-3:]]
     starts = [packing and packing.starts for packing in (spec.q_packing, spec.kv_packing)]
-    lengths, bias = spec.kv_lengths, spec.constant_bias
+    lengths, bias = None if spec.kv_packing else spec.kv_lengths, spec.constant_bias
     bias_strides = [0, 0, 0, 0]
     if lengths is not None:
         lengths = contiguous(lengths.astype(np.int64, copy=False))

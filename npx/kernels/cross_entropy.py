@@ -8,7 +8,7 @@ classes among which `LabelSmoothing` divides the probability eps:
     "others"               off_value = eps / (V - 1)  every class except the target
     "others_without_pad"   off_value = eps / (V - 2)  every class except the target and padding, whose q is 0
 
-`on_value` is chosen so that q sums to 1. For logits z
+`on_value` is chosen so that q sums to 1; without any such class, q is 1 at the target. For logits z
 
     loss = - sum_k q_k log softmax(z)_k = logsumexp(z) - on_value z_target - off_value sum_k z_k
     dloss/dz = softmax(z) - q
@@ -59,13 +59,15 @@ class LabelSmoothing(NamedTuple):
             raise ValueError(f"smoothing_classes: expected one of {', '.join(SMOOTHING_CLASSES)}; got {self.classes!r}")
         if self.classes == "all":
             return 1 - self.epsilon, self.epsilon / n_classes
-        off_value = self.epsilon / max(1, n_classes - (1 if self.classes == "others" else 2))
+        n_others = n_classes - (2 if self.excludes_padding(n_classes) else 1)
+        if n_others < 1:
+            return 1.0, 0.0
+        off_value = self.epsilon / n_others
         return 1 - self.epsilon - off_value, off_value
 
-    @property
-    def excludes_padding(self) -> bool:
-        """True if label smoothing gives no probability to the padding class."""
-        return self.classes == "others_without_pad"
+    def excludes_padding(self, n_classes: int) -> bool:
+        """Return whether padding is one of the classes and label smoothing gives it no probability."""
+        return self.classes == "others_without_pad" and 0 <= self.pad_id < n_classes
 
 
 NO_SMOOTHING = LabelSmoothing()
@@ -82,7 +84,7 @@ def cross_entropy(logits: Array, targets: Array, smoothing: LabelSmoothing = NO_
     on_value, off_value = smoothing.target_weights(classes)
     q = xp.full(logits.shape, off_value, logits.dtype)
     q[xp.arange(n), targets] += on_value
-    if smoothing.excludes_padding:
+    if smoothing.excludes_padding(classes):
         q[:, smoothing.pad_id] = 0
     is_token = (targets != smoothing.pad_id)[:, None]
     peak = logits.max(axis=-1, keepdims=True)
@@ -150,27 +152,27 @@ def linear_cross_entropy_grad_numpy(
 def logits_to_gradient(z: Array, targets: Array, smoothing: LabelSmoothing, grad: bool) -> float:
     """Replace logits z (n, V) by their gradient in place and return the summed loss. No target may be padding."""
     on_value, off_value = smoothing.target_weights(z.shape[1])
+    excludes_padding = smoothing.excludes_padding(z.shape[1])
     at_target = np.arange(len(z)), targets
+    z -= z.max(axis=1)[:, None]  # does not change the loss, because q sums to 1
     q_dot_z = on_value * z[at_target]
     if off_value:
-        if smoothing.excludes_padding:
+        if excludes_padding:
             padding = z[:, smoothing.pad_id].copy()  # may be -inf, so it cannot be subtracted from the sum later
             z[:, smoothing.pad_id] = 0
         q_dot_z += off_value * row_sums(z)
-        if smoothing.excludes_padding:
+        if excludes_padding:
             z[:, smoothing.pad_id] = padding
-    peak = z.max(axis=1)
-    z -= peak[:, None]
     np.exp(z, out=z)
     total = row_sums(z)
     if grad:
         z *= (1 / total)[:, None]
         if off_value:
             z -= off_value
-            if smoothing.excludes_padding:
+            if excludes_padding:
                 z[:, smoothing.pad_id] += off_value
         z[at_target] -= on_value
-    return float((np.log(total) + peak - q_dot_z).sum(dtype=np.float64))
+    return float((np.log(total) - q_dot_z).sum(dtype=np.float64))
 
 
 @cross_entropy.fast("numpy", "float32", "float64")
@@ -216,7 +218,7 @@ def linear_cross_entropy_numpy(
         x_tokens = x[token_rows]
         targets = targets[token_rows]
     smoothed = np.full(len(w), off_value, x.dtype)  # `off_value` for each class, but 0 for a class without smoothing
-    if smoothing.excludes_padding:
+    if smoothing.excludes_padding(len(w)):
         smoothed[smoothing.pad_id] = 0
     smoothed_w = smoothed @ w  # (D,)
     gx_tokens: Any = w[targets]
@@ -327,7 +329,7 @@ def losses_and_gradient(z: Array, targets: Array, gz: Array | None, losses: Arra
     row_bytes = classes * z.itemsize
     two_blocks = 2 * (row_bytes + RESERVED)  # with room for two blocks, rows stay in shared memory
     keep_row = gz is not None and two_blocks <= overridable_size(shared_memory(array_module(z)))
-    flags = np.int64(smoothing.pad_id), np.int32(smoothing.excludes_padding), np.int32(keep_row)
+    flags = np.int64(smoothing.pad_id), np.int32(smoothing.excludes_padding(classes)), np.int32(keep_row)
     args = z, targets, gz, losses, *sizes, *flags
     threads = 64 if classes <= 1024 else 512
     launch(

@@ -18,7 +18,7 @@ def dropout_residual_norm(
 
     x, residual (..., D); gamma, beta (D,). Saved: what layer_norm saves; drop, keep_mask (bool (..., D), or None).
     """
-    norms.check_norm_inputs("dropout_residual_norm", x, residual)
+    norms.check_residual(x, residual)
     x_dropped, saved_dropout = dropout.reference(x, drop)
     y, saved = norms.layer_norm.reference(residual + x_dropped, gamma, beta, eps)
     return y, (*saved, *saved_dropout)

@@ -9,6 +9,7 @@ from npx.cpu.row_blocks import map_blocks, overridable_size
 from npx.cuda.launch import contiguous, launch
 from npx.dispatch import Output, kernel
 from npx.kernels.dropout import DropoutSpec, launch_arguments
+from npx.precision import accumulation_dtype
 
 
 @kernel
@@ -17,13 +18,12 @@ def layer_norm(x: Array, gamma: Array, beta: Array, eps: float = 1e-6) -> tuple[
 
     x (..., D); gamma, beta (D,); var is the biased variance. Saved: gamma, xhat (..., D), rstd (..., 1).
     """
-    check_norm_inputs("layer_norm", x)
     xp = array_module(x)
-    centered = x - xp.mean(x, axis=-1, keepdims=True)
+    wide = x.astype(accumulation_dtype(x.dtype), copy=False)
+    centered = wide - xp.mean(wide, axis=-1, keepdims=True)
     rstd = 1 / xp.sqrt(xp.mean(centered * centered, axis=-1, keepdims=True) + eps)
     xhat = centered * rstd
-    y = (xhat * gamma + beta).astype(x.dtype, copy=False)  # NumPy's mean of bfloat16 is float32
-    return y, (gamma, xhat, rstd)
+    return (xhat * gamma + beta).astype(x.dtype, copy=False), (gamma, xhat, rstd)
 
 
 @layer_norm.define_gradient
@@ -39,19 +39,19 @@ def layer_norm_grad(
     depend on every x_i. ggamma = sum g * xhat and gbeta = sum g over all rows.
     """
     xp = array_module(g)
-    h = g * gamma
+    wide = g.astype(xhat.dtype, copy=False)
+    h = wide * gamma
     gx = rstd * (h - xp.mean(h, -1, keepdims=True) - xhat * xp.mean(h * xhat, -1, keepdims=True))
     axes = tuple(range(g.ndim - 1))
-    gx, ggamma, gbeta = (part.astype(g.dtype, copy=False) for part in (gx, xp.sum(g * xhat, axes), xp.sum(g, axes)))
+    parts = gx, xp.sum(wide * xhat, axes), xp.sum(wide, axes)
+    gx, ggamma, gbeta = (part.astype(g.dtype, copy=False) for part in parts)
     return gx, *accumulate((ggamma, gbeta), accumulate_into)
 
 
-def check_norm_inputs(name: str, x: Array, residual: Array | None = None) -> None:
-    """Raise ValueError unless x has a floating-point dtype and the residual has the shape of x."""
-    if x.dtype.kind in "iub":
-        raise ValueError(f"{name}: expected x to have a floating-point dtype; got {x.dtype}; try x.astype('float32')")
+def check_residual(x: Array, residual: Array | None) -> None:
+    """Raise ValueError unless the residual, if any, has the shape of x."""
     if residual is not None and residual.shape != x.shape:
-        raise ValueError(f"{name}: expected a residual of shape {x.shape}, like x; got {residual.shape}")
+        raise ValueError(f"dropout_residual_norm: expected a residual of shape {x.shape}, like x; got {residual.shape}")
 
 
 def norm_rows(x: Array, gamma: Array, beta: Array, eps: float, xhat: Array, y: Array, rstd: Array) -> None:
@@ -81,7 +81,7 @@ def norm_rows_grad(g: Array, gamma: Array, xhat: Array, rstd: Array, gx: Array) 
 
 def row_means(z: Array) -> Array:
     """Return the means over the last axis (n, 1); for short rows a matmul is four times faster than `mean`."""
-    return (z @ np.full((z.shape[-1], 1), 1 / z.shape[-1], z.dtype)) if z.shape[-1] else z[:, :1]
+    return z @ np.ones((z.shape[-1], 1), z.dtype) / z.shape[-1] if z.shape[-1] else z[:, :1]
 
 
 def column_sums(g: Array) -> Array:
@@ -109,7 +109,7 @@ def residual_norm_numpy(
     Saves y, which the next operation saves anyway, instead of xhat = (y - beta) / gamma. Columns of xhat that cannot be
     recovered accurately from y are saved too. The dropout mask takes one bit per value.
     """
-    check_norm_inputs("layer_norm" if residual is None else "dropout_residual_norm", x, residual)
+    check_residual(x, residual)
     y = np.empty(x.shape, x.dtype)
     rstd = np.empty((*x.shape[:-1], 1), x.dtype)
     keep_mask = drop and drop.keep_mask(x.shape)
@@ -220,7 +220,7 @@ def residual_norm_cuda(
     Each row is read and written once, by one warp or, if it is long, by several. Saved: gamma, xhat, rstd (R,) in
     float32, and `drop`, from which the gradient regenerates the mask.
     """
-    check_norm_inputs("layer_norm" if residual is None else "dropout_residual_norm", x, residual)
+    check_residual(x, residual)
     xp = array_module(x)
     x, residual, gamma, beta = (contiguous(a) for a in (x, residual, gamma, beta))
     d = x.shape[-1]

@@ -1,6 +1,8 @@
 """The engine (autograd/engine.py): the graph, the backward pass, ownership of gradients, and errors."""
 
+import copy
 import gc
+import pickle
 import sys
 import weakref
 from itertools import pairwise
@@ -367,6 +369,15 @@ def test_errors_of_tensor():
     with pytest.raises(TypeError, match="power: expected a Python number"):
         leaf(1.0) ** leaf(2.0)
     assert "made by multiply" in repr(leaf(1.0) * 2) and "requires_grad" in repr(leaf(1.0))
+
+
+@pytest.mark.parametrize("copied", [copy.copy, copy.deepcopy, pickle.dumps])
+def test_only_leaves_are_copied(copied):
+    """A copy of a graph would share its saved arrays, which vjps overwrite."""
+    copied(leaf(1.0))
+    copied((leaf(1.0) * 2).detach())
+    with pytest.raises(TypeError, match=r"expected a leaf to copy or pickle; got a result of 'multiply', .*detach"):
+        copied(leaf(1.0) * 2)
 
 
 def test_nodes_are_visited_from_the_newest_to_the_oldest():

@@ -216,6 +216,42 @@ def test_large_logits_give_a_finite_loss(label_smoothing, smoothing_classes):
     assert np.isfinite(loss.data) and np.isfinite(logits.grad).all()
 
 
+@given(
+    n_classes=st.integers(1, 5),
+    pad_id=st.integers(-2, 6),
+    classes=st.sampled_from(SMOOTHING_CLASSES),
+    dtype=st.sampled_from(["float32", "float64"]),
+    offset=st.sampled_from([0.0, 1e4]),
+    data=st.data(),
+)
+def test_the_loss_is_that_of_the_smoothed_distribution(n_classes, pad_id, classes, dtype, offset, data):
+    """A class without padding receives its share, and q sums to 1, for any padding id; in all three versions."""
+    target = data.draw(st.integers(0, n_classes - 1))
+    z = data.draw(st.lists(st.integers(-8, 8), min_size=n_classes, max_size=n_classes))
+    smoothed = [
+        k
+        for k in range(n_classes)
+        if classes == "all" or k != target and not (classes == "others_without_pad" and k == pad_id)
+    ]
+    q = np.zeros(n_classes)
+    q[smoothed] = 0.25 / max(1, len(smoothed))
+    q[target] += 1 - q.sum()
+    log_p = z - np.log(np.exp(z).sum())
+    expected = 0 if target == pad_id else -(q * log_p).sum()
+    logits = (np.array([z]) + offset).astype(dtype)
+    for mode, loss in (
+        ("fast", neural.cross_entropy),
+        ("reference", neural.cross_entropy),
+        ("fast", neural.composed_cross_entropy),
+    ):
+        with npx.kernel_mode(mode):
+            x = Tensor(logits, requires_grad=True)
+            y = loss(x, np.array([target]), npx.LabelSmoothing(0.25, classes, pad_id))
+            y.backward()
+        assert np.isclose(y.data, expected, rtol=1e-5, atol=1e-5)
+        assert np.allclose(x.grad, 0 if target == pad_id else np.exp(log_p) - q, atol=1e-5)
+
+
 @pytest.mark.parametrize("activation", ["", "gelu"])
 def test_a_linear_layer_rejects_activations_that_are_not_fused(activation):
     with pytest.raises(ValueError, match=r"linear: expected an activation in \(None, 'relu'\); got "):

@@ -7,7 +7,13 @@ import npx
 from autograd import Tensor, checkpoint, differentiable, neural
 from autograd import operations as ops
 from models import Module, Parameter
+from models.layers.convolution import glu
+from models.layers.gelu import gelu
+from models.layers.gelu_erf import gelu_erf
+from models.layers.recurrent import gru, lstm
 from models.layers.rms_norm import rms_norm
+from models.layers.silu import silu
+from models.layers.swiglu import gated_silu
 from npx import AttentionSpec
 from train import Adam
 
@@ -64,6 +70,20 @@ def test_operands_that_would_widen_the_result_raise(name, other):
     for operands in [(leaf(3), other), (other, leaf(3))]:
         with pytest.raises(TypeError, match=f"{name}: expected operands of the same dtype; got float32 and .* float64"):
             getattr(ops, name)(*operands)
+
+
+def test_a_choice_that_would_widen_the_result_raises():
+    for operands in [(leaf(3), np.arange(3)), (np.arange(3), leaf(3))]:
+        with pytest.raises(TypeError, match="where: expected operands of the same dtype; got float32 and int64"):
+            ops.where(np.array([True, False, True]), *operands)
+    assert ops.where(np.array([True, False, True]), leaf(3), 0.0).dtype == "float32"
+
+
+def test_a_conversion_that_would_lose_the_gradient_raises():
+    for dtype in ("int64", bool):
+        with pytest.raises(TypeError, match=r"astype: expected a floating dtype; got \w+; try x.data.astype"):
+            leaf(3).astype(dtype)
+    assert Tensor([1, 2]).astype("int8").dtype == "int8"
 
 
 def test_operands_that_keep_the_dtype_are_accepted():
@@ -235,19 +255,18 @@ def test_a_residual_of_another_shape_raises(mode, shape):
 
 
 @pytest.mark.parametrize("kind", ["int64", "uint8", "bool"])
-def test_a_norm_of_integers_raises(kind):
-    x = np.arange(3).astype(kind)
-    gain = np.ones(3)
+def test_layers_reject_integers(kind):
+    x = Tensor(np.ones((2, 4), kind))
+    weights = np.ones((1, 4))
     calls = {
-        "layer_norm": lambda: npx.layer_norm(x, gain, gain),
-        "dropout_residual_norm": lambda: npx.dropout_residual_norm(x, x, gain, gain),
-        "rms_norm": lambda: rms_norm(x, gain),
-    }
+        "rms_norm": lambda: rms_norm(x, np.ones(4)),
+        "lstm": lambda: lstm(x, weights),
+        "gru": lambda: gru(x[:, :3], weights[:, :3], np.ones(1)),
+    } | {f"elementwise {f.__name__}": lambda f=f: f(x) for f in (silu, gelu, gelu_erf, glu, gated_silu)}
     for name, call in calls.items():
-        message = f"^{name}: expected x to have a floating-point dtype; got {kind}; try x.astype"
-        for mode in ("fast", "reference"):
-            with npx.kernel_mode(mode), pytest.raises(ValueError, match=message):
-                call()
+        message = f"^{name.split()[0]}: expected a floating-point dtype; got {kind}; try .astype"
+        with pytest.raises(ValueError, match=message):
+            call()
 
 
 # Changed weights
@@ -273,6 +292,23 @@ def test_backward_after_a_change_of_the_weights_raises(change):
     with pytest.raises(RuntimeError, match="the weights changed after 'multiply' used them; call backward before"):
         loss.backward()
     (w * w).sum().backward()
+
+
+@pytest.mark.parametrize("function", [lambda x, w: x * w, lambda x, w: w], ids=["product", "weight"])
+@pytest.mark.parametrize("depth", [1, 2, 3])
+def test_backward_of_a_checkpoint_after_a_change_of_the_weights_raises(function, depth):
+    """The change comes before the recomputation, so the nodes of the recomputed graph are newer than the change."""
+    w = OneWeight().weight
+
+    def nested(x, level):
+        return checkpoint(nested, x, level - 1) if level else function(x, w)
+
+    for x in (leaf(3), leaf(3) * 2):
+        loss = nested(x, depth).sum()
+        w.assign(5)
+        with pytest.raises(RuntimeError, match="the weights changed after 'checkpoint' used them; call backward"):
+            loss.backward()
+        nested(x, depth).sum().backward()
 
 
 # Gradient checkpointing

@@ -152,7 +152,7 @@ def smoothing_options(draw):
     """Draw the `smoothing` option."""
     classes = draw(st.sampled_from(["all", "others", "others_without_pad"]))
     label_smoothing = draw(st.sampled_from([0.2, 0.0]))
-    pad_id = draw(st.sampled_from([0, 2]))
+    pad_id = draw(st.sampled_from([0, 2, -1, 99]))  # the last two are no classes
     return {"smoothing": npx.LabelSmoothing(label_smoothing, classes, pad_id)}
 
 
@@ -377,7 +377,7 @@ def smoothing_edges(classes):
     for targets in ([1, 2, 0], [0, 0, 0], [last, last, 1], [1], [0, last]):
         for smoothing_classes in npx.SMOOTHING_CLASSES:
             yield npx.asarray(targets), npx.LabelSmoothing(0.2, smoothing_classes)
-    for pad in (2, last):
+    for pad in (2, last, -1, classes):
         yield npx.asarray([0, last, 1, 2]), npx.LabelSmoothing(0.1, "others_without_pad", pad)
     yield npx.asarray([1, 0]), npx.LabelSmoothing(0.0)
     yield npx.asarray([1, 0]), npx.LabelSmoothing(0.9)

@@ -75,7 +75,7 @@ def shaw_bias_edges():
 
 @edges("operation relative_scores")
 def relative_scores_edges():
-    for k in (1, 2, 9):
+    for k in (0, 1, 2, 9):
         for t, n_keys in ((4, 4), (1, 6), (2, 5), (1, 1)):
             yield Call((sample(2, t, 2, 3), sample(2 * k + 1, 3, seed=1), n_keys))
     yield Call((sample(6, 2, 3), sample(3, 3, seed=1), 3, packing(*LENGTHS)))

@@ -181,6 +181,8 @@ def losses(d, classes):
     yield np.array([1, 1, 1, 1, 1, 1, 2]), LabelSmoothing(0.9, "others", 2)
     yield np.array([2, 2, 2, 2, 2, 2, 1]), LabelSmoothing(0.1, "others", 2)  # all rows but one are padding
     yield np.arange(7) % classes, LabelSmoothing(0.0, "others", -1)  # no class is padding
+    for no_class in (-1, classes, -100):
+        yield np.arange(7) % classes, LabelSmoothing(0.1, "others_without_pad", no_class)
 
 
 @special
@@ -191,6 +193,8 @@ def cross_entropy(d):
     yield Call((constant(d, 0.5, 7, 5), targets, LabelSmoothing(0.1, "all", 3)))  # ties
     yield Call((d.values(7, 2), targets % 2, LabelSmoothing(0.1, "others", -1)))
     yield Call((d.values(7, 1), targets * 0, LabelSmoothing(0.0, "all", -1)))  # one class
+    yield Call((d.values(7, 2), targets % 2, LabelSmoothing(0.1, "others_without_pad", 0)))  # no class to smooth over
+    yield Call((d.values(7, 1), targets * 0, LabelSmoothing(0.1, "others", -1)))
     excluded = d.values(7, 5)
     excluded[:, 3] = -np.inf
     for smoothing in (LabelSmoothing(0.0, "all", -1), LabelSmoothing(0.1, "others_without_pad", 3)):

@@ -265,6 +265,17 @@ def test_frozen_parameters_are_not_updated():
     assert (square.second.data < 2).all()
 
 
+def test_frozen_parameters_return_to_full_precision():
+    square = Square()
+    square.second.requires_grad = False
+    square.second.assign([1 / 3, 2 / 3, 1])
+    before = square.second.data.copy()
+    FlatParameters(square, np.dtype("float16"))
+    assert square.second.dtype == "float16"
+    FlatParameters(square)
+    assert square.second.master is None and square.second.data.tobytes() == before.tobytes()
+
+
 @pytest.mark.parametrize("flatten", [False, True])
 def test_a_gradient_may_be_assigned(flatten):
     """Assignment works even after `flatten_grad`."""

@@ -133,6 +133,26 @@ def test_restricted_attention_equals_full_attention_with_a_mask(window, causal):
     np.testing.assert_allclose(packed, y[is_real], rtol=0, atol=1e-12)
 
 
+@pytest.mark.parametrize("shape", [(0, 5), (2, 0), (0, 0)])
+@pytest.mark.parametrize("causal", [False, True])
+def test_restricted_attention_of_empty_sequences(shape, causal):
+    layer = make_layer(models.RestrictedSelfAttention, 4, 2, window=3, rotary_base=10.0)
+    x = Tensor(np.zeros((*shape, 4)), requires_grad=True)
+    layer(x, npx.AttentionSpec(causal)).sum().backward()
+    assert x.grad.shape == x.shape
+
+
+def test_restricted_attention_weights_of_packed_sentences():
+    layer = make_layer(models.RestrictedSelfAttention, 4, 2, window=2)
+    lengths = np.array([5, 7])
+    x = RNG.normal(size=(2, 7, 4))
+    packing = npx.Packing.from_lengths(lengths)
+    packed = layer.attention_weights(Tensor(packing.pack(x)), npx.AttentionSpec(q_packing=packing, kv_packing=packing))
+    padded = layer.attention_weights(Tensor(x), npx.AttentionSpec(kv_lengths=lengths))
+    for p, q, n in zip(packed, padded, lengths, strict=True):
+        np.testing.assert_allclose(p[:, :n, :n], q[:, :n, :n], rtol=0, atol=1e-12)
+
+
 @pytest.mark.parametrize("n_cached", [0, 3])
 def test_restricted_attention_rejects_a_bias(n_cached):
     layer = make_layer(models.RestrictedSelfAttention, 4, 2, window=2)

@@ -26,8 +26,8 @@ source_mutant(
     "special value",
     "maximum not subtracted (fast version)",
     ROWS,
-    "peak = z.max(axis=1)",
-    "peak = np.zeros(len(z), z.dtype)",
+    "z -= z.max(axis=1)[:, None]",
+    "pass",
 )
 source_mutant(
     "cross_entropy",
@@ -66,8 +66,8 @@ source_mutant(
     "dtype",
     "losses in float16",
     ROWS,
-    "(np.log(total) + peak - q_dot_z).sum",
-    "(np.log(total) + peak - q_dot_z).astype('float16').sum",
+    "(np.log(total) - q_dot_z).sum",
+    "(np.log(total) - q_dot_z).astype('float16').sum",
 )
 source_mutant(
     "cross_entropy",

@@ -269,8 +269,8 @@ source_mutant(
     "dtype",
     "means in float32",
     layer_norm.row_means,
-    "return (z @",
-    "return (z.astype('float32').astype(z.dtype) @",
+    "return z @",
+    "return z.astype('float32').astype(z.dtype) @",
 )
 source_mutant(
     "layer_norm",

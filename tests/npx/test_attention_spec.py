@@ -53,6 +53,14 @@ def test_causal_and_lengths_are_masks(mode):
 
 
 @modes
+def test_kv_lengths_have_no_effect_on_packed_inputs(mode):
+    packing = npx.Packing.from_lengths([3, 1])
+    rows = [packing.pack(x) for x in (Q, heads(T, 1), heads(T, 2))]
+    plain = AttentionSpec(q_packing=packing, kv_packing=packing)
+    assert equal(attend(plain, mode, *rows), attend(plain._replace(kv_lengths=np.array([1, 1])), mode, *rows))
+
+
+@modes
 def test_a_bias_is_added_after_scaling(mode):
     bias = np.random.default_rng(3).normal(size=(H, T, S)).astype("float32")
     z = np.einsum("bthd,bshd->bhts", Q, K) / 2 + bias

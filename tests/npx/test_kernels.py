@@ -77,6 +77,17 @@ def test_fast_version_equals_reference(name, dtype, data):
         compare(name, expected, run(name, call))
 
 
+@pytest.mark.parametrize("mode", ["fast", "reference", "check"])
+@pytest.mark.parametrize("name", KERNELS)
+@given(data=st.data())
+def test_kernels_reject_integers(name, mode, data):
+    call = draw_call(name, "float64", data)
+    first, *others = call.inputs
+    message = f"^{name}: expected a floating-point dtype; got int64; try .astype"
+    with kernel_mode(mode), pytest.raises(ValueError, match=message):
+        KERNELS[name](first.astype("int64"), *others, **call.options)
+
+
 @pytest.mark.parametrize("name", KERNELS)
 def test_a_kernel_and_its_gradient_have_the_same_versions(name):
     """Only the gradient's version for the same key can use what a forward version saves."""
@@ -201,6 +212,28 @@ def test_fully_masked_rows_are_zeros(mode, dtype):
             assert np.isfinite(gradient).all() and not gradient[0].any()
 
 
+@given(rows=st.integers(1, 3), d=st.integers(1, 800), value=st.integers(-(2**13), 2**13), dtype=st.sampled_from(DTYPES))
+def test_a_norm_maps_a_constant_row_to_zero(rows, d, value, dtype):
+    """The sums of such rows are exact."""
+    x, one = np.full((rows, d), value, dtype), np.ones(d, dtype)
+    for mode in ("fast", "reference"):
+        with kernel_mode(mode):
+            assert not npx.layer_norm(x, one, np.zeros(d, dtype))[0].any()
+
+
+@given(d=st.integers(8, 300), scale=st.sampled_from([1.0, 300.0, 1e4]), seed=st.integers(0, 9))
+def test_the_norm_of_float16_is_computed_in_float32(d, scale, seed):
+    rng = np.random.default_rng(seed)
+    x, g = ((rng.standard_normal((40, d)) * size).astype("float16") for size in (scale, 30))
+    gamma, beta = (rng.standard_normal(d).astype("float16") for _ in range(2))
+    y, saved = npx.layer_norm(x, gamma, beta)
+    gradients = npx.layer_norm_grad(g, saved)
+    y32, saved = npx.layer_norm(*(a.astype("float32") for a in (x, gamma, beta)))
+    for a, b in zip((y, *gradients), (y32, *npx.layer_norm_grad(g.astype("float32"), saved)), strict=True):
+        assert a.dtype == "float16"
+        np.testing.assert_allclose(a, b, rtol=0, atol=2e-3 * np.abs(b).max())
+
+
 @pytest.mark.parametrize("mode", ["fast", "reference"])
 @pytest.mark.parametrize("dtype", DTYPES)
 def test_the_largest_numbers_do_not_overflow(mode, dtype):
@@ -278,7 +311,7 @@ def test_check_mode_accepts_a_correct_version_and_runs_both(monkeypatch):
             assert kernel(np.ones(3, "float32")).sum() == 6
         assert ran == expected
     ran.clear()
-    kernel(np.ones(3, "int64"))
+    kernel(np.ones(3, "float16"))
     assert ran == ["reference"], "a dtype without a fast version falls back to the reference"
 
 

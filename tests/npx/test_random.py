@@ -9,7 +9,7 @@ import npx
 from models import Dropout
 from npx.random import bits16
 
-KEYS = st.builds(npx.Key, st.integers(0, 2**63 - 1), st.integers(0, 2**63 - 1), st.integers(0, 2**31))
+KEYS = st.builds(npx.Key, st.integers(0, 2**64 - 1), st.integers(0, 2**64 - 1), st.integers(0, 2**31))
 SAMPLERS = {
     "normal": lambda key: npx.random.normal(key, (50,)),
     "uniform": lambda key: npx.random.uniform(key, (50,)),
@@ -75,6 +75,12 @@ def test_keys_count_calls_and_blocks_nest():
         assert npx.next_key() == (7, 9, 1)
     with npx.keyed(7, 9):
         assert npx.next_key() == (7, 9, 0)
+
+
+@pytest.mark.parametrize("key", [(-1, 0), (0, -1), (2**64, 0), (0, 2**64)])
+def test_a_seed_and_a_step_have_64_bits(key):
+    with pytest.raises(ValueError, match=r"keyed: expected a seed and a step from 0 to 2\*\*64 - 1; got "):
+        npx.keyed(*key).__enter__()
 
 
 def test_without_a_key_the_error_suggests_keyed():
