@@ -336,7 +336,7 @@ class SearchSection:
 
     beam_size: int = key(
         4,
-        "Number of hypotheses per sentence; 1 is greedy search with the candidate rules plain and fairseq.",
+        "Number of hypotheses per sentence; 1 is greedy with plain and fairseq.",
         interval="[1, 512]",
         may_change=True,
     )
