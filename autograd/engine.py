@@ -312,7 +312,7 @@ def _accumulators(parents: tuple[Node | Tensor | None, ...], sums: dict[Node, Gr
 
 
 def toposort(root: Node) -> list[Node]:
-    """Return `root` and all nodes that it was computed from, in order of creation."""
+    """Return `root` and all nodes it was computed from, oldest first; raise if a weight or the graph has changed."""
     nodes, stack = {root}, [root]
     while stack:
         node = stack.pop()

@@ -152,7 +152,7 @@ def from_dlpack(x: Any) -> Array:
 
 
 def read_only(x: Array) -> Array:
-    """Return a read-only view of a NumPy array, or a writable view of a CuPy array: CuPy has no read-only views."""
+    """Return a view that is read-only if the library supports it: NumPy does, CuPy does not."""
     view = x.view()
     if isinstance(view, np.ndarray):
         view.flags.writeable = False

@@ -85,7 +85,7 @@ def check_float64_precision(baseline: Baseline) -> None:
 
 
 def check_float32_accuracy(
-    baseline: Baseline, has_domain: bool, typical_sizes: Sequence[float] = (), factor: float = 1.0
+    baseline: Baseline, has_domain: bool, magnitudes: Sequence[float] = (), factor: float = 1.0
 ) -> bool:
     """Compare float32 results with float64 results at the same inputs, which float32 represents exactly.
 
@@ -94,7 +94,7 @@ def check_float32_accuracy(
 
     Args:
         has_domain: whether a domain is declared; float32 results must then be finite within it.
-        typical_sizes: the magnitudes of the output and the gradients at the given inputs. A smaller result gets the
+        magnitudes: the magnitudes of the output and the gradients at the given inputs. A smaller result gets the
             same accepted difference as a result of this magnitude.
         factor: multiplies the accepted difference.
 
@@ -125,7 +125,7 @@ def check_float32_accuracy(
         sensitivity = [npx.zeros_like(x) for x in exact]
         sizes = [float(abs(a[npx.isfinite(a)]).max(initial=0.0)) for a in exact]
         term_size = 0.1 * max([float(abs(baseline.c).max(initial=0.0)), *sizes[1:]])  # such terms may cancel
-        sizes = [max(size, 0.1 if i == 0 else term_size, *typical_sizes[i : i + 1]) for i, size in enumerate(sizes)]
+        sizes = [max(size, 0.1 if i == 0 else term_size, *magnitudes[i : i + 1]) for i, size in enumerate(sizes)]
         for trial in range(4):
             for label, a, b, s, size in zip(result_labels(baseline), exact, computed, sensitivity, sizes, strict=True):
                 finite = npx.isfinite(a) & (abs(a) < 1e37)

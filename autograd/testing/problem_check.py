@@ -34,7 +34,7 @@ class ProblemCheck:
         declared: the gradient that replaces the numerical derivative, if the user declared one.
         layer: the layer whose buffers each comparison in another dtype restores; None in `check_operation`.
         min_derivative: numerical derivatives smaller than this count as 0; measured at the given inputs.
-        typical_sizes: the sizes of the output and the gradients at the given inputs.
+        magnitudes: the largest magnitude of the output and of each gradient at the given inputs.
     """
 
     report: Report
@@ -47,7 +47,7 @@ class ProblemCheck:
     declared: DeclaredGradient | None = None
     layer: Any = None
     min_derivative: float = 0.0
-    typical_sizes: Sequence[float] = (0.0,)
+    magnitudes: Sequence[float] = (0.0,)
 
     def compare_gradients(
         self,
@@ -114,7 +114,7 @@ class ProblemCheck:
         baseline = self.compare_gradients(problem, self.n_directions, MAX_ENTRIES, already_checked=already_checked)
         # At derived inputs, smaller derivatives may be rounding errors of intermediate results as large as this output.
         self.min_derivative = MIN_DERIVATIVE * baseline.norm
-        self.typical_sizes = [float(abs(x).max(initial=0.0)) for x in (baseline.y, *baseline.gradients)]
+        self.magnitudes = [float(abs(x).max(initial=0.0)) for x in (baseline.y, *baseline.gradients)]
         rules.check_dtype(baseline, self.output_dtype)
         rules.check_single_backward(baseline)
         y, gradients = problem.output_and_gradients(baseline.c)
@@ -141,14 +141,14 @@ class ProblemCheck:
         if self.reference is not None:
             compare_value(problem, self.reference, tolerance, given)
 
-    def check_float32(self, baseline: Baseline, typical_sizes: Sequence[float] = (), factor: float = 1.0) -> bool:
+    def check_float32(self, baseline: Baseline, magnitudes: Sequence[float] = (), factor: float = 1.0) -> bool:
         """Compare results in float32; return whether a comparison was possible.
 
         Args:
-            typical_sizes, factor: as for `precision.check_float32_accuracy`.
+            magnitudes, factor: as for `precision.check_float32_accuracy`.
         """
         has_domain = self.domain is not None
-        return self.with_buffers_restored(precision.check_float32_accuracy, baseline, has_domain, typical_sizes, factor)
+        return self.with_buffers_restored(precision.check_float32_accuracy, baseline, has_domain, magnitudes, factor)
 
     def with_buffers_restored(self, compare: Callable[..., Any], *arguments: Any) -> Any:
         """Call `compare`, which evaluates in another dtype, and restore the float64 buffers."""
@@ -211,7 +211,7 @@ class ProblemCheck:
         Args:
             limit: if there are at most this many entries, each is perturbed separately, unless a random direction shows
                 that the gradient is right. With 0, only random directions are compared.
-            guessed: the result of `variants.guessed_shapes`.
+            guessed: the result of `variants.guessed_shapes`: the arrays whose derived shapes may be unsuitable.
         """
         problem = variant.problem
         problem.name = f"{problem.name}, derived: {variant.name}"
@@ -236,7 +236,7 @@ class ProblemCheck:
         y, gradients = problem.output_and_gradients(baseline.c)
         baseline.compare("independent calls", "if it is called again", y, gradients)
         if self.compare_float32 and limit and variant.change.float32_factor:
-            self.check_float32(baseline, self.typical_sizes, variant.change.float32_factor)
+            self.check_float32(baseline, self.magnitudes, variant.change.float32_factor)
 
 
 @contextmanager

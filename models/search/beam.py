@@ -23,7 +23,7 @@ class SearchStep(NamedTuple):
     token: Array  # (n, C)
     log_probability: Array  # (n, C) of the complete prefix; -inf: no candidate
     node: Array  # (n, K or 2 K) the new node of each competing candidate, or ENDED, or BEAM_FULL
-    score_divisor: float  # length penalty at this length
+    score_divisor: float  # the divisor of the score at this length
     score_to_beat: Array  # (n,) the n_best-th best finished score; -inf if fewer have finished
     bound: Array  # (n,) the best score that a live hypothesis can still reach
     at_limit: Array  # (n,) whether this is the maximum length

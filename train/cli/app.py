@@ -121,8 +121,8 @@ class Application(Commands):
 def check_values(params: Sequence[Any], args: Sequence[str]) -> None:
     """Raise UserError for a wrong use of options that click would accept or report unhelpfully.
 
-    These are an option with too few values, a repeated option that takes one value, and an unknown option whose name is
-    a configuration key or an option of other programs.
+    Among these are an option with too few values, a repeated option that takes one value, an empty path, and an unknown
+    option whose name is a configuration key or an option of other programs.
     """
     if "--out=" in args or ("--out", "") in pairwise(args):  # an unset shell variable gives an empty path
         raise UserError("--out: expected a path; got an empty one; try --out . for the current folder")

@@ -134,7 +134,7 @@ class Task(Generic[T, C, B]):
     def describe_examples(self, corpus: C, examples: Any) -> str:
         """Describe, for a message, where the examples of a batch are in the text.
 
-        `examples` has the type that `BatchSource.epoch` returns.
+        `examples` is an element of the result of `BatchSource.epoch_batches`.
         """
         return plural(len(examples), "example")
 

@@ -88,8 +88,8 @@ class Batches:
         longest = int(max(corpus.src_lengths.max(), corpus.tgt_lengths.max()))
         if longest > batch_tokens:
             raise UserError(
-                f"batch_tokens: expected at least {longest}, the length of the longest sentence with its end token; "
-                f"got {batch_tokens}; try a larger batch_tokens or a smaller data.max_length"
+                f"train.batch_tokens: expected at least {longest}, the longest sentence with its end token; "
+                f"got {batch_tokens}; try {longest} or a smaller data.max_length"
             )
         self.corpus = corpus
         self.batch_tokens = int(batch_tokens)

@@ -202,7 +202,7 @@ class WindowBatches:
         length = text.window_length
         if length > batch_tokens:
             raise UserError(
-                f"batch_tokens: expected at least data.max_length = {length}; got {batch_tokens}; try {length}"
+                f"train.batch_tokens: expected at least data.max_length = {length}; got {batch_tokens}; try {length}"
             )
         self.text, self.window_length, self.seed = text, length, seed
         self.batch_size = batch_tokens // length  # in windows
