@@ -189,6 +189,8 @@ def _choice_grad(g: Array, a: Operand, b: Operand, a_wins: Array) -> tuple[Array
 def where(condition: Array, a: Operand, b: Operand) -> Result:
     """Return a where `condition` (a bool array) is True, and b elsewhere."""
     y: Any = npx.where(condition, a, b)
+    if float in (type(a), type(b)) and hasattr(x := b if type(a) is float else a, "dtype"):
+        y, _ = _narrow(y, None, x)  # the vjp below already returns the dtype of g
     check_result("where", y, a, b)
     return y, lambda g: (
         None,

@@ -103,9 +103,7 @@ class FlatParameters:
         sizes = [span.stop - span.start for span in spans]
         self._local_spans = [(span, span) for span in spans]
         self.n_local = sum(sizes)
-        if (
-            self.low_precision_data is not None
-        ):  # the forward pass needs only the low-precision weights, which are complete
+        if self.low_precision_data is not None:  # the forward pass needs only these weights, which are complete
             self.data = join_arrays([self.data[span] for span in spans])
             ends = list(running_totals(sizes))
             self._local_spans = [(span, slice(end - n, end)) for span, n, end in zip(spans, sizes, ends, strict=True)]

@@ -58,7 +58,7 @@ def keyed(seed: int, step: int, device_counter: Array | None = None, first_call:
         device_counter: a uint64 array (2,) on the GPU. CUDA kernels add its first value to the step of each key, and
             its second value to the call.
     """
-    if not 0 <= min(seed, step) <= max(seed, step) < 2**64:
+    if min(seed, step) < 0 or max(seed, step) >= 2**64:
         raise ValueError(f"keyed: expected a seed and a step from 0 to 2**64 - 1; got {seed} and {step}")
     calls = count(first_call)
     if device_counter is None:

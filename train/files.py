@@ -27,8 +27,8 @@ DISK_FULL = {errno.ENOSPC, errno.EDQUOT, errno.EFBIG}
 CANNOT_WRITE = {
     **dict.fromkeys(DISK_FULL, ("space on the disk", "freeing space")),
     errno.EIO: ("a readable and writable path", "repairing the disk"),
-    errno.EROFS: ("a readable and writable path", "another disk, because this one is read-only"),
-    **dict.fromkeys((errno.ESTALE, errno.EINTR), ("a network disk that responds", "again later")),
+    errno.EROFS: ("a writable disk", "another disk"),
+    **dict.fromkeys((errno.ESTALE, errno.EINTR), ("a network disk that responds", "checking the network")),
     **dict.fromkeys((errno.EACCES, errno.EPERM), ("permission to read and write", "changing the permissions")),
     **dict.fromkeys((errno.ENOENT, errno.ENOTDIR), ("an existing path", "creating the path or moving it back")),
     **dict.fromkeys((errno.EMFILE, errno.ENFILE), ("free file descriptors", "a higher ulimit -n")),

@@ -2,4 +2,4 @@
 
 from autograd.draw.graph import GraphRecorder
 
-__all__ = ["Graph"]
+__all__ = ["GraphRecorder"]

@@ -17,11 +17,11 @@ MAX_LINES = 12  # wider gradients are listed entry by entry, up to this number o
 
 def comparison(analytic: float, verdict: Verdict, error: float | None = None) -> list[str]:
     """Return lines that show an analytic derivative and the expected one."""
+    if verdict.reason:
+        return [f"    analytic   {analytic!r}", f"    numerical  none; {verdict.reason}"]
     expected = repr(verdict.numerical)
     if verdict.is_kink:
         expected = f"from {verdict.low!r} to {verdict.high!r}, the left and right derivatives at a kink"
-    if verdict.reason:
-        return [f"    analytic   {analytic!r}", f"    numerical  none; {verdict.reason}"]
     error = abs(analytic - verdict.numerical) if error is None else error
     return [
         f"    analytic   {analytic!r}",

@@ -248,6 +248,7 @@ class GradientCheck(DirectionalCheck):
         rule = "kink" if verdict.is_kink and is_finite else "gradient" if is_finite else "finite gradient"
         entries = [(index, float(g[index]), verdict.numerical) for _, index, verdict in wrong]
         label = self.problem.labels[i] if 0 < i < len(self.problem.float_indices) else ""
+        label = "" if label.startswith("option ") else label  # an option is passed by name already
         cause = likely_cause(g, entries, label) if rule == "gradient" else ""
         failure = self.failure(rule, text, cause)
         failure.index = index if i < len(self.problem.float_indices) else ()

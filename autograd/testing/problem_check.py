@@ -199,10 +199,11 @@ class ProblemCheck:
             try:
                 hold_state(other, subject, notes)
             except CheckError:
-                notes = ["not checked, because repeated calls give different outputs"]
+                self.report.notes.append(f"{name}: not checked, because repeated calls give different outputs")
+                continue
             except (AttributeError, *REJECTIONS):
                 continue
-            self.report.notes += [f"{name}: {note}" for note in notes]
+            self.report.notes += [f"{name}: {note}" for note in notes if note not in self.report.notes]
             self.check_variant(variants.Variant(name, other, is_declared=False), MAX_DERIVED_ENTRIES)
 
     def check_variant(self, variant: variants.Variant, limit: int, guessed: str = "") -> None:

@@ -38,8 +38,7 @@ def values(problem: Problem, options: Sequence[int] = ()) -> Iterator[Variant]:
     `options` are the integer options of the function. One of them may be an index that marks padding.
     On a GPU, integers are not changed: operations do not check indices there, because a check would wait for the GPU.
     """
-    changes = dict(CHANGES)
-    changes["i"] = changes["i"] | {f"some {n}": partial(every_third, value=n) for n in options if n}
+    changes = CHANGES | {"i": CHANGES["i"] | {f"some {n}": partial(every_third, value=n) for n in options if n}}
     kinds = "ib" if npx.device() == "cpu" else "b"
     for i, x in enumerate(problem.values):
         if is_array(x) and x.size and x.dtype.kind in kinds:

@@ -86,9 +86,8 @@ class ConvS2SDecoderLayer(ConvS2SEncoderLayer):
         Other arguments: see `DecoderLayer.forward`.
         """
         y = self.convolve(x, cross_spec.q_packing, cache=cache)
-        y = (
-            y + self.cross_attention((y + target_embeddings) * SQRT_HALF, memory, cross_spec, source_cache)
-        ) * SQRT_HALF
+        context = self.cross_attention((y + target_embeddings) * SQRT_HALF, memory, cross_spec, source_cache)
+        y = (y + context) * SQRT_HALF
         return (x + y) * SQRT_HALF
 
     def new_cache(self, n_rows: int, dtype: Any) -> RowArray:

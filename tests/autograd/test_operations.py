@@ -313,6 +313,7 @@ def test_sigmoid_is_accurate_in_both_tails_and_for_integers(dtype):
         lambda x: 0.3 / x,
         lambda x: x**1.5,
         lambda x: ops.maximum(x, 0.3),
+        lambda x: ops.where(x.data > 0.3, x, 0.3),
     ],
 )
 def test_a_python_float_does_not_change_a_16_bit_dtype(low, function):

@@ -135,7 +135,7 @@ def test_a_configuration_given_again_leaves_the_other_keys_of_the_run(text, tmp_
     scripted(monkeypatch, [9.0, 8.0, 7.0, 6.0, 5.0])
     out, file = tmp_path / "run", tmp_path / "my.toml"
     file.write_text(
-        "[model]\nd_model = 8\nd_ff = 16\nn_heads = 2\nn_layers = 1\n[data]\nvocab_size = 290\n"
+        "[model]\nd_model = 12\nd_ff = 16\nn_heads = 3\nn_layers = 1\n[data]\nvocab_size = 290\n"
         "[train]\nbatch_tokens = 60\nwarmup_steps = 6\nvalidate_every = 1\nmax_steps = 3\n"
     )
     texts = [
@@ -152,4 +152,9 @@ def test_a_configuration_given_again_leaves_the_other_keys_of_the_run(text, tmp_
     assert before.changed_keys(RunFolder(out).load_config()) == ["train.max_steps"]
     assert [path.name for path in RunFolder(out).ranked_paths()] == ["best-3", "best-4"]
     assert main(["train", "--resume", f"--out={out}", "--set=train.max_steps=5", "--set=train.keep_best=1"]) == 0
-    assert "keep_best = 1 do not keep best-3, best-4; removed\n" in capfd.readouterr().err
+    assert "keep_best = 1 do not keep best-3, best-4; removing them\n" in capfd.readouterr().err
+    file.write_text("[model]\nn_heads = 3\n[train]\nfreeze = ''\n")  # 3 heads do not fit the default d_model
+    assert main(["train", str(file), "--resume", f"--out={out}"]) == 0
+    file.write_text("[train]\nnonsense = ''\n")
+    assert main(["train", str(file), "--resume", f"--out={out}"]) == 2
+    assert "nonsense" in capfd.readouterr().err

@@ -271,7 +271,9 @@ def read_config(
         return RunFolder(out).load_config(overrides)
     if not resume:
         return load_config(config, overrides, config_is_of_run)
-    given, stored = load_config(config, ()), load_stored_config(RunFolder(out))
+    stored = load_stored_config(RunFolder(out))
+    own = replace(stored, data=type(stored.data)()) if stored else None  # of [data], only what CONFIG names
+    given = load_config(config, [text for text in overrides if not text.strip().startswith("data.")], base=own)
     if stored is not None and not has_training_text(given):
         kept = ("tokenizer", "vocab_size", "max_length", "prepared")
         overrides = [*(f"data.{name}={to_toml(getattr(stored.data, name))}" for name in kept), *overrides]

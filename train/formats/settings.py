@@ -17,14 +17,14 @@ TRY_SUPPORTED = "try a model that docs/formats.md describes"
 WORDS = {int: "a whole number", float: "a number", bool: "true or false"}
 
 
-def read_object(path: Path, is_optional: bool = False) -> dict[str, Any]:
+def read_object(path: Path, is_optional: bool = False, expected: str = "settings of a model") -> dict[str, Any]:
     """Return the JSON object in a file, or {} for a missing file that `is_optional`.
 
     Raises UserError for other content and for half of a surrogate pair, which UTF-8 cannot represent.
     """
     if is_optional and not path.exists():
         return {}
-    content = read_json(path, "settings of a model")
+    content = read_json(path, expected)
     if not isinstance(content, dict):
         raise UserError(f"{path}: expected a JSON object; got a {type(content).__name__}; try a new download")
     try:

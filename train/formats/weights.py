@@ -60,7 +60,7 @@ def read_weights(folder: Path) -> dict[str, Any]:
     if (folder / SAFETENSORS).exists():
         return read_safetensors(folder / SAFETENSORS)
     if (folder / INDEX).exists():
-        files = read_object(folder / INDEX).get("weight_map")
+        files = read_object(folder / INDEX, expected="an index of weights").get("weight_map")
         if not isinstance(files, dict) or not all(
             isinstance(name, str) and Path(name).name == name for name in files.values()
         ):

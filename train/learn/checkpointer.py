@@ -44,7 +44,7 @@ class Checkpointer:
 
     Attributes:
         newest: the newest checkpoint.
-        warnings: the messages of all methods, such as one for each damaged checkpoint that was skipped.
+        warnings: the warnings so far, such as one for each damaged checkpoint that was skipped.
     """
 
     def __init__(
@@ -88,12 +88,12 @@ class Checkpointer:
                     if not state.best_step:  # the best weights belong to an earlier run in this folder
                         remove_partial(str(self.folder.best_path))
                     self._copy_best(state)
-                    # Training repeats steps after `state`.
+                    # Best weights of later steps are removed without a warning: training repeats these steps.
                     if removed := [
                         path.name for path in surplus_best(self.folder, state) if step_of(path) <= state.step
                     ]:
                         keys = f"train.best_metric and train.keep_best = {config.train.keep_best}"
-                        self.warnings.append(f"warning: {keys} do not keep {', '.join(removed)}; removed")
+                        self.warnings.append(f"warning: {keys} do not keep {', '.join(removed)}; removing them")
                     # The program may have been killed just before pruning.
                     self.warnings += prune(self.folder, config.train.keep_last, state)
             yield

@@ -134,7 +134,7 @@ class RunConfig:
 
         The preset and the variant set defaults. If `overrides` change the preset or the variant, values that equal the
         old defaults are replaced by the new ones. `source` is the name of the tables in messages. The values of `base`
-        apply to keys that are not in `tables`.
+        apply to keys that are not in `tables`, or "" there.
         """
         given: dict[str, dict[str, Any]] = {table: {} for table in SECTIONS}
         for table, f, value in base.items() if base else ():
@@ -151,9 +151,9 @@ class RunConfig:
                     suggestion = f"; try {f'{key} below a line [{owner}]' if key else TRY_KEY_LIST}"
                 raise UserError(f"{source}: {table}: expected the tables {', '.join(SECTIONS)}; got {got}{suggestion}")
             for name, value in upgrade_table(table, entries, source).items():
-                if value == "" and base:  # as in a file with all keys, in which this one is not set
-                    continue
-                given[table][name] = checked_value(table, find_field(table, name, source), value, source)
+                value = checked_value(table, find_field(table, name, source), value, source)
+                if value != "" or not base:  # as in a file with all keys, "" means that the key is not set
+                    given[table][name] = value
         parsed = {(table, name): value for table, name, value in map(parse_setting, overrides)}
         from_file = [given["model"].get(name, fields_of("model")[name].default) for name in SELECTORS]
         named = [parsed.get(("model", name), value) for name, value in zip(SELECTORS, from_file, strict=True)]

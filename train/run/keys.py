@@ -335,7 +335,7 @@ class SearchSection:
     """[search]: Defaults of `translate` and `parse`, which their options override. Validations search greedily."""
 
     beam_size: int = key(
-        4, "Hypotheses per sentence; 1 is greedy with plain and fairseq.", interval="[1, 512]", may_change=True
+        4, "Hypotheses per sentence; 1 is greedy if the rule is plain or fairseq.", interval="[1, 512]", may_change=True
     )
     length_penalty: float = key(
         0.6,

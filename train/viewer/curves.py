@@ -100,13 +100,13 @@ def draw_curves(runs: Mapping[str, Series], path: Path, caption: str) -> Path:
         axis.xaxis.get_major_locator().set_params(integer=True)
         axis.tick_params(which="both", labelsize=7.5)
         axis.grid(linewidth=0.3)
-        labels: dict[str, Any] = {}
+        lines: dict[str, Any] = {}  # by label; matplotlib omits a label= that begins with "_"
         for hue, (run, curves) in zip(HUES * len(runs), runs.items(), strict=False):
             for kind, points in curves.get(name, {}).items():
                 mark = "." if len(points) < (60 if kind == "valid" else 2) else ""
                 label = f"{run}, {'training' if kind == 'train' else 'validation'}"
                 (line,) = axis.plot(*zip(*points, strict=True), DASHES[kind], marker=mark, color=hue, linewidth=1)
-                labels[label] = line
+                lines[label] = line
         points = [p for curves in runs.values() for line in curves.get(name, {}).values() for p in line]
         if len({x for x, _ in points}) == 1:  # matplotlib's default limits and ticks would be fractions of an update
             axis.set_xticks([points[0][0]])
@@ -114,7 +114,7 @@ def draw_curves(runs: Mapping[str, Series], path: Path, caption: str) -> Path:
             axis.set_yticks([points[0][1]], [f"{points[0][1]:.4g}"])
             axis.minorticks_off()
         if n == 0:
-            disable_math(*axis.legend(labels.values(), labels.keys(), fontsize=7).get_texts())
+            disable_math(*axis.legend(lines.values(), lines.keys(), fontsize=7).get_texts())
     title = f"Curves of {', '.join(runs)}"
     disable_math(figure.suptitle(title, fontsize=11, x=0.01, ha="left"))
     alt = [f"{title}, against updates."]

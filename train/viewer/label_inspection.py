@@ -59,14 +59,18 @@ def encode(model: Any, tokenizer: Any, text: str, task: str) -> tuple[list[str],
 
 def inspect_encoder(model: Any, tokenizer: Any, text: str, task: str) -> SentenceInspection:
     """Return the attention of an encoder over a text, as the kind "text". See `encode`."""
-    _, ids, _ = encode(model, tokenizer, text, task)
+    return inspect_ids(model, tokenizer, encode(model, tokenizer, text, task)[1])
+
+
+def inspect_ids(model: Any, tokenizer: Any, ids: list[int]) -> SentenceInspection:
+    """Return the attention of an encoder over the token ids of a text, as the kind "text"."""
     maps = {"text": np.stack([layer[0] for layer in model.attention_maps(np.array([ids]))])}
     source = [BEGIN, *token_texts(tokenizer, ids[1:], "source")]
     return SentenceInspection(source, [], source, maps, masks_of(model, maps), None, None, None)
 
 
 def inspect_labels(model: Any, tokenizer: Any, text: str, task: str) -> LabeledInspection:
-    """Run a classifier or a tagger once on a text. See `encode`.
+    """Return the labels that a classifier or a tagger predicts for a text, with its attention. See `encode`.
 
     Special tokens get probability 0, so the probabilities of the labels sum to 1, as in `classify`.
     """
@@ -86,7 +90,7 @@ def inspect_labels(model: Any, tokenizer: Any, text: str, task: str) -> LabeledI
         target = [f"{word}/{tag}" for word, tag in zip(words, target, strict=True)]
     log_probabilities, lens_tokens, lens_p = logit_lens(layers)
     inspection = replace(
-        inspect_encoder(model, tokenizer, text, task),
+        inspect_ids(model, tokenizer, ids),
         target=target, log_probabilities=log_probabilities, lens_tokens=lens_tokens, lens_p=lens_p,
     )  # fmt: skip
     return LabeledInspection(inspection, ids, positions, label_ids)

@@ -199,7 +199,7 @@ class Trace:
         current_layer: dict[str, int] = {}
         for number, operation in self.operations.items():
             owner = self.block_of_layer(operation.layer)
-            stack, layer = (self.blocks[owner].stack, self.blocks[owner].layer) if owner else ("", None)
+            stack, layer = (self.blocks[owner].stack, self.blocks[owner].layer) if owner is not None else ("", None)
             # A position bias that layers share belongs to the layer that adds it, not to the first layer.
             if owner is None or (layer is not None and layer < current_layer.get(stack, 0)):
                 pending.append(number)

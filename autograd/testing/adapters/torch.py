@@ -85,8 +85,8 @@ class TorchOperation(ForeignOperation):
             others = [f.variable for f in graph_nodes([y.grad_fn for y in outputs]) if hasattr(f, "variable")]
             for t in others:
                 if all(t is not leaf for leaf in leaves):
-                    text = f"not checked: the gradient of a tensor {tuple(t.shape)}, neither an input nor a parameter"
-                    self.note(f"{text} (a module does not find parameters in a plain list)")
+                    text = f"not checked: the gradient of a tensor of shape {tuple(t.shape)} that is neither an input"
+                    self.note(f"{text} nor a parameter (a module does not find parameters in a plain list)")
         if self.has_gradient is None or all(differentiated[i] for i, x in enumerate(values) if is_float(x)):
             self.has_gradient = [y.is_floating_point() and y.requires_grad for y in outputs]
             if not any(self.has_gradient) and any(y.is_floating_point() for y in outputs):

@@ -201,8 +201,7 @@ def clean(tree: Tree) -> Tree:
     """Return the tree for training, with root `TOP` and without traces, empty constituents and function tags.
 
     NP-SBJ=2 becomes NP. A treebank's root, (TOP ...), (ROOT ...) or (S1 ...), becomes `TOP`. Brackets without a label
-    are removed.
-    The result has no children if the sentence has only traces.
+    are removed. The result has no children if the sentence has only traces.
     """
     stack: list[Tree] = [Tree(TOP)]
     for part in walk(tree):

@@ -293,8 +293,8 @@ export function start(section) {
     if (selected < 0) return chosen.replaceChildren();
     const nodes = path(selected).map((i) => search.nodes[i]),
       last = nodes.at(-1);
-    const penalty = last.log_probability / last.score;
-    const divisor = Number.isFinite(penalty) ? fixed(penalty) : "1";
+    const divisor = last.log_probability / last.score;
+    const divisorText = Number.isFinite(divisor) ? fixed(divisor) : "1";
     const exponent = answer.settings.length_penalty;
     chosen.replaceChildren(
       el("h3", {}, `Hypothesis of length ${last.length}, ${last.fate}`),
@@ -304,11 +304,11 @@ export function start(section) {
         { class: "formula" },
         ...[
           "score = log-probability / divisor",
-          `= ${fixed(last.log_probability)} / ${divisor}`,
+          `= ${fixed(last.log_probability)} / ${divisorText}`,
           `= ${fixed(last.score)}`,
         ].flatMap((part) => [el("span", {}, part), " "]),
       ),
-      ...(Math.abs(penalty / ((5 + last.length) / 6) ** exponent - 1) < 1e-3
+      ...(Math.abs(divisor / ((5 + last.length) / 6) ** exponent - 1) < 1e-3
         ? [el("p", { class: "soft" }, ...typeset(`divisor = ((5 + ${last.length}) / 6)^(${minus(exponent)})`))]
         : []),
       table(
