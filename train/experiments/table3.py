@@ -69,7 +69,7 @@ class TrainingScale:
 SCALES = {
     "paper": TrainingScale(1, 1, 100_000, 66),
     "small": TrainingScale(
-        4, 2, 8_000, 40, 2, {"data": {"vocab_size": 8000}, "train": {"batch_tokens": 2048, "warmup_steps": 1000}}
+        4, 2, 8_000, 40, 2, {"data": {"vocab_size": 4000}, "train": {"batch_tokens": 2048, "warmup_steps": 1000}}
     ),
     "tiny": TrainingScale(
         8, 2, 2_600, 25, 1, {"data": {"vocab_size": 4000}, "train": {"batch_tokens": 1024, "warmup_steps": 400}}
@@ -166,7 +166,7 @@ def row_config(row: str, scale: str, steps: int, texts: Mapping[str, str], overr
         "data": dict(texts),
         "train": {
             "max_steps": max(1, updates), "checkpoint_every": max(1, updates // training_scale.checkpoints),
-            "keep_last": 5, "validate_score": False, "validate_every": max(1, updates // 5),
+            "keep_last": 5, "validate_score": False, "validate_every": max(1, updates // 10),
         },
     }  # fmt: skip
     for table, values in training_scale.tables.items():
