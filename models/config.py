@@ -300,8 +300,8 @@ class TransformerConfig:
         values = upgrade_config(values)
         names = {f.name for f in fields(cls)}
         for name in sorted(values.keys() - names):
-            attempt = FORMER_NAMES.get(name) or nearest(name, names)
-            raise ValueError(f"TransformerConfig: unknown field {name!r}; try {attempt}")
+            suggestion = FORMER_NAMES.get(name) or nearest(name, names)
+            raise ValueError(f"TransformerConfig: unknown field {name!r}; try {suggestion}")
         return cls(**values)
 
     @classmethod

@@ -73,9 +73,9 @@ def check_widths(config: Any) -> None:
     if d_model % n_heads and None in (config.d_k, config.d_v):
         step = n_kv_heads or 1
         divisors = [n for n in range(step, 2 * n_heads, step) if d_model % n == 0]
-        attempt = f"n_heads = {min(divisors, key=lambda n: abs(n - n_heads))}, " if divisors else ""
+        suggestion = f"n_heads = {min(divisors, key=lambda n: abs(n - n_heads))}, " if divisors else ""
         raise ValueError(
-            f"d_model: expected a multiple of n_heads = {n_heads}; got {d_model}; try {attempt}"
+            f"d_model: expected a multiple of n_heads = {n_heads}; got {d_model}; try {suggestion}"
             f"d_model = {d_model // n_heads * n_heads or n_heads}, or setting d_k and d_v"
         )
     if config.architecture in ("rnn", "bytenet") and d_model % 2:

@@ -45,8 +45,8 @@ def check_arguments(given: Iterable[str], *functions: Callable[..., object]) -> 
     for name in given:
         if name not in accepted:
             similar = difflib.get_close_matches(name, accepted, n=1, cutoff=0.8)
-            attempt = f"try {similar[0]}" if similar else f"expected one of {', '.join(dict.fromkeys(accepted))}"
-            raise TypeError(f"{name}: unknown argument; {attempt}")
+            suggestion = f"try {similar[0]}" if similar else f"expected one of {', '.join(dict.fromkeys(accepted))}"
+            raise TypeError(f"{name}: unknown argument; {suggestion}")
 
 
 def suggest_arguments(function: Callable[P, T]) -> Callable[P, T]:

@@ -128,7 +128,7 @@ def linear_cross_entropy_grad(
 
 @cross_entropy_grad.fast("numpy", "float32", "float64")
 @cross_entropy_grad.fast("cupy", "float32", "float16", "bfloat16")
-def scaled_in_place(g: Array, x: Array) -> Array:
+def scale_in_place(g: Array, x: Array) -> Array:
     """Multiply x by g in place, in the dtype of x. No other code uses x."""
     x *= g
     return x
@@ -141,15 +141,15 @@ def linear_cross_entropy_grad_numpy(
     """Scale both gradients in place, and accumulate each block of gw while it is in cache."""
 
     def body(i: int, j: int) -> None:
-        part = scaled_in_place(g, gw[i:j])
+        part = scale_in_place(g, gw[i:j])
         if accumulate_into is not None:
             accumulate_into[i:j] += part
 
     map_blocks(body, len(gw), gw[:1].nbytes)
-    return scaled_in_place(g, gx), gw if accumulate_into is None else accumulate_into
+    return scale_in_place(g, gx), gw if accumulate_into is None else accumulate_into
 
 
-def logits_to_gradient(z: Array, targets: Array, smoothing: LabelSmoothing, grad: bool) -> float:
+def replace_logits_with_gradient(z: Array, targets: Array, smoothing: LabelSmoothing, grad: bool) -> float:
     """Replace logits z (n, V) by their gradient in place and return the summed loss. No target may be padding."""
     on_value, off_value = smoothing.target_weights(z.shape[1])
     excludes_padding = smoothing.excludes_padding(z.shape[1])
@@ -185,7 +185,7 @@ def cross_entropy_numpy(
     targets = targets[token_rows]
 
     def body(i: int, j: int) -> float:
-        return logits_to_gradient(z[i:j], targets[i:j], smoothing, grad)
+        return replace_logits_with_gradient(z[i:j], targets[i:j], smoothing, grad)
 
     loss = np.asarray(sum(map_blocks(body, len(z), z.itemsize * z.shape[1])), logits.dtype)
     if not grad:
@@ -378,9 +378,9 @@ def linear_cross_entropy_grad_cuda(
     g: Array, gx: Array, gw: Array, accumulate_into: Array | None = None
 ) -> tuple[Array, Array]:
     """Scale gx in place, and add the float32 gw to a float32 target in one pass."""
-    gx = scaled_in_place(g, gx)
+    gx = scale_in_place(g, gx)
     if accumulate_into is None or accumulate_into.dtype != np.float32:
-        return gx, scaled_in_place(g, gw).astype(gx.dtype, copy=False)
+        return gx, scale_in_place(g, gw).astype(gx.dtype, copy=False)
     factor = array_module(gw).asarray(g)  # an operation on 0-d NumPy arrays returns a scalar, not an array
     args = accumulate_into, factor, gw, np.int64(gw.size)
     launch("sums.cu", "accumulate", ceil_div(gw.size, 8 * BLOCK_THREADS), BLOCK_THREADS, args, T=gw.dtype)

@@ -20,7 +20,7 @@ source_mutant(
     "targets[i:j]",
     "targets[: j - i]",
 )
-ROWS = cross_entropy.logits_to_gradient
+ROWS = cross_entropy.replace_logits_with_gradient
 source_mutant(
     "cross_entropy",
     "special value",
@@ -81,7 +81,7 @@ source_mutant(
     "cross_entropy",
     "incoming gradient",
     "incoming gradient set to 0",
-    cross_entropy.scaled_in_place,
+    cross_entropy.scale_in_place,
     "x *= g",
     "x *= g\n    g[...] = 0",
 )

@@ -256,12 +256,12 @@ def test_a_resumed_run_can_change_max_steps_but_no_frozen_key():
     )
     longer.check_fixed_keys(config.fixed_keys(), Path("before"))
     assert config.fixed_keys() == longer.fixed_keys()
-    for tables, name, attempt in (
+    for tables, name, suggestion in (
         ({"train": {"seed": 2}}, "train.seed", ", or a new run that starts from its weights (--init RUN --out NEW)"),
         ({"train": {"seed": 1}, "model": {"d_ff": 8}}, "model.d_ff", ", or a new run (--out NEW)"),  # other weights
     ):
         error = message(RunConfig.from_dict(tables).check_fixed_keys, config.fixed_keys(), Path("before"))
-        assert f"resume: {name}" in error and error.endswith(attempt)
+        assert f"resume: {name}" in error and error.endswith(suggestion)
     several = RunConfig.from_dict({"train": {"seed": 2, "beta1": 0.5}, "model": {"d_ff": 8}})
     error = message(several.check_fixed_keys, config.fixed_keys(), Path("before"))
     assert "; got 8 (also different: train.seed, train.beta1); try d_ff" in error and error.endswith(

@@ -114,8 +114,8 @@ def test_a_moved_folder_is_named(data_folder, tmp_path, capfd, monkeypatch):
     assert capfd.readouterr().err.endswith(f"with other paths, or --data with the new path of {folder}\n")
     if find_spec("matplotlib"):
         assert main(["draw", str(out), "roles", "--out", str(tmp_path / "a.svg")]) == 2
-        attempt = "try its new path in data.prepared (in config.toml of the run) if it was moved\n"
-        assert capfd.readouterr().err.endswith(f"got a path that does not exist; {attempt}")
+        suggestion = "try its new path in data.prepared (in config.toml of the run) if it was moved\n"
+        assert capfd.readouterr().err.endswith(f"got a path that does not exist; {suggestion}")
     monkeypatch.chdir(tmp_path)
     for train_src, others in (("train.src", ["--train-tgt=train.tgt"]), (f"{folder}/valid.src", [])):
         assert main(["train", "tiny", f"--train-src={train_src}", *others, "--out", str(tmp_path / "other")]) == 2

@@ -92,6 +92,7 @@ def test_a_misspelled_run_is_answered_with_the_run(command, copy, capfd):
         (["info", "tine"], "got a path that does not exist; try tiny"),
         (["draw", "curves", "runs/a", "--out", "a.svg"], "got 'runs/a'; try `draw runs/a curves`"),
         (["prepare", "own"], "prepare: unknown command; did you mean `npx-transformer data`?"),
+        (["train", "--set", "train.max_steps", "100", "--out", "D"], "; try --set train.max_steps=VALUE\n"),
         (["train", "tiny", "--lr", "0.1", "--out", "D"], "--lr: this is a configuration key, not an option"),
         (["train", "--arch", "x", "--out", "D"], "; try a preset, such as tiny, as the first argument\n"),
         (
@@ -312,11 +313,11 @@ def test_a_usage_error_names_its_option_and_writes_nothing(
 
 
 def test_a_large_text_is_not_a_configuration(tmp_path, capfd):
-    for name, attempt in (("a b", "--train-src '{}' of `train` if it is a text"), ("my.toml", "a shorter file")):
+    for name, suggestion in (("a b", "--train-src '{}' of `train` if it is a text"), ("my.toml", "a shorter file")):
         (file := tmp_path / name).write_text("A dog runs .\n" * 6000)
         message = f"{file}: expected a configuration file; got a text of more than 65,536 bytes; try "
         for arguments in (["train", file, "--out", tmp_path / "new"], ["info", file]):
-            assert error_line(capfd, *arguments).endswith(f"{message}{attempt.format(file)}\n")
+            assert error_line(capfd, *arguments).endswith(f"{message}{suggestion.format(file)}\n")
 
 
 def test_a_folder_of_runs_is_answered_with_their_names(uninterrupted, tmp_path, capfd):
@@ -345,7 +346,7 @@ def test_a_folder_of_a_run_is_answered_with_the_run(uninterrupted, capfd):
 def test_suggested_paths_are_quoted_for_the_shell(uninterrupted, tmp_path, capfd):
     run = shutil.copytree(uninterrupted, tmp_path / "a b" / "run")
     other = Path(__file__).with_name("run_0_2")
-    for arguments, attempt in (
+    for arguments, suggestion in (
         (["translate", "--model", run.parent], f"try '{run}'"),
         (["info", run / "checkpoints"], f"try '{run}'"),
         (
@@ -361,7 +362,7 @@ def test_suggested_paths_are_quoted_for_the_shell(uninterrupted, tmp_path, capfd
             f"try training one of them with --set data.tokenizer='{run}/tok",
         ),
     ):
-        assert attempt in error_line(capfd, *arguments)
+        assert suggestion in error_line(capfd, *arguments)
 
 
 def test_every_path_in_a_suggested_option_is_quoted():

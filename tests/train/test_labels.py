@@ -456,6 +456,15 @@ def test_results_do_not_depend_on_the_batch(runs, monkeypatch):
     assert np.allclose(vectors, list(embed_lines(model, tokenizer, lines)), atol=1e-5)
 
 
+def test_weights_that_are_not_finite_are_an_error_not_a_label(runs):
+    for task, compute in (("classification", label_lines), ("tagging", label_lines), ("tagging", embed_lines)):
+        model, tokenizer, _ = load_model(runs / task, task)
+        model.embedding.weight.data[...] = np.nan
+        options = [task] if compute is label_lines else []
+        with pytest.raises(FloatingPointError, match="of every line; got NaN or infinity"):
+            list(compute(model, tokenizer, ["the cat likes"], *options))
+
+
 @pytest.mark.parametrize(
     "task, command, message",
     [

@@ -90,12 +90,12 @@ def test_after_a_divergence_a_key_that_is_set_is_not_suggested():
 
 
 def test_before_the_first_update_the_learning_rate_is_not_blamed():
-    for keys, attempt in (
+    for keys, suggestion in (
         ({}, "other keys in [model]"),
         ({"init": "runs/a"}, "the weights of another run"),
         ({"precision": "bf16"}, "train.precision=float32, or other keys in [model]"),
     ):
-        assert schedule(**keys).remedies(0) == f"{attempt}, because no update has changed the initial weights yet"
+        assert schedule(**keys).remedies(0) == f"{suggestion}, because no update has changed the initial weights yet"
 
 
 def test_a_resumed_run_warns_if_another_last_step_changes_the_learning_rate(text, tmp_path, capsys):

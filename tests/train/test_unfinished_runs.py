@@ -121,8 +121,8 @@ def test_a_run_killed_before_its_first_checkpoint_continues_beside_other_files(t
             for name, content in others.items():
                 (out / name).write_text(content)
         before = files_of(out)
-        attempt = "a new --out" if edit == "moved" else "--resume to continue the run in it, or a new --out"
-        with pytest.raises(UserError, match=f"expected a new run folder; got {reason}.*; try {attempt}"):
+        suggestion = "a new --out" if edit == "moved" else "--resume to continue the run in it, or a new --out"
+        with pytest.raises(UserError, match=f"expected a new run folder; got {reason}.*; try {suggestion}"):
             run(text, out)
         assert files_of(out) == before
     run(text, out, resume=True)

@@ -65,9 +65,11 @@ class Schedule:
         learning rate cannot be the cause.
         """
         if not n_updates:
-            attempt = "the weights of another run" if self.has_init else "other keys in [model]"
-            attempt = attempt if self.precision in ("float32", "float64") else f"train.precision=float32, or {attempt}"
-            return f"{attempt}, because no update has changed the initial weights yet"
+            suggestion = "the weights of another run" if self.has_init else "other keys in [model]"
+            suggestion = (
+                suggestion if self.precision in ("float32", "float64") else f"train.precision=float32, or {suggestion}"
+            )
+            return f"{suggestion}, because no update has changed the initial weights yet"
         paper = NoamSchedule(self.noam.d_model)
         peak = min(self(min(n_updates, self.warmup_steps)) / 4, paper(paper.warmup_steps))
         clip = "" if self.has_tight_clipping else ", or train.clip_norm=1.0"
@@ -85,11 +87,11 @@ class Schedule:
             return ""
         shorter = max(1, min(self.max_steps - decays, max(5, self.max_steps // 10)))
         same_peak = "" if self.has_own_peak else f" and train.peak_lr={self.peak:.3g}"
-        attempt = "a larger train.max_steps" if n_updates else f"train.warmup_steps={shorter}{same_peak}"
+        suggestion = "a larger train.max_steps" if n_updates else f"train.warmup_steps={shorter}{same_peak}"
         return (
             f"warning: train.warmup_steps = {self.warmup_steps:,} is not below train.max_steps = {self.max_steps:,}: "
             f"the learning rate rises to {self(self.max_steps):.3g} (the peak would be {self.peak:.3g}) and never "
-            f"decays; try {attempt}"
+            f"decays; try {suggestion}"
         )
 
 

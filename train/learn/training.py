@@ -164,8 +164,8 @@ def load_existing_tokenizer(task: Task, path: str) -> TextTokenizer:
             f"got {MISSING}; try --set data.tokenizer=F with another path, or --data DIR if `data` wrote the file"
         )
     if os.path.isfile(file := os.path.join(path, "tokenizer.json")):
-        attempt = f"data.tokenizer={quote(file)}"
-        raise UserError(f"{path}: expected a Hugging Face tokenizer.json; got a folder; try {attempt}")
+        suggestion = f"data.tokenizer={quote(file)}"
+        raise UserError(f"{path}: expected a Hugging Face tokenizer.json; got a folder; try {suggestion}")
     return task.load_tokenizer(path)
 
 

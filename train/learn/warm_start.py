@@ -118,27 +118,27 @@ def warm_start(
         if not patterns:
             problems = size_differences(model.config, model_config(checkpoint.state)) or problems
         more = f" and {len(problems) - MAX_LISTED} more" if len(problems) > MAX_LISTED else ""
-        attempt = "the [model] and tokenizer of that run, which apply if you omit CONFIG and --set"
+        suggestion = "the [model] and tokenizer of that run, which apply if you omit CONFIG and --set"
         if any(pattern.endswith("*") for pattern in fitting):  # not only a few vectors
-            attempt += f", or train.init_parameters {listed}"
+            suggestion += f", or train.init_parameters {listed}"
         raise UserError(
             f"train.init: expected the parameters of this model in {folder / MODEL}; got "
-            f"{'; '.join(problems[:MAX_LISTED])}{more}; try {attempt}"
+            f"{'; '.join(problems[:MAX_LISTED])}{more}; try {suggestion}"
         )
     differences = computation_differences(model.config, model_config(checkpoint.state))
     if differences and not patterns:
         name, ours, theirs = differences[0]
-        value, attempt = (theirs, f"omitting {name}") if theirs == UNSET else (f"= {theirs}", f"{name} = {theirs}")
+        value, suggestion = (theirs, f"omitting {name}") if theirs == UNSET else (f"= {theirs}", f"{name} = {theirs}")
         raise UserError(
             f"train.init: expected model.{name} {value}, with which {folder} was trained; "
-            f"got {ours}; try {attempt}, or train.init_parameters {listed} to copy them anyway"
+            f"got {ours}; try {suggestion}, or train.init_parameters {listed} to copy them anyway"
         )
     if copied := [name for name in names if name in foreign]:
         kind, got = ("labels", "different ones") if copied[0] in labels else ("tokenizer", "a different one")
-        attempt = f'data.tokenizer = "{run_files(folder)[0]}", or ' if copied[0] not in labels else ""
+        suggestion = f'data.tokenizer = "{run_files(folder)[0]}", or ' if copied[0] not in labels else ""
         raise UserError(
             f"train.init: expected the {kind} of {source}, on which {copied[0]} depends; got {got}; "
-            f"try {attempt}train.init_parameters {listed}"
+            f"try {suggestion}train.init_parameters {listed}"
         )
     for name in names:
         parameters[name].assign(npx.from_host(weights[name]))

@@ -87,6 +87,8 @@ class RunConfig:
         Raises UserError if the file is missing, invalid or truncated; the message names the line or the key.
         """
         if not os.path.exists(path):
+            for setting in overrides:
+                parse_setting(setting)  # after `--set key value`, without "=", the value is taken for a file
             files = {file.name: str(file) for file in Path(path).parent.glob("*.toml")}
             similar = difflib.get_close_matches(Path(path).name, [*files, *PRESETS], n=1, cutoff=0.7)
             presets = f"tiny or another preset ({', '.join(PRESETS)}) or `npx-transformer info base --config > my.toml`"
@@ -155,15 +157,15 @@ class RunConfig:
                 if value != "" or not base:  # as in a file with all keys, "" means that the key is not set
                     given[table][name] = value
         parsed = {(table, name): value for table, name, value in map(parse_setting, overrides)}
-        from_file = [given["model"].get(name, fields_of("model")[name].default) for name in SELECTORS]
-        named = [parsed.get(("model", name), value) for name, value in zip(SELECTORS, from_file, strict=True)]
-        if named != from_file:
-            for table, values in preset_values(*from_file).items():
+        file_selectors = [given["model"].get(name, fields_of("model")[name].default) for name in SELECTORS]
+        selectors = [parsed.get(("model", name), value) for name, value in zip(SELECTORS, file_selectors, strict=True)]
+        if selectors != file_selectors:
+            for table, values in preset_values(*file_selectors).items():
                 given[table] = {n: v for n, v in given[table].items() if n not in values or v != values[n]}
-        given["model"] |= dict(zip(SELECTORS, named, strict=True))
+        given["model"] |= dict(zip(SELECTORS, selectors, strict=True))
         for (table, name), value in parsed.items():
             given[table][name] = value
-        for table, values in preset_values(*named).items():
+        for table, values in preset_values(*selectors).items():
             given[table] = {**values, **given[table]}
         config = cls(**{table: section(**given[table]) for table, section in SECTIONS.items()})
         try:
@@ -285,12 +287,12 @@ def complete_fixed_keys(fixed_keys: Mapping[str, Any]) -> dict[str, Any]:
     stored = {name: fixed_keys[f"model.{name}"] for name in fields_of("model") if f"model.{name}" in fixed_keys}
     preset, variant = (str(stored.get(name)) for name in SELECTORS)
     values = preset_values(preset, variant)["model"] if preset in PRESETS and variant in VARIANTS else {}
-    open_keys = {f"model.{name}": values.get(name) for name, value in stored.items() if value is None}
+    unset_keys = {f"model.{name}": values.get(name) for name, value in stored.items() if value is None}
     return {
         **defaults,
         **{f"model.{n}": value for n, value in upgrade_config(stored).items()},
         **fixed_keys,
-        **open_keys,
+        **unset_keys,
     }
 
 

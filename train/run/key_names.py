@@ -48,7 +48,7 @@ OTHER_NAMES = {
                      "dim_emb word_vec_size model_dim dim_model",
     "model.d_ff": "ff ffn_dim ff_dim ff_size ffn_size ffn_embed_dim dim_ffn dim_feedforward feedforward_dim "
                   "intermediate_size inner d_inner",
-    "model.dropout": "hidden_dropout hidden_dropout_prob emb_dropout resid_pdrop embd_pdrop",
+    "model.dropout": "drop hidden_dropout hidden_dropout_prob emb_dropout resid_pdrop embd_pdrop",
     "model.attention_dropout": "attn_dropout attn_pdrop attention_probs_dropout_prob dropout_attention",
     "model.activation_dropout": "relu_dropout ffn_dropout dropout_ffn",
     "model.stochastic_depth": "drop_path drop_path_rate",

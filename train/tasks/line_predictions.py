@@ -50,7 +50,7 @@ def label_lines(
         on_progress: called after every batch with the number of its lines.
 
     Raises UserError for an empty line, for a line with more tokens than the model has positions, and, for a tagger, for
-    a line with a tab.
+    a line with a tab. Raises FloatingPointError for NaN or infinite logits.
     """
     names = label_names(tokenizer)
     first_label = len(SPECIALS)
@@ -77,6 +77,7 @@ def label_lines(
                 row[positions] = True
         _, logits = model.label_logits(ids, np.where(is_labeled, first_label, special_ids.pad_id))
         logits = logits[:, first_label:].astype(np.float64)
+        check_finite("logits", logits)
         p = np.exp(logits - logits.max(axis=1, keepdims=True))
         p /= p.sum(axis=1, keepdims=True)
         ends = np.cumsum(is_labeled.sum(axis=1))
@@ -100,7 +101,9 @@ def embed_lines(
 
     def embed(ids: NDArray[np.int32], extras: list[Any]) -> Iterator[npx.Array]:
         with no_grad():
-            return iter(npx.to_host(model.text_vectors(ids, pooling).data))
+            vectors = npx.to_host(model.text_vectors(ids, pooling).data)
+        check_finite("vectors", vectors)
+        return iter(vectors)
 
     return map_lines(model, lines, encode, embed, on_progress)
 
@@ -141,6 +144,12 @@ def map_lines(
         for i in range(len(rows)):
             yield results[i]
         number += len(texts)
+
+
+def check_finite(name: str, values: NDArray[Any]) -> None:
+    """Raise FloatingPointError if a model has computed NaN or infinity."""
+    if not np.isfinite(values).all():
+        raise FloatingPointError(f"expected finite {name} of every line; got NaN or infinity")
 
 
 def text_of(example: LabeledExample, task: str) -> str:

@@ -168,27 +168,27 @@ def missing_texts_error(files: Mapping[str, str], prepared: str) -> UserError:
     """Return the error for text files that do not exist: `files` maps keys to paths, `prepared` is data.prepared."""
     first, *others = files
     base = describe_base(files[first])
-    attempt = f"{option(first)} with another path{base}"
+    suggestion = f"{option(first)} with another path{base}"
     if others:
         base = base.replace("this path is", "these paths are")
-        attempt = f"{' '.join(f'{option(name)} F' for name in files)} with other paths{base}"
+        suggestion = f"{' '.join(f'{option(name)} F' for name in files)} with other paths{base}"
     if prepared and {os.path.dirname(os.path.abspath(file)) for file in files.values()} == {os.path.dirname(prepared)}:
-        attempt = f"--data with the new path of {os.path.dirname(prepared)}"  # the texts were written by `data`
+        suggestion = f"--data with the new path of {os.path.dirname(prepared)}"  # the texts were written by `data`
     elif "train_src" in files and all(
         os.path.isabs(file) and os.path.basename(file) == name.replace("_", ".") for name, file in files.items()
     ):  # a run stores absolute paths
-        attempt += f", or --data with the new path of {os.path.dirname(files['train_src'])}"
+        suggestion += f", or --data with the new path of {os.path.dirname(files['train_src'])}"
     expected = "text files; got paths that do not exist" if others else f"a text file; got {MISSING}"
-    return UserError(f"{', '.join(files.values())}: expected {expected}; try {attempt}")
+    return UserError(f"{', '.join(files.values())}: expected {expected}; try {suggestion}")
 
 
 class TaskError(UserError):
     """Raised if the model at `path` was trained for `task` instead of one of the tasks `expected`."""
 
-    def __init__(self, path: object, expected: Sequence[str], task: Task[Any, Any, Any], attempt: str = "") -> None:
+    def __init__(self, path: object, expected: Sequence[str], task: Task[Any, Any, Any], suggestion: str = "") -> None:
         self.path, self.expected, self.task = path, expected, task
-        attempt = attempt or (f"`npx-transformer {task.command}`" if task.command else "")
-        got = f"{describe_model(task.name)}{attempt and f'; try {attempt}'}"
+        suggestion = suggestion or (f"`npx-transformer {task.command}`" if task.command else "")
+        got = f"{describe_model(task.name)}{suggestion and f'; try {suggestion}'}"
         super().__init__(f"{path}: expected {describe_model(*expected)}; got {got}")
 
 

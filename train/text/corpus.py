@@ -174,10 +174,12 @@ class PairCorpus:
         out_dir = Path(out_dir)
         meta = read_prepared(out_dir, ARRAYS, {}, format=FORMAT)
         if meta is None:
-            got, attempt = "missing or damaged files", "preparing the data again"
+            got, suggestion = "missing or damaged files", "preparing the data again"
             if not out_dir.exists():
-                got, attempt = MISSING, "its new path in data.prepared (in config.toml of the run) if it was moved"
-            raise UserError(f"{out_dir}: expected prepared data; got {got}; try {attempt}{describe_base(str(out_dir))}")
+                got, suggestion = MISSING, "its new path in data.prepared (in config.toml of the run) if it was moved"
+            raise UserError(
+                f"{out_dir}: expected prepared data; got {got}; try {suggestion}{describe_base(str(out_dir))}"
+            )
         dtypes = [np.dtype(meta["dtype"]), np.dtype(np.int64)] * 2 + [np.dtype(np.int64)]
         arrays = [np.asarray(np.memmap(out_dir / name, dtype, "r")) for name, dtype in zip(ARRAYS, dtypes, strict=True)]
         return cls(arrays[:4:2], arrays[1:4:2], special_ids, meta, arrays[4][1:])

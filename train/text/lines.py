@@ -192,12 +192,12 @@ def check_parallel(*paths: str | PathLike[str]) -> None:
 
 
 def unequal_lines_error(
-    paths: Sequence[str | PathLike[str]], counts: Sequence[int], attempt: str = "files made from the same pairs"
+    paths: Sequence[str | PathLike[str]], counts: Sequence[int], suggestion: str = "files made from the same pairs"
 ) -> UserError:
     """Return the error for parallel files with different numbers of lines."""
     return UserError(
         f"{', '.join(map(str, paths))}: expected equal numbers of lines, line i translating line i; "
-        f"got {' and '.join(f'{count:,}' for count in counts)}; try {attempt}"
+        f"got {' and '.join(f'{count:,}' for count in counts)}; try {suggestion}"
     )
 
 

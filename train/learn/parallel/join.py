@@ -54,5 +54,5 @@ def check_equal(collect: Callable[[], Mapping[str, Any]]) -> None:
         for key in {**first, **other}:
             expected, got = (format_value(values.get(key, "no value"), 90) for values in (first, other))
             if first.get(key) != other.get(key):
-                attempt = "the same command and files on every rank"
-                raise UserError(f"rank {rank}: {key}: expected {expected} as on rank 0; got {got}; try {attempt}")
+                suggestion = "the same command and files on every rank"
+                raise UserError(f"rank {rank}: {key}: expected {expected} as on rank 0; got {got}; try {suggestion}")

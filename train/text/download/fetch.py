@@ -208,7 +208,9 @@ def download(archive: Archive, part: Path, url: str, work: Work) -> None:
         raise ConnectionError("the connection was closed early")
 
 
-def verify(archive: Archive, file: Path, attempt: str = "deleting it and running the command again") -> dict[str, Any]:
+def verify(
+    archive: Archive, file: Path, suggestion: str = "deleting it and running the command again"
+) -> dict[str, Any]:
     """Return the manifest entry of a file; raise UserError if its hash is wrong."""
     sha256 = digest(file)
     size = file.stat().st_size
@@ -220,6 +222,6 @@ def verify(archive: Archive, file: Path, attempt: str = "deleting it and running
         expected = archive.sha256 or sha256
     if actual != expected:
         sizes = f"{size:,} bytes of {archive.size:,}" if archive.size else f"{size:,} bytes"
-        raise UserError(f"{file}: expected {archive.hash}; got {actual} ({sizes}); try {attempt}")
+        raise UserError(f"{file}: expected {archive.hash}; got {actual} ({sizes}); try {suggestion}")
     checked_by = "sha256" if archive.sha256 else "md5" if archive.md5 else "nothing published"
     return {"file": archive.name, "url": archive.url, "bytes": size, "sha256": sha256, "checked_by": checked_by}

@@ -29,19 +29,19 @@ def data_keys(folder: Path) -> dict[str, Any]:
     if not file.is_file():
         subfolders, siblings = ([str(p.parent) for p in f.glob("*/manifest.json")] for f in (folder, folder.parent))
         parents = [str(folder.parent)] if (folder.parent / "manifest.json").is_file() else []
-        got, attempt = describe_path(folder), data_command
+        got, suggestion = describe_path(folder), data_command
         if folder.is_file():
-            attempt = f"--train-src {quote(folder)} --train-tgt F"
+            suggestion = f"--train-src {quote(folder)} --train-tgt F"
         if (folder / MARKER_FILE).is_file():
-            got, attempt = "an unfinished folder", "the same `data` command again"
+            got, suggestion = "an unfinished folder", "the same `data` command again"
         elif (folder / "config.toml").is_file():
-            got, attempt = (
+            got, suggestion = (
                 "a run",
                 f"the folder that the run was trained on, or, instead of CONFIG, --init {quote(folder)}",
             )
         elif similar := parents or subfolders or difflib.get_close_matches(str(folder), siblings):
-            attempt = quote(similar[0])
-        raise UserError(f"{folder}: expected a folder written by `npx-transformer data`; got {got}; try {attempt}")
+            suggestion = quote(similar[0])
+        raise UserError(f"{folder}: expected a folder written by `npx-transformer data`; got {got}; try {suggestion}")
     reject_links(folder / "prepared")
     manifest = read_json(file, "the manifest of `data`", "the `data` command again")
     if not (problem := schema_error(manifest, SCHEMA)):

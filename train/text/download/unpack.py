@@ -63,18 +63,18 @@ def read_pairs(pair: Pair, folder: Path) -> Iterator[tuple[str, str]]:
     """
     archive = folder / pair.archive if pair.archive else None
     with open_member(archive, pair.src) as src, open_member(archive, pair.tgt) as tgt:
-        attempt = (
+        suggestion = (
             f"deleting {archive} and running the command again" if archive else "downloading or copying the file again"
         )
-        sides = [LINE_FILTERS[pair.form](decode_lines(file, f"{archive or ''}:{member}".lstrip(":"), attempt))
+        sides = [LINE_FILTERS[pair.form](decode_lines(file, f"{archive or ''}:{member}".lstrip(":"), suggestion))
                  for file, member in ((src, pair.src), (tgt, pair.tgt))]  # fmt: skip
         number = -1
         for number, (a, b) in enumerate(zip_longest(*sides)):
             if a is None or b is None:
                 longer = number + 1 + sum(1 for _ in sides[0 if b is None else 1])
                 counts = (longer, number) if b is None else (number, longer)
-                attempts = [f"downloading {pair.archive} again"] if archive else []
-                raise unequal_lines_error((pair.src, pair.tgt), counts, *attempts)
+                suggestions = [f"downloading {pair.archive} again"] if archive else []
+                raise unequal_lines_error((pair.src, pair.tgt), counts, *suggestions)
             yield a, b
     if number < 0:
         raise UserError(f"{pair.src}, {pair.tgt}: expected at least one pair; got empty files; try other files")
@@ -109,13 +109,13 @@ def gunzip(file: IO[bytes], name: str) -> IO[bytes]:
     return cast(IO[bytes], gzip.open(file)) if name.lower().endswith(".gz") else file
 
 
-def decode_lines(file: IO[bytes], name: str, attempt: str) -> Iterator[str]:
+def decode_lines(file: IO[bytes], name: str, suggestion: str) -> Iterator[str]:
     """Yield the lines of a text; only "\\n" ends a line.
 
-    Raises UserError if a line is not UTF-8, or if the file is damaged; in this case the message suggests `attempt`.
+    Raises UserError if a line is not UTF-8, or if the file is damaged; its message then ends with `suggestion`.
     """
     try:
         for number, raw in enumerate(limited_lines(file, name), 1):
             yield decode_line(raw, name, number)
     except DAMAGE_ERRORS as error:
-        raise UserError(f"{name}: expected a complete file; got '{one_line(error)}'; try {attempt}") from None
+        raise UserError(f"{name}: expected a complete file; got '{one_line(error)}'; try {suggestion}") from None
