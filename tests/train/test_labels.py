@@ -1,4 +1,4 @@
-"""Masked language models, classifiers and taggers: their files, batches, training, and commands."""
+"""Masked language models, classifiers and taggers: their training, scores and commands."""
 
 import json
 import re
@@ -8,17 +8,9 @@ import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from tokenizers import (
-    SentencePieceBPETokenizer,
-    SentencePieceUnigramTokenizer,
-    decoders,
-    models,
-    pre_tokenizers,
-    trainers,
-)
-from tokenizers import Tokenizer as HuggingFaceTokenizer
 
 from models import TransformerConfig
+from tests.helpers.sentences import NOUNS, SENTENCES, VERBS
 from tests.helpers.trainings import outcome
 from train.cli import main
 from train.errors import UserError
@@ -27,16 +19,7 @@ from train.metrics.classification import LabelScores
 from train.run.checkpoint import load_model
 from train.tasks import TASKS, line_predictions
 from train.tasks.line_predictions import embed_lines, label_lines
-from train.text import sentencepiece_tokenizer
-from train.text.affixes import WordTokenizer, affix_spec
-from train.text.corpus import PairCorpus
-from train.text.labeled_text import WordEncoder, make_label_tokenizer, read_labeled, read_parallel_tags, read_tagged
-from train.text.masked import MaskedBatches, MaskedText
-from train.text.pair_tokenizer import PairTokenizer
-from train.text.tokenizer import SPECIALS, SpecialIds, Tokenizer
 
-NOUNS, VERBS = ("cat", "dog", "bird"), ("sees", "hears", "likes")
-SENTENCES = [f"the {a} {v} the {b}" for a in NOUNS for v in VERBS for b in NOUNS]
 TAG_OF = {"the": "DT"} | dict.fromkeys(NOUNS, "NN") | dict.fromkeys(VERBS, "VB")
 SMALL = """
 [model]
@@ -67,211 +50,6 @@ checkpoint_every = 6
 """
 
 
-# ---- files
-
-
-@pytest.mark.parametrize(
-    "text, message",
-    [
-        (
-            "good\tfine\nfine film\n",
-            "line 2: expected label<TAB>text, or label<TAB>text<TAB>text; got 'fine film'; try",
-        ),
-        ("good\tfine\n\n", "line 2: expected label<TAB>text, or label<TAB>text<TAB>text; got an empty line; try"),
-        ("good\t \n", "line 1: expected label<TAB>text"),
-        ("a\tb\tc\td\n", "line 1: expected label<TAB>text"),
-    ],
-)
-def test_an_invalid_labeled_text_is_named_by_its_line(tmp_path, text, message):
-    (tmp_path / "f").write_text(text)
-    with pytest.raises(UserError) as caught:
-        list(read_labeled(tmp_path / "f"))
-    assert message in str(caught.value) and "\n" not in str(caught.value)
-
-
-@pytest.mark.parametrize(
-    "text, message",
-    [
-        ("the\tDT\ncat\n", "line 2: expected word<TAB>tag, one word per line; got 'cat'; try a tag for each word"),
-        ("the\tDT\tx\n", "line 1: expected word<TAB>tag"),
-        ("new york\tNN\n", "line 1: expected word<TAB>tag"),
-        ("york\tNN NNP\n", "line 1: expected word<TAB>tag"),
-        ("\n\n", "expected lines word<TAB>tag; got only empty lines; try another file"),
-    ],
-)
-def test_invalid_tagged_words_are_named_by_their_line(tmp_path, text, message):
-    (tmp_path / "f").write_text(text)
-    with pytest.raises(UserError) as caught:
-        list(read_tagged(tmp_path / "f"))
-    assert message in str(caught.value) and "\n" not in str(caught.value)
-
-
-def test_sentences_are_separated_by_empty_lines(tmp_path):
-    (tmp_path / "f").write_text("\n\nthe\tDT\ncat\tNN\n\n\nit\tPRP")
-    assert [tuple(s) for s in read_tagged(tmp_path / "f")] == [(3, ["the", "cat"], ["DT", "NN"]), (7, ["it"], ["PRP"])]
-
-
-@given(st.lists(st.lists(st.tuples(st.sampled_from("abc"), st.sampled_from("XY")), max_size=4), max_size=5))
-def test_a_file_of_tags_gives_what_tagged_words_give(tmp_path_factory, sentences):
-    folder = tmp_path_factory.mktemp("tags")
-    for name, side in (("words", 0), ("tags", 1)):
-        (folder / name).write_text("".join(" ".join(pair[side] for pair in row) + "\n" for row in sentences) or "\n")
-    (folder / "tagged").write_text("\n".join("".join(f"{w}\t{t}\n" for w, t in row) for row in sentences) or "\n")
-    if not any(sentences):
-        with pytest.raises(UserError, match="words: expected a sentence of words per line; got only empty lines"):
-            list(read_parallel_tags(folder / "words", folder / "tags"))
-        return
-    read = list(read_parallel_tags(folder / "words", folder / "tags"))
-    assert [s[1:] for s in read] == [s[1:] for s in read_tagged(folder / "tagged")]
-    assert [s.line for s in read] == [i for i, row in enumerate(sentences, 1) if row]
-
-
-@pytest.mark.parametrize(
-    "labels, message",
-    [
-        (
-            ["pos", "neg", "<unk>"],
-            "f: expected labels other than <pad>, <s>, </s>, <unk>; got <unk>; try other names",
-        ),
-        (["pos", "pos"], "f: expected at least two different labels; got only 'pos'; try a file with more labels"),
-        ([], "f: expected at least two different labels; got no label; try a file with more labels"),
-    ],
-)
-def test_invalid_labels_are_named(labels, message):
-    with pytest.raises(UserError) as caught:
-        make_label_tokenizer("f", labels)
-    assert str(caught.value) == message
-
-
-@pytest.mark.parametrize("kind", ["bpe", "affixes"])
-def test_words_are_encoded_as_in_their_sentence(kind):
-    """The tokens of a sentence are those of its words, so that a tagger reads what a masked model was trained on."""
-    lines = [[*SENTENCES, "U.S. stocks don't fall ( much ) <s>"]]
-    sentences = [line.split() for line in lines[0]]
-    spec = Tokenizer.train_spec(lines, kind, 300, "words") if kind == "bpe" else affix_spec(sentences, SPECIALS, 200)
-    tokenizer = WordTokenizer(spec)
-    ids, firsts = WordEncoder(tokenizer)(sentences)
-    assert [row[1:] for row in ids] == tokenizer.encode_batch(lines[0])
-    starts = tokenizer.word_starts()
-    for row, positions in zip(ids, firsts, strict=True):
-        assert len(positions) == len({*positions}) and all(starts[row[i]] for i in positions)
-
-
-# ---- masking
-
-
-def test_a_masked_model_refuses_a_tokenizer_that_does_not_show_where_words_begin(monkeypatch):
-    monkeypatch.setattr(sentencepiece_tokenizer, "load_engine", lambda *arguments: None)
-    vocabulary = {token: i for i, token in enumerate((*SPECIALS, "a"))}
-    pieces = sentencepiece_tokenizer.SentencePieceTokenizer(b"", vocabulary, SpecialIds())
-    model = {"type": "WordLevel", "vocab": vocabulary, "unk_token": "<unk>"}
-    words = WordTokenizer({"model": model, "pre_tokenizer": {"type": "Whitespace"}})  # encodes no spaces
-    for tokenizer, found in ((PairTokenizer(pieces, pieces, shared=True), "a SentencePiece"), (words, "one whose")):
-        with pytest.raises(UserError, match=f"expected a Hugging Face .*; got {found} .*; try bpe or"):
-            TASKS["masking"].adapt_tokenizer(tokenizer, None, ())
-
-
-def byte_level_bpe(first_tokens):
-    engine = HuggingFaceTokenizer(models.BPE(unk_token="<unk>"))
-    engine.pre_tokenizer, engine.decoder = pre_tokenizers.ByteLevel(add_prefix_space=True), decoders.ByteLevel()
-    trainer = trainers.BpeTrainer(vocab_size=60, special_tokens=first_tokens, show_progress=False)
-    engine.train_from_iterator(SENTENCES, trainer)
-    engine.add_special_tokens(list(SPECIALS))  # appends those that are not in the vocabulary
-    return engine
-
-
-def sentencepiece_like(kind, **options):
-    engine = kind()
-    engine.train_from_iterator(SENTENCES, vocab_size=60, special_tokens=list(SPECIALS), show_progress=False, **options)
-    return engine
-
-
-@pytest.mark.parametrize(
-    "make",
-    [
-        lambda: sentencepiece_like(SentencePieceBPETokenizer),
-        lambda: sentencepiece_like(SentencePieceUnigramTokenizer, unk_token="<unk>"),
-        lambda: byte_level_bpe(["one", "two", "three", *SPECIALS]),
-        lambda: byte_level_bpe([]),
-    ],
-    ids=["bpe", "unigram", "special ids 3 to 6", "special ids last"],
-)
-def test_complete_words_are_masked_with_other_tokenizers(make, tmp_path):
-    make().save(str(tmp_path / "tokenizer.json"))
-    (tmp_path / "text").write_text("".join(f"{s}\n" for s in SENTENCES))
-    task = TASKS["masking"]
-    tokenizer = task.adapt_tokenizer(task.load_tokenizer(tmp_path / "tokenizer.json"), None, ())
-    text = task.prepare([tmp_path / "text"], tokenizer, tmp_path / "prepared", 100)
-    batches = MaskedBatches(text, 400, seed=1)
-    pad, bos, eos, unknown = tokenizer.special_ids
-    starts, replacements = [], []
-    for epoch in range(20):
-        for examples in batches.epoch_batches(epoch):
-            batch = batches.batch(examples)
-            original = text.pairs.pad_rows(0, examples.indices)
-            predicted = batch.labels != pad
-            replacements += batch.ids[predicted & (batch.ids != original)].tolist()
-            for row, ids in zip(predicted, original.tolist(), strict=True):
-                first = int(row.argmax())
-                assert tokenizer.subwords(ids[first : first + 1])[0].startswith("▁"), "a word is masked from its start"
-                starts.append(first)
-    assert unknown in replacements and not {pad, bos, eos}.intersection(replacements)
-    assert len({*replacements}) > 10 and len({*starts}) >= 5
-
-
-def test_masks_are_the_same_in_every_version():
-    """A resumed run must continue with the same masks."""
-    batches = MaskedBatches(masked_text([8, 5, 12] * 40), 200, seed=3)
-    ids = batches.batch(batches.epoch_batches(0)[0]).ids[:3].tolist()
-    assert ids == [[1, 32, 14, 32, 25, 3, 2], [1, 29, 3, 29, 38, 27, 2], [1, 15, 29, 25, 3, 16, 2]]
-
-
-def masked_text(lengths, vocab_size=40):
-    rng = np.random.default_rng(0)
-    rows = [[1, *rng.integers(4, vocab_size, n).tolist()] for n in lengths]
-    return MaskedText(PairCorpus.from_pairs([(row, row) for row in rows]), [i % 2 == 0 for i in range(vocab_size)])
-
-
-@given(st.lists(st.integers(1, 30), min_size=1, max_size=8), st.integers(0, 99), st.sampled_from([0.15, 0.5, 0.99]))
-def test_masked_batches_predict_the_announced_tokens(lengths, seed, rate):
-    text = masked_text(lengths)
-    batches = MaskedBatches(text, 64, seed, rate)
-    for epoch in (0, 1):
-        seen = []
-        for examples in batches.epoch_batches(epoch):
-            batch = batches.batch(examples)
-            assert batches.token_counts(examples) == (batch.n_targets, batch.n_tokens)
-            original = text.pairs.pad_rows(0, examples.indices)
-            predicted = batch.labels != 0
-            assert (batch.labels[predicted] == original[predicted]).all()
-            assert (batch.ids[~predicted] == original[~predicted]).all()
-            assert not (predicted & (original <= 2)).any(), "BOS, EOS and padding are not predicted"
-            tokens = (original > 2).sum(axis=1)
-            assert (predicted.sum(axis=1) == np.maximum(1, (rate * tokens + 0.5).astype(int))).all()
-            again = MaskedBatches(text, 64, seed, rate).batch(examples)
-            assert (again.ids == batch.ids).all() and (again.labels == batch.labels).all()
-            seen += examples.indices.tolist()
-        assert sorted(seen) == list(range(len(lengths)))
-
-
-def test_masks_are_80_10_10_of_complete_words_and_change_with_the_epoch():
-    text = masked_text([200] * 100)
-    batches = MaskedBatches(text, 202 * 100, seed=1)
-    first, second = (batches.batch(batches.epoch_batches(epoch)[0][:100]) for epoch in (0, 1))
-    predicted = first.labels != 0
-    share = [np.mean(x) for x in (first.ids[predicted] == 3, first.ids[predicted] == first.labels[predicted])]
-    assert abs(share[0] - 0.8) < 0.03 and abs(share[1] - 0.1 - 0.1 / 36) < 0.02
-    assert set(first.ids[predicted]) == {3, *range(4, 40)}
-    assert (first.labels != second.labels).any()
-    for row, examples in zip(predicted, batches.epoch_batches(0)[0].indices, strict=True):
-        words = np.array(text.word_starts)[text.pairs.pad_rows(0, np.array([examples]))[0, 1:-1]].cumsum()
-        partial = [w for w in set(words[row[1:-1]]) if not row[1:-1][words == w].all()]
-        assert len(partial) <= 1, "only the last word may be cut off"
-
-
-# ---- metrics
-
-
 @given(st.lists(st.tuples(st.integers(0, 3), st.integers(0, 3)), min_size=1, max_size=30))
 def test_label_scores_follow_their_definitions(pairs):
     gold, predicted = (np.array(side) for side in zip(*pairs, strict=True))
@@ -288,9 +66,6 @@ def test_label_scores_follow_their_definitions(pairs):
             f1.append(expected)
     assert scores.macro_f1 == pytest.approx(np.mean(f1))
     assert sum(row["count"] for row in scores.as_dict()["labels"].values()) == len(pairs)
-
-
-# ---- training
 
 
 @pytest.mark.parametrize("kind", ["masked", "tokens", "texts"])
