@@ -33,7 +33,8 @@ def checkpoint(function: Callable[..., Tensor], *args: Any, **kwargs: Any) -> Te
     no other operation uses the inputs; otherwise, gradients may be summed in another order and round differently.
 
     Raises TypeError if `function` does not return a Tensor. Backward raises RuntimeError if `function` uses the result
-    of an outside operation that was not passed to it as an argument, or a weight that has changed since.
+    of an outside operation that was not passed to it as an argument, a weight that has changed since, or other random
+    numbers, for example because model.eval() was called in between.
     """
     if not is_grad_enabled():
         return function(*args, **kwargs)
@@ -76,6 +77,7 @@ def checkpoint(function: Callable[..., Tensor], *args: Any, **kwargs: Any) -> Te
             backward(result, g)
         return tuple(gradients.get(i) for i in range(len(inputs)))
 
+    vjp.runs_backward = True  # type: ignore[attr-defined]
     # A node is recorded even if no input requires a gradient, because the parameters of `function` may require one.
     return record_node("checkpoint", output.data, vjp, inputs, True)
 

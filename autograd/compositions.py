@@ -37,6 +37,6 @@ def composed_rotation(x: Tensor, positions: Any, base: float) -> Tensor:
         positions: the positions (T,), or the first of T consecutive ones.
     """
     factors = rotation_factors(x.data, positions, base)
-    cos, sin = factors.real, factors.imag
+    cos, sin = (part.astype(x.dtype, copy=False) for part in (factors.real, factors.imag))
     a, b = x[..., ::2], x[..., 1::2]
     return ops.reshape(ops.stack(a * cos - b * sin, a * sin + b * cos, axis=-1), x.shape)

@@ -142,9 +142,8 @@ def differentiable(function: Callable[..., Result]) -> Callable[..., Tensor]:
         if kwargs and any(isinstance(a, Tensor) for a in kwargs.values()):  # make keyword Tensors positional
             (bound := parameters.bind(*args, **kwargs)).apply_defaults()
             args, kwargs = bound.args, bound.kwargs
-        arrays, dtypes = [], []
+        arrays, dtypes, requires_grad = [], [], False
         items = [*kwargs.values()]
-        requires_grad = False
         for a in args:  # a single loop, for speed: it takes most of an operation's time if the arrays are small
             if isinstance(a, Tensor):
                 requires_grad = requires_grad or a.requires_grad
@@ -155,6 +154,7 @@ def differentiable(function: Callable[..., Result]) -> Callable[..., Tensor]:
             dtype = getattr(a, "dtype", None)
             if dtype is not None and dtype not in dtypes and is_floating(dtype):
                 dtypes.append(dtype)
+        dtypes += {a.dtype for a in kwargs.values() if hasattr(a, "dtype") and is_floating(a.dtype)}.difference(dtypes)
         nested = [a for a in items if isinstance(a, Tensor)]
         if nested or len(dtypes) > 1 and any(isinstance(a, Tensor) for a in args):
             operation_checks.reject_operands(function.__name__, dtypes, nested)
@@ -237,7 +237,7 @@ def backward(tensor: Tensor, g: Any = None, on_leaf_done: Callable[[Tensor], obj
         tensor: the result of operations on Tensors with `requires_grad`.
         g: gradient of `tensor`, of the same shape and dtype. Default: 1, for a tensor of one element.
         on_leaf_done: called with each leaf as soon as its `grad` is complete, while the pass continues; not called for
-            a leaf if a vjp on any path to this leaf returned None.
+            a leaf if a vjp on any path to this leaf returned None, and never if the graph contains a `checkpoint`.
 
     Raises RuntimeError if `tensor` requires no gradient, if its graph is consumed, or if a weight has changed since
     it was used. Raises ValueError for a wrong shape or dtype of `g`, or if `tensor` has several elements but no `g`.
@@ -262,8 +262,8 @@ def backward(tensor: Tensor, g: Any = None, on_leaf_done: Callable[[Tensor], obj
         return
 
     nodes = toposort(tensor.node)
-    observer = _observer.get()
-    uses_left = Counter(p for node in nodes for p in node.parents if isinstance(p, Tensor)) if on_leaf_done else None
+    reports = on_leaf_done and not any(hasattr(node.vjp, "runs_backward") for node in nodes)
+    uses_left = Counter(p for node in nodes for p in node.parents if isinstance(p, Tensor)) if reports else None
     sums = {tensor.node: GradientSum(g, is_owned=False)}
     while nodes:
         node = nodes.pop()
@@ -277,7 +277,7 @@ def backward(tensor: Tensor, g: Any = None, on_leaf_done: Callable[[Tensor], obj
         accumulate_into = _accumulators(parents, sums) if can_add else ()
         gradients = vjp(g, accumulate_into) if can_add else vjp(g)
         operation_checks.check_vjp_result(node.name, parents, gradients)
-        if observer is not None:
+        if (observer := _observer.get()) is not None:
             observer.on_backward(BackwardEvent(node, vjp, g, parents, gradients, accumulate_into, sums))
         for i, (parent, gradient) in enumerate(zip(parents, gradients, strict=False)):
             if parent is None or gradient is None or (can_add and gradient is accumulate_into[i]):

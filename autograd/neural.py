@@ -159,6 +159,8 @@ def embedding(
     """
     ids = npx.asarray(ids)
     check_ids("embedding", ids, len(table))
+    if encodings is not None and encodings.shape != (shape := (*ids.shape[-1:], table.shape[1])):
+        raise ValueError(f"embedding: expected encodings of shape {shape}; got {encodings.shape}")
     y, saved = npx.embedding(table, ids, scale, encodings, drop)
     return y, adds_in_place(
         lambda g, accumulate_into=NO_ACCUMULATORS: (npx.embedding_grad(g, saved, accumulate_into=accumulate_into[0]),)
@@ -227,10 +229,10 @@ def attention(
         spec: masks, constant bias, rotary positions and packing.
         score_bias: broadcastable to (B, H, T, S); unlike `spec.constant_bias`, it gets a gradient.
     """
-    check_attention(spec, q, k, v)
     if score_bias is not None:
         bias = score_bias if spec.constant_bias is None else spec.constant_bias + score_bias
         spec = spec._replace(constant_bias=bias)
+    check_attention(spec, q, k, v)
     n_heads, n_kv_heads = q.shape[-2], k.shape[-2]
     y, saved = npx.attention(q, repeat_heads(k, n_heads), repeat_heads(v, n_heads), spec, drop)
 

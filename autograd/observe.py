@@ -16,7 +16,6 @@ from pathlib import Path
 from typing import Any
 
 import npx
-from autograd.accumulation import GradientSum
 from autograd.engine import BackwardEvent, Node, Tensor, is_grad_enabled, record_node
 from autograd.saved import find_owner, iterate_captured_arrays
 from npx import Array
@@ -134,26 +133,36 @@ class Recorder(Observer):
         record.backward_index = self.n_visited
         self.n_visited += 1
         record.g = npx.asarray(event.g.copy())
-        for i, (parent, gradient) in enumerate(zip(event.parents, event.gradients, strict=False)):
+        for parent, gradient in zip(event.parents, event.gradients, strict=False):
             if parent is not None:
-                total = event.accumulate_into[i] if event.accumulate_into else None
                 record.gradients.append(None if gradient is None else npx.asarray(gradient.copy()))
-                record.accumulation.append(describe_accumulation(parent, gradient, total, event.sums))
+        record.accumulation = describe_accumulation(event)
 
 
-def describe_accumulation(
-    parent: Node | Tensor, gradient: Array | None, total: Array | None, sums: dict[Node, GradientSum]
-) -> str:
-    """Describe what the engine does with an arriving gradient: borrow it, allocate a sum, or add it in place."""
-    if gradient is None:
-        return "none"
-    if gradient is total:
-        return "added by the vjp"
-    if isinstance(parent, Tensor):
-        return "copied" if parent.grad is None else "added in place"
-    if parent not in sums:
-        return "borrowed"
-    return "added in place" if sums[parent].is_owned else "sum allocated"
+def describe_accumulation(event: BackwardEvent) -> list[str]:
+    """Describe what the engine will do with each gradient: borrow, keep or copy it, allocate a sum, or add to a sum."""
+    # For each parent with a sum, whether the engine owns it.
+    is_owned: dict[Any, bool] = {parent: total.is_owned for parent, total in event.sums.items()}
+    descriptions = []
+    can_add = hasattr(event.vjp, "adds_in_place")
+    for i, (parent, gradient) in enumerate(zip(event.parents, event.gradients, strict=False)):
+        if parent is None:
+            continue
+        if isinstance(parent, Tensor) and parent.grad is not None:
+            is_owned[parent] = True
+        if gradient is None:
+            description = "none"
+        elif can_add and gradient is event.accumulate_into[i]:
+            description = "added by the vjp"
+        elif parent in is_owned:
+            description = "added in place" if is_owned[parent] else "sum allocated"
+            is_owned[parent] = True
+        else:
+            is_new = can_add and sum(gradient is other for other in event.gradients) == 1
+            description = "kept" if is_new else "copied" if isinstance(parent, Tensor) else "borrowed"
+            is_owned[parent] = description != "borrowed"
+        descriptions.append(description)
+    return descriptions
 
 
 def hook_gradient(x: Tensor, function: Callable[[Array], Any]) -> Tensor:

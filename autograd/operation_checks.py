@@ -150,8 +150,13 @@ def check_attention(spec: AttentionSpec, q: Array, k: Array, v: Array) -> None:
         expected = "the same batch size for q and k"
     if expected:
         raise ValueError(f"attention: expected {expected}; got q {q.shape}, k {k.shape} and v {v.shape}")
-    if spec.constant_bias is not None and spec.constant_bias.dtype == bool:
-        raise ValueError("attention: expected a floating-point bias; got bool; try npx.mask_bias(mask)")
+    if (bias := spec.constant_bias) is not None:
+        if bias.dtype == bool:
+            raise ValueError("attention: expected a floating-point bias; got bool; try npx.mask_bias(mask)")
+        batch, n_queries, n_keys = spec.sizes(q, k)
+        shape = batch, n_heads, n_queries, n_keys
+        if bias.ndim > 4 or any(n not in (1, m) for n, m in zip(bias.shape[::-1], shape[::-1], strict=False)):
+            raise ValueError(f"attention: expected a bias that can be broadcast to {shape}; got {bias.shape}")
 
 
 def check_merged(merged: Sequence[Array], shapes: Sequence[Sequence[tuple[int, int]]]) -> None:

@@ -23,9 +23,9 @@ def unbroadcast(g: Array, like: Operand) -> Any:
         return None
     if g.shape == like.shape:
         return g
-    g = g.sum(axis=tuple(range(g.ndim - like.ndim)))  # axes that broadcasting prepended
+    g = npx.sum(g, axis=tuple(range(g.ndim - like.ndim)))  # axes that broadcasting prepended
     repeated_axes = tuple(i for i, n in enumerate(like.shape) if n == 1 and g.shape[i] != 1)
-    return g.sum(axis=repeated_axes, keepdims=True) if repeated_axes else g
+    return npx.sum(g, axis=repeated_axes, keepdims=True) if repeated_axes else g
 
 
 # Arithmetic
@@ -139,7 +139,9 @@ def tanh(x: Array) -> Result:
 @differentiable
 def sigmoid(x: Array) -> Result:
     """Return y = 1 / (1 + e^-x); dy/dx = y (1 - y)."""
-    y = logistic(x) if x.dtype.kind in "iu" else npx.elementwise(logistic, x)  # `elementwise` would return integers
+    if x.dtype.kind in "iub":
+        x = x.astype(npx.result_type(x, npx.float32))  # -x of an unsigned integer would wrap around
+    y = npx.elementwise(logistic, x)
     return y, lambda g: (g * y * (1 - y),)
 
 
@@ -241,7 +243,8 @@ def sum(x: Array, axis: Any = None, keepdims: bool = False) -> Result:
 def mean(x: Array, axis: Any = None, keepdims: bool = False) -> Result:
     """Return the mean over `axis` (None, an int or a tuple of ints)."""
     y = npx.mean(x, axis=axis, keepdims=keepdims)
-    return y, lambda g: (_expand(g * (y.size / (x.size or 1)), x, axis, keepdims),)
+    share = y.size / (x.size or 1)
+    return y, lambda g: (_expand((g * share).astype(g.dtype, copy=False), x, axis, keepdims),)
 
 
 @differentiable
@@ -259,8 +262,9 @@ def min(x: Array, axis: Any = None, keepdims: bool = False) -> Result:
 
 
 def _tie_grad(g: Array, x: Array, y: Array, axis: Any, keepdims: bool) -> Array:
-    tied = (x == _expand(y, x, axis, keepdims)).astype(g.dtype)
-    return _expand(g, x, axis, keepdims) * tied / npx.sum(tied, axis=axis, keepdims=True)
+    tied = x == _expand(y, x, axis, keepdims)
+    share = tied / npx.sum(tied, axis=axis, keepdims=True)
+    return _expand(g, x, axis, keepdims) * share.astype(g.dtype)
 
 
 # Shapes
@@ -297,9 +301,10 @@ def getitem(x: Array, index: Any) -> Result:
     """Return x[index]; an element selected several times receives the sum of its gradients."""
 
     def vjp(g: Array) -> tuple[Array | None, ...]:
-        gx = npx.zeros(x.shape, x.dtype)
-        npx.add_at(gx, index, g)
-        return (gx,)
+        wide = npx.accumulation_dtype(x.dtype)
+        gx = npx.zeros(x.shape, wide)
+        npx.add_at(gx, index, g.astype(wide, copy=False))
+        return (gx.astype(x.dtype, copy=False),)
 
     return x[index], vjp
 
@@ -315,13 +320,17 @@ def concatenate(*arrays: Array, axis: int = 0) -> Result:
         axis_first = npx.moveaxis(g, axis, 0)
         return tuple(npx.moveaxis(axis_first[i:j], 0, axis) for i, j in zip(ends, ends[1:], strict=False))
 
-    return npx.concatenate(arrays, axis=axis), vjp
+    y = npx.concatenate(arrays, axis=axis)
+    check_result("concatenate", y, *arrays)
+    return y, vjp
 
 
 @differentiable
 def stack(*arrays: Array, axis: int = 0) -> Result:
     """Join arrays of the same shape along a new axis."""
-    return npx.stack(arrays, axis=axis), lambda g: tuple(npx.moveaxis(g, axis, 0))
+    y = npx.stack(arrays, axis=axis)
+    check_result("stack", y, *arrays)
+    return y, lambda g: tuple(npx.moveaxis(g, axis, 0))
 
 
 @differentiable

@@ -12,11 +12,10 @@ arrays on the host.
 from numpy import (
     absolute, argmax, argsort, array_equal, bool_, broadcast_shapes, broadcast_to, ceil, clip, concatenate, copyto,
     cos, cumsum, divide, exp, expand_dims, float32, float64, full_like, inf, int32, int64, isfinite, log, log1p,
-    logical_and, logical_not, logical_or, matmul, maximum, mean, minimum, moveaxis, multiply, nan, ndarray, nonzero,
+    logical_and, logical_not, logical_or, matmul, maximum, minimum, moveaxis, multiply, nan, ndarray, nonzero,
     ones_like, prod, repeat, result_type, reshape, sign, sin, sort, sqrt, stack, subtract, swapaxes, take,
     take_along_axis, tanh, tile, transpose, tril, unique, unravel_index, where, zeros_like,
 )  # fmt: skip
-from numpy import sum as sum
 from numpy import all as all, any as any, max as max, min as min
 
 from npx import random
@@ -39,7 +38,7 @@ from npx.kernels.recurrent import gru, gru_grad, lstm, lstm_grad
 from npx.kernels.softmax import softmax, softmax_grad
 from npx.kernels.top_k import log_softmax_top_k
 from npx.kernels.packing import Packing, pad_packed, pack_padded
-from npx.precision import PRECISIONS, Precision, precision_named, use_precision, accumulation_dtype
+from npx.precision import PRECISIONS, Precision, precision_named, use_precision, accumulation_dtype, mean, sum as sum
 from npx.random import Key, keyed, next_key
 from npx.registry import Registry
 from npx.dispatch import (

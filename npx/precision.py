@@ -14,7 +14,7 @@ from typing import Any
 
 import numpy as np
 
-from npx.backend import device, use_tf32
+from npx.backend import Array, device, use_tf32
 from npx.dispatch import is_emulating
 
 CPU_PRECISIONS = ("float32", "float64")
@@ -97,3 +97,22 @@ def dtype_named(name: str) -> np.dtype:
 def accumulation_dtype(dtype: Any) -> np.dtype:
     """Return the dtype in which values of a floating dtype are summed: float32, or the dtype if it is wider."""
     return np.result_type(dtype, np.float32)
+
+
+def sum(x: Array, axis: Any = None, keepdims: bool = False) -> Array:
+    """Return np.sum(x); 16-bit floats are added in float32, and the result is rounded to their dtype."""
+    dtype = np.float32 if has_16_bits(x.dtype) else None
+    total: Any = np.sum(x, axis=axis, keepdims=keepdims, dtype=dtype)
+    return total if dtype is None else total.astype(x.dtype)
+
+
+def mean(x: Array, axis: Any = None, keepdims: bool = False) -> Array:
+    """Return np.mean(x); 16-bit floats are added in float32, and the result is rounded to their dtype."""
+    dtype = np.float32 if has_16_bits(x.dtype) else None
+    average: Any = np.mean(x, axis=axis, keepdims=keepdims, dtype=dtype)
+    return average if dtype is None else average.astype(x.dtype)
+
+
+def has_16_bits(dtype: Any) -> bool:
+    """Return whether `dtype` is float16 or bfloat16."""
+    return dtype.itemsize == 2 and dtype.kind not in "iu"

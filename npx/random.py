@@ -71,9 +71,30 @@ def keyed(seed: int, step: int, device_counter: Array | None = None, first_call:
 
 @contextmanager
 def replay_keys(keys: list[Key]) -> Iterator[None]:
-    """Make `next_key` return the given keys, in order, within the block."""
-    with _keys.override(iter(keys)):
+    """Make `next_key` return the given keys, in order, within the block.
+
+    Raises RuntimeError unless the block uses all of them and no more.
+    """
+    n_used = 0
+
+    def replay() -> Iterator[Key]:
+        nonlocal n_used
+        for key in keys:
+            n_used += 1
+            yield key
+        n_used += 1
+        reject()
+
+    def reject() -> None:
+        raise RuntimeError(
+            f"random numbers: expected {len(keys)} random arrays, as in the first call; got "
+            f"{'more' if n_used > len(keys) else n_used}; try calling train() and eval() only after backward"
+        )
+
+    with _keys.override(replay()):
         yield
+    if n_used < len(keys):
+        reject()
 
 
 @contextmanager
@@ -128,4 +149,6 @@ def normal(key: Key, shape: tuple[int, ...], dtype: Any = np.float32) -> Array:
 
 def uniform(key: Key, shape: tuple[int, ...], dtype: Any = np.float32, low: float = 0.0, high: float = 1.0) -> Array:
     """Return uniform samples from [low, high) on the current device."""
-    return from_host(np.random.Generator(_philox(key)).uniform(low, high, shape).astype(dtype))
+    x = np.random.Generator(_philox(key)).uniform(low, high, shape).astype(dtype)
+    below_high = np.nextafter(np.asarray(high, x.dtype), np.asarray(low, x.dtype))
+    return from_host(np.where(x == np.asarray(high, x.dtype), below_high, x))  # rounding to `dtype` may give `high`

@@ -88,9 +88,10 @@ def cross_entropy(logits: Array, targets: Array, smoothing: LabelSmoothing = NO_
         q[:, smoothing.pad_id] = 0
     is_token = (targets != smoothing.pad_id)[:, None]
     peak = logits.max(axis=-1, keepdims=True)
-    log_p = logits - peak - xp.log(xp.sum(xp.exp(logits - peak), axis=-1, keepdims=True))
+    dtype = accumulation_dtype(logits.dtype)
+    log_p = logits - peak - xp.log(xp.sum(xp.exp(logits - peak), axis=-1, keepdims=True, dtype=dtype))
     log_likelihood = q * xp.where(q != 0, log_p, 0)  # a class with q = 0 may have a logit of -inf
-    loss = -xp.sum(xp.where(is_token, log_likelihood, 0), dtype=accumulation_dtype(logits.dtype))
+    loss = -xp.sum(xp.where(is_token, log_likelihood, 0), dtype=dtype)
     return loss, xp.where(is_token, xp.exp(log_p) - q, 0).astype(logits.dtype) if grad else None
 
 
@@ -109,8 +110,9 @@ def linear_cross_entropy(
     x (R, D); w (V, D), the output projection, which is the embedding table; targets (R,). Saved, if `grad`: the
     gradients gx (R, D) and gw (V, D), which are computed together with the loss.
     """
-    loss, gz = cross_entropy.reference(x @ w.T, targets, smoothing, grad)
-    return loss, (gz @ w, gz.T @ x) if grad else None
+    logits = (x @ w.T).astype(x.dtype, copy=False)  # NumPy's matmul of bfloat16 is float32
+    loss, gz = cross_entropy.reference(logits, targets, smoothing, grad)
+    return loss, tuple(product.astype(x.dtype, copy=False) for product in (gz @ w, gz.T @ x)) if grad else None
 
 
 @linear_cross_entropy.define_gradient

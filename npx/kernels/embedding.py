@@ -4,11 +4,12 @@ from typing import Any
 
 import numpy as np
 
-from npx.backend import Array, array_module, ceil_div
+from npx.backend import Array, accumulate, array_module, ceil_div
 from npx.cpu.row_blocks import map_blocks
 from npx.cuda.launch import BLOCK_THREADS, contiguous, launch
 from npx.dispatch import Output, kernel
 from npx.kernels.dropout import DropoutSpec, dropout, dropout_grad, dropout_grad_numpy, launch_arguments
+from npx.precision import accumulation_dtype
 
 
 @kernel
@@ -52,8 +53,10 @@ def embedding_grad(
     xp = array_module(g)
     g = dropout_grad.reference(g, drop, keep_mask)
     g = g if scale == 1.0 else (g * scale).astype(g.dtype, copy=False)
-    gtable = xp.zeros((n_rows, g.shape[-1]), g.dtype)
-    xp.add.at(gtable, ids.reshape(-1), g.reshape(-1, g.shape[-1]))
+    wide = accumulation_dtype(g.dtype)
+    gtable = xp.zeros((n_rows, g.shape[-1]), wide)
+    xp.add.at(gtable, ids.reshape(-1), g.reshape(-1, g.shape[-1]).astype(wide, copy=False))
+    gtable = gtable.astype(g.dtype, copy=False)
     if accumulate_into is None:
         return gtable
     accumulate_into += gtable
@@ -149,4 +152,4 @@ def embedding_grad_cuda(
     order = xp.argsort(ids.reshape(-1), kind="stable").astype(np.int64, copy=False)
     args = g, ids, order, gtable, total, np.int64(ids.size), np.int32(d), np.float32(scale), *launch_arguments(drop)
     launch("embedding.cu", "embedding_grad", (ids.size, ceil_div(d, 512)), 256, args, T=g.dtype, ID=ids.dtype)
-    return gtable if total is None else total
+    return accumulate((gtable,), (accumulate_into,))[0] if total is None else total

@@ -271,7 +271,7 @@ def row_layout(d: int) -> tuple[int, dict[str, Any]]:
 def sum_columns_cuda(partial: Array, dtype: Any, accumulate_into: Accumulators) -> list[Array]:
     """Sum the rows of `partial` (n, D), float32, and split the sums into as many equal parts as `accumulate_into`.
 
-    The parts are added to these arrays if all of them are float32; otherwise new arrays of `dtype` are returned.
+    The parts are added to these arrays; where there is none, a new array of `dtype` is returned.
     """
     rows, columns = partial.shape
     width = columns // len(accumulate_into)
@@ -281,4 +281,4 @@ def sum_columns_cuda(partial: Array, dtype: Any, accumulate_into: Accumulators) 
     args = partial, sums[0], sums[-1], np.int32(rows), np.int32(columns), np.int32(width), np.int32(add)
     blocks, threads = ceil_div(columns, 32), 32 * COLUMN_SUM_WARPS
     launch("column_sums.cu", "column_sums", blocks, threads, args, T=sums[0].dtype, WARPS=COLUMN_SUM_WARPS)
-    return sums
+    return sums if add else list(accumulate(tuple(sums), accumulate_into))

@@ -2,6 +2,7 @@
 
 import numpy as np
 
+from npx import precision
 from npx.backend import NO_ACCUMULATORS, Accumulators, Array, accumulate, array_module, ceil_div
 from npx.cpu import row_blocks
 from npx.cpu.row_blocks import map_blocks, matmul, panel_count, panel_size, parallel_for, parallel_matmuls
@@ -41,7 +42,7 @@ def linear_grad(
     if y is not None:
         g = g * (y > 0)
     gx, gw = (part.astype(g.dtype, copy=False) for part in (g @ w.T, x.T @ g))
-    return accumulate((gx, gw, g.sum(axis=0) if bias else None), accumulate_into)
+    return accumulate((gx, gw, precision.sum(g, axis=0) if bias else None), accumulate_into)
 
 
 @linear.fast("numpy", "float32", "float64")

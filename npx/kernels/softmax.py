@@ -6,6 +6,7 @@ from npx.backend import Array, array_module
 from npx.cpu.row_blocks import map_blocks, row_sums
 from npx.cuda.launch import contiguous, launch
 from npx.dispatch import kernel
+from npx.precision import accumulation_dtype
 
 
 @kernel
@@ -21,8 +22,8 @@ def softmax(x: Array, mask: Array | None = None) -> tuple[Array, Array]:
         return x, x
     peak = xp.max(x, axis=-1, keepdims=True)  # exp(x - peak) cannot overflow
     y = xp.exp(x - xp.where(peak == -xp.inf, 0, peak).astype(x.dtype))
-    total = xp.sum(y, axis=-1, keepdims=True)
-    y = y / xp.where(total == 0, 1, total).astype(x.dtype)
+    total = xp.sum(y, axis=-1, keepdims=True, dtype=accumulation_dtype(x.dtype))
+    y = (y / xp.where(total == 0, 1, total)).astype(x.dtype, copy=False)
     return y, y
 
 
@@ -30,7 +31,8 @@ def softmax(x: Array, mask: Array | None = None) -> tuple[Array, Array]:
 def softmax_grad(g: Array, y: Array) -> Array:
     """Return gx_i = y_i (g_i - sum_j g_j y_j), from dy_i/dx_j = y_i (delta_ij - y_j). g, y (..., n)."""
     xp = array_module(g)
-    return y * (g - xp.sum(g * y, axis=-1, keepdims=True))
+    inner = xp.sum(g * y, axis=-1, keepdims=True, dtype=accumulation_dtype(g.dtype))
+    return (y * (g - inner)).astype(g.dtype, copy=False)
 
 
 def softmax_in_place(x: Array) -> None:

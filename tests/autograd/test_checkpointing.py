@@ -107,3 +107,26 @@ def test_checkpoint_within_no_grad_and_its_errors():
     y = checkpoint(lambda x: x * x, w).sum()
     with no_grad(), pytest.raises(RuntimeError, match="within no_grad"):
         y.backward()
+
+
+@pytest.mark.parametrize("in_forward", [True, False])
+def test_another_mode_in_backward_than_in_forward_raises(in_forward):
+    """The recomputation would draw other dropout masks than the forward pass did."""
+    model, ids = deep(2)
+    model.enable_gradient_checkpointing()
+    with npx.keyed(7, 3):
+        loss = model.train(in_forward).loss(ids)
+        with pytest.raises(
+            RuntimeError, match=r"random arrays, as in the first call; got .*train\(\) and eval\(\) only"
+        ):
+            model.train(not in_forward)
+            loss.backward()
+
+
+def test_leaves_of_a_graph_with_a_checkpoint_are_not_reported():
+    """A checkpoint adds to leaves in a backward pass of its own, at a time that the engine does not know."""
+    w, x = leaf([2.0]), leaf([3.0])
+    reported = []
+    h = checkpoint(lambda a: a * w, x)
+    (h * w).sum().backward(on_leaf_done=reported.append)
+    assert not reported and w.grad.tolist() == [[12.0]]

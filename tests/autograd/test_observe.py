@@ -3,7 +3,7 @@
 import numpy as np
 from hypothesis import given
 
-from autograd import MemoryProfiler, Observer, Recorder, Tensor, backward, hook_gradient, observing
+from autograd import MemoryProfiler, Observer, Recorder, Tensor, backward, hook_gradient, neural, observing
 from tests.helpers.expressions import expressions
 
 
@@ -76,3 +76,22 @@ def test_hook_gradient_receives_the_complete_gradient_and_may_replace_it():
     b = leaf(3.0)
     hook_gradient(b, lambda g: 10 * g).sum().backward()
     assert b.grad.tolist() == [10.0]
+
+
+def test_recorder_knows_a_second_gradient_of_the_same_event():
+    a = leaf(3.0)
+    with observing(Recorder()) as recorder:
+        u = a + 1.0
+        (a * a + u * u).backward()
+    accumulations = {r.name: r.accumulation for _, r in sorted(recorder.operations.items())}
+    assert accumulations["multiply"] == ["borrowed", "sum allocated"]  # of u * u, the later one
+    first = next(r for _, r in sorted(recorder.operations.items()) if r.name == "multiply")
+    assert first.accumulation == ["copied", "added in place"]  # the second gradient of the leaf
+
+
+def test_recorder_knows_the_new_arrays_that_the_engine_keeps():
+    x, w = (Tensor(np.ones((2, 2), "float32"), requires_grad=True) for _ in range(2))
+    with observing(Recorder()) as recorder:
+        neural.linear(x, w).sum().backward()
+    (linear,) = (r for r in recorder.operations.values() if r.name == "linear")
+    assert linear.accumulation == ["kept", "kept"]

@@ -336,3 +336,34 @@ def test_a_checkpointed_function_that_uses_an_outer_graph_raises():
     h = ops.tanh(leaf(3))
     with pytest.raises(RuntimeError, match="also uses a result of 'tanh'; try passing this result as an arg"):
         (checkpoint(lambda t: t * h, x).sum() + h.sum()).backward()
+
+
+@pytest.mark.parametrize("argument", ["constant_bias", "score_bias"])
+@pytest.mark.parametrize("shape", [(3, 3), (2, 2, 2, 3), (1, 1, 1, 1, 3)])
+def test_a_bias_that_does_not_fit_the_scores_raises(argument, shape):
+    q, k = leaf(1, 1, 2, 4), leaf(1, 3, 2, 4)
+    bias = np.zeros(shape, "float32")
+    options = {"spec": AttentionSpec(constant_bias=bias)} if argument == "constant_bias" else {"score_bias": bias}
+    with pytest.raises(ValueError, match=r"attention: expected a bias that can be broadcast to \(1, 2, 1, 3\); got"):
+        neural.attention(q, k, k, **options)
+
+
+def test_encodings_of_another_length_raise():
+    with pytest.raises(ValueError, match=r"embedding: expected encodings of shape \(2, 3\); got \(4, 3\)"):
+        neural.embedding(leaf(5, 3), np.array([1, 2]), 1.0, np.zeros((4, 3), "float32"))
+
+
+@pytest.mark.parametrize("name", ["concatenate", "stack"])
+def test_joining_floats_with_integers_raises(name):
+    with pytest.raises(TypeError, match=f"{name}: expected operands of the same dtype; got float32 and int64"):
+        getattr(ops, name)(leaf(3), np.arange(3))
+
+
+def test_a_keyword_array_of_another_floating_dtype_raises():
+    for call in (
+        lambda: neural.linear(leaf(2, 3), w=np.ones((3, 2))),
+        lambda: neural.layer_norm(leaf(2, 3), gamma=np.ones(3, "float32"), beta=np.zeros(3)),
+        lambda: ops.power(leaf(3), exponent=np.float64(2)),
+    ):
+        with pytest.raises(TypeError, match="of the same floating dtype; got float32 and float64"):
+            call()

@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 from hypothesis.extra import numpy as hnp
 
 import npx
-from autograd import OPERATIONS, Tensor
+from autograd import OPERATIONS, Tensor, neural
 from autograd import operations as ops
 
 NAMES = [name for name, operation in OPERATIONS.items() if operation.__module__ == "autograd.operations"]
@@ -293,12 +293,12 @@ def test_add_at_adds_every_repeat():
     assert np.array_equal(x, [3, 10, 14])
 
 
-@pytest.mark.parametrize("dtype", [int, "float16", "float32", float])
+@pytest.mark.parametrize("dtype", [int, "uint8", "float16", "float32", float])
 def test_sigmoid_is_accurate_in_both_tails_and_for_integers(dtype):
     x = np.array([-1000, -30, -12, -1, 0, 1, 40, 1000]).astype(dtype)
     y = ops.sigmoid(Tensor(x)).data
     expected = 1 / (1 + np.exp(-x.astype(np.longdouble)))
-    assert y.dtype == (float if dtype is int else dtype)
+    assert y.dtype == {int: float, "uint8": "float32"}.get(dtype, dtype)
     assert np.allclose(y, expected, rtol=4 * np.finfo(y.dtype).eps, atol=np.finfo(y.dtype).smallest_subnormal)
 
 
@@ -326,3 +326,39 @@ def test_a_python_float_does_not_change_a_16_bit_dtype(low, function):
     assert y.dtype == x.grad.dtype == low
     np.testing.assert_allclose(y.data.astype(float), expected.data, rtol=1e-2)
     np.testing.assert_allclose(x.grad.astype(float), wide.grad, rtol=2e-2)
+
+
+@pytest.mark.parametrize("dtype, n", [("float16", 66_000), ("bfloat16", 1_000)])
+@pytest.mark.parametrize("name", [
+    "sum", "mean", "max", "softmax", "cross_entropy", "linear", "unbroadcast", "embedding", "getitem", "mean_grad",
+])  # fmt: skip
+def test_sums_of_many_16_bit_values_are_rounded_only_once(dtype, n, name):
+    """In 16 bits, sums of ones stop at 2,048 or 256, and above 65,504 they are infinite."""
+    if dtype == "bfloat16":
+        pytest.importorskip("ml_dtypes", reason="bfloat16 in NumPy needs ml_dtypes")
+    x = Tensor(np.zeros((n, 1), dtype), requires_grad=True)
+    share = Tensor(np.full((), 1 / n, "float32").astype(dtype))  # keeps totals below the largest float16
+
+    def gradient_of_row(use):
+        row = Tensor(np.zeros(1, dtype), requires_grad=True)
+        (use(row) * share).sum().backward()
+        return row.grad
+
+    def with_kernel(function):
+        with npx.kernel_mode("reference"):
+            return function()
+
+    ids = np.zeros(n, int)
+    actual = {
+        "sum": lambda: ((x + share) * 1.0).sum().data,
+        "mean": lambda: (x + 1.0).mean().data,
+        "max": lambda: (x.max().backward(), x.grad.astype("float32").sum())[1],
+        "softmax": lambda: neural.softmax(x.transpose()).data.astype("float32").sum(),
+        "cross_entropy": lambda: neural.cross_entropy(x.transpose(), np.array([1])).data / np.log(n),
+        "linear": lambda: with_kernel(lambda: gradient_of_row(lambda row: neural.linear(x, x.data[:1], row))),
+        "unbroadcast": lambda: gradient_of_row(lambda row: x + row),
+        "embedding": lambda: with_kernel(lambda: gradient_of_row(lambda r: neural.embedding(r.reshape((1, 1)), ids))),
+        "getitem": lambda: gradient_of_row(lambda row: row[ids]),
+        "mean_grad": lambda: (x.mean().backward(), x.grad.astype("float32").sum())[1],
+    }[name]()
+    assert np.asarray(actual).astype(float) == pytest.approx(1.0, rel=1e-2)

@@ -376,3 +376,27 @@ def test_emulate_mode_runs_cuda_versions_and_the_check_compares_gradients_alone(
     with kernel_mode("emulate+check"), pytest.raises(npx.KernelMismatch, match="double_grad"):
         double_grad(*double(x))
     assert not npx.dispatch.is_emulating()
+
+
+@pytest.mark.parametrize(
+    "dtypes", [("float32", None), (None, "float32"), ("float64", "float32"), ("float64", "float64")]
+)
+def test_gradients_are_added_to_the_sums_that_exist(dtypes):
+    """Without a sum, for example because a weight is frozen, the kernels return a new array."""
+    x, gamma = np.ones((3, 4), "float32") * np.arange(4, dtype="float32"), np.ones(4, "float32")
+    sums = tuple(None if dtype is None else np.ones(4, dtype) for dtype in dtypes)
+    with kernel_mode("emulate+check"):
+        _, saved = npx.layer_norm(x, gamma, gamma)
+        _, *gradients = npx.layer_norm_grad(x, saved, accumulate_into=sums)
+        _, *new = npx.layer_norm_grad(x, saved)
+    for gradient, total, alone in zip(gradients, sums, new, strict=True):
+        assert total is None or gradient is total
+        np.testing.assert_allclose(gradient, alone + (0 if total is None else 1), rtol=1e-6)
+
+
+def test_a_table_gradient_is_added_to_a_wider_sum():
+    total = np.ones((5, 3))
+    with kernel_mode("emulate+check"):
+        _, saved = npx.embedding(np.zeros((5, 3), "float32"), np.array([1, 1, 4]))
+        assert npx.embedding_grad(np.ones((3, 3), "float32"), saved, accumulate_into=total) is total
+    assert total[:, 0].tolist() == [1, 3, 1, 1, 2]

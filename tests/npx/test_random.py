@@ -92,3 +92,10 @@ def test_without_a_key_the_error_suggests_keyed():
         raise ZeroDivisionError
     with pytest.raises(RuntimeError, match="no key"):  # the block ended despite the error
         npx.next_key()
+
+
+def test_uniform_samples_are_below_the_upper_bound_after_rounding():
+    with npx.keyed(1, 0):
+        for dtype in ("float16", "float32"):
+            x = npx.random.uniform(npx.next_key(), (200_000,), dtype)
+            assert x.dtype == dtype and 0 <= x.min() and x.max() < 1

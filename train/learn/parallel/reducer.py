@@ -100,9 +100,7 @@ class GradientReducer(LocalReducer):
         for buckets in self.buckets_of.values():
             for i in buckets:
                 self.n_missing[i] += 1
-        # A checkpointed layer runs its own backward pass, which does not report finished leaves.
-        is_checkpointed = any(module.gradient_checkpointing for module in self.flat.module.modules())
-        self.on_leaf_done = self._on_leaf_done if self.sends_during_backward and not is_checkpointed else None
+        self.on_leaf_done = self._on_leaf_done if self.sends_during_backward else None
 
     def _on_leaf_done(self, leaf: Tensor) -> None:
         for i in self.buckets_of.get(leaf, ()):
