@@ -31,6 +31,7 @@ from train.run.folder import RunFolder
 from train.tasks import TASKS
 from train.text.batches import Batches
 from train.text.corpus import PairCorpus
+from train.text.pair_tokenizer import PairTokenizer
 from train.viewer import heads, picture
 from train.viewer.beams import wrap
 from train.viewer.curves import draw_curves, runs_by_name, series
@@ -298,6 +299,16 @@ def test_labels_show_where_words_begin_and_differ_for_different_tokens(loaded):
     starts = [name for name in names if not name.startswith(("\u00b7", "<"))]
     assert len(starts) == 3  # words
     assert len({*token_texts(tokenizer, range(tokenizer.vocab_size))}) == tokenizer.vocab_size
+
+
+@pytest.mark.parametrize("shared", [True, False])
+def test_labels_of_a_pair_of_tokenizers_are_those_of_the_side(loaded, shared):
+    """Imported translation models have two tokenizers, usually with one vocabulary."""
+    _, tokenizer, _ = loaded
+    pair = PairTokenizer(tokenizer, tokenizer, shared=shared)
+    for side in ("source", "target"):
+        ids = range(tokenizer.vocab_size)
+        assert token_texts(pair, ids, side) == token_texts(tokenizer, ids)
 
 
 @given(

@@ -22,6 +22,7 @@ from train.tasks.parsing.tokenizer import TreeTokenizer
 from train.tasks.parsing.trees import escape_brackets, write_tree
 from train.text.affixes import split_words
 from train.text.labeled_text import is_label_tokenizer
+from train.text.pair_tokenizer import PairTokenizer
 from train.text.plain import PlainTokenizer
 
 MAX_TOKENS = 256  # maximum tokens of an inspected sentence, end of sentence included
@@ -91,7 +92,7 @@ def token_texts(tokenizer: Any, ids: Sequence[int], side: str = "target") -> lis
     if isinstance(tokenizer, PlainTokenizer):
         texts = [text.translate(WHITESPACE) for text in tokenizer.decode_batch([[i] for i in ids])]
         return [text if is_readable(text) else tokenizer.spelling(i) for i, text in zip(ids, texts, strict=True)]
-    if tokenizer.src_vocab_size is not None:
+    if isinstance(tokenizer, PairTokenizer):
         tokenizer = getattr(tokenizer, side)
     if is_label_tokenizer(tokenizer):
         return [tokenizer.spelling(i) for i in ids]
