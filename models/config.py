@@ -47,12 +47,12 @@ class TransformerConfig:
 
     Attributes:
         vocab_size: number V of token ids of the target, and of the source unless `src_vocab_size` is given.
-        pad_id, bos_id, eos_id: ids of the special tokens, all different. With decoder_start "pad", bos_id is never read
-            and may equal pad_id.
+        pad_id, bos_id, eos_id: ids of the special tokens, all different. An encoder-decoder model with decoder_start
+            "pad" never reads bos_id, which may then equal pad_id.
         unk_id: id of the unknown token, for word dropout.
         src_vocab_size: number of source token ids, if the source has a separate vocabulary.
         n_outputs: number of output ids; the model predicts only ids below this number. Default: vocab_size.
-        suppressed_ids: ids that a search never chooses, in addition to pad_id and bos_id.
+        suppressed_ids: output ids that a search never chooses, in addition to pad_id and bos_id.
 
     Raises ValueError, naming the field, for a model that cannot be built.
     """
@@ -254,6 +254,11 @@ class TransformerConfig:
     def resolved_max_relative_distance(self) -> int:
         """`max_relative_distance` or, if it is not set, the default for the positions t5 or shaw."""
         return self.max_relative_distance or {"t5": 128, "shaw": 16}.get(self.positions, 0)
+
+    @property
+    def resolved_n_outputs(self) -> int:
+        """`n_outputs` or, if it is not set, `vocab_size`."""
+        return self.n_outputs or self.vocab_size
 
     @property
     def key_size(self) -> int:

@@ -42,17 +42,18 @@ def check_special_ids(config: Any) -> None:
             raise ValueError(f"{name}: expected a whole number below vocab_size = {vocab_size}; got {value!r}")
     names = ", ".join(special)
     ids = special.values()
-    # Search needs different ids. With decoder_start "pad", it does not use bos_id.
-    used = {name: i for name, i in special.items() if (name, config.decoder_start) != ("bos_id", "pad")}
-    if len({*used.values()}) < len(used):
+    # The decoder of an encoder-decoder model with decoder_start "pad" reads pad_id in place of bos_id.
+    needs_bos = config.decoder_start != "pad" or config.architecture in ("decoder", "encoder")
+    if config.eos_id in (config.pad_id, config.bos_id) or (needs_bos and config.bos_id == config.pad_id):
         raise ValueError(f"{names}: expected different ids; got {', '.join(map(str, ids))}")
     if n_outputs is not None and not (type(n_outputs) is int and max(ids) < n_outputs <= vocab_size):
         lowest = f"{max(ids) + 1} (above {names})"
         raise ValueError(f"n_outputs: expected a whole number from {lowest} to {vocab_size}; got {n_outputs!r}")
     for i in config.suppressed_ids:
-        if not (type(i) is int and 0 <= i < vocab_size and i != config.eos_id):
+        if not (type(i) is int and 0 <= i < config.resolved_n_outputs and i != config.eos_id):
             raise ValueError(
-                f"suppressed_ids: expected ids below vocab_size = {vocab_size} other than eos_id; got {i!r}"
+                f"suppressed_ids: expected output ids, from 0 to {config.resolved_n_outputs - 1}, other than eos_id; "
+                f"got {i!r}"
             )
 
 

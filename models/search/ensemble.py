@@ -22,7 +22,7 @@ class Ensemble:
 
     def __init__(self, members: Sequence[Any]) -> None:
         configs = [member.config for member in members]
-        vocabularies = {(c.vocab_size, c.n_outputs, c.pad_id, c.bos_id, c.eos_id) for c in configs}
+        vocabularies = {(c.vocab_size, c.resolved_n_outputs, c.pad_id, c.bos_id, c.eos_id) for c in configs}
         if len(vocabularies) != 1:
             got = f"{len(vocabularies)} vocabularies" if members else "no model"
             raise ValueError(

@@ -14,7 +14,7 @@ class PrefixConstrainedModel:
     The log-probabilities are the model's own: forcing a token does not raise its probability to 1. A source with an
     empty prefix is unconstrained. The length limit leaves room for one token after the prefix.
 
-    Raises ValueError for an id that a search never chooses.
+    Raises ValueError for an id that a search never chooses, and for EOS before the end of a prefix.
     """
 
     def __init__(self, model: Any, prefixes: Sequence[Sequence[int]]) -> None:
@@ -24,8 +24,11 @@ class PrefixConstrainedModel:
         self.prefixes = host.zeros((len(prefixes), self.lengths.max(initial=0)), host.int64)
         excluded = {*excluded_ids(self.config)}
         for row, prefix in zip(self.prefixes, prefixes, strict=True):
-            if found := excluded.intersection(prefix):
-                raise ValueError(f"prefixes: expected ids that a search can choose; got {min(found)}; try other tokens")
+            for i, token in enumerate(prefix, 1):
+                is_early_end = token == self.config.eos_id and i < len(prefix)
+                if token in excluded or is_early_end or not 0 <= token < self.config.resolved_n_outputs:
+                    expected = "ids that a search can choose, with EOS only at the end"
+                    raise ValueError(f"prefixes: expected {expected}; got {token}; try other tokens")
             row[: len(prefix)] = prefix
 
     @property

@@ -7,6 +7,7 @@ from collections.abc import Sequence
 from typing import Any
 
 import npx
+from models.config import TransformerConfig
 from models.module import evaluation_mode
 from models.search.protocol import Hypothesis, SearchModel, check_integer, excluded_ids, prepare_search
 from models.search.stepwise import decode_stepwise
@@ -38,9 +39,13 @@ def sample(
             full, the model rereads only the later half of the window and continues. All texts advance together from the
             end of the shortest prompt, so the part of a text that the model rereads depends on the other prompts.
 
-    Padding, BOS and EOS are never sampled. Raises ValueError for an invalid argument, FloatingPointError for NaN.
+    Padding, BOS, EOS and `config.suppressed_ids` are never sampled. Raises ValueError for an invalid argument,
+    FloatingPointError for NaN.
     """
-    check_sampling(n_tokens=n_tokens, temperature=temperature, top_k=top_k, top_p=top_p, window=window)
+    check_sampling(temperature=temperature, top_k=top_k, top_p=top_p, seed=seed)
+    check_integer("n_tokens", n_tokens, 1)
+    if window is not None:
+        check_integer("window", window, 1)
     if not all(map(len, prompts)):
         raise ValueError("prompts: expected at least one token each; got an empty prompt; try starting with bos_id")
     if not prompts:
@@ -65,7 +70,7 @@ def sample(
                 last = texts[:, end - 1]
                 n_seen += 1
             logits = npx.to_host(model.step(last, state)).astype(host.float64)  # (B, V)
-            logits[:, [*excluded_ids(model.config), model.config.eos_id]] = -host.inf
+            logits[:, unsampled_ids(model.config)] = -host.inf
             if not host.isfinite(logits.max(axis=1)).all():
                 raise FloatingPointError(f"sample: expected finite logits; got NaN or infinity at position {end}")
             n_generated = end - lengths  # (B,) negative within the prompt; tokens beyond `n_tokens` are cut off later
@@ -101,7 +106,7 @@ def sample_outputs(
     The log-probabilities are the model's own, independent of temperature, top_k and top_p. Padding and BOS are never
     sampled. Raises ValueError for an invalid argument and FloatingPointError for NaN in the logits.
     """
-    check_sampling(samples=samples, temperature=temperature, top_k=top_k, top_p=top_p)
+    check_sampling(samples=samples, temperature=temperature, top_k=top_k, top_p=top_p, seed=seed)
     src_ids, limits = prepare_search(model, src_ids, max_extra_tokens)
     if not len(src_ids):
         return []
@@ -124,6 +129,11 @@ def sample_outputs(
 
     hypotheses = decode_stepwise(model, src_ids, limits, choose, samples)
     return [hypotheses[start : start + samples] for start in range(0, len(hypotheses), samples)]
+
+
+def unsampled_ids(config: TransformerConfig) -> list[int]:
+    """Return the ids that `sample` never chooses."""
+    return [*excluded_ids(config), config.eos_id]
 
 
 def draw_tokens(logits: npx.Array, uniform: npx.Array, temperature: float, top_k: int, top_p: float) -> npx.Array:
@@ -152,12 +162,14 @@ def sampling_probabilities(
     return order, p
 
 
-def check_sampling(*, temperature: float = 1.0, top_k: int = 0, top_p: float = 1.0, **counts: int | None) -> None:
-    """Raise ValueError, naming the option, if an option is invalid. Each of `counts` is None or must be at least 1."""
-    check_integer("top_k", top_k, 0)
-    for name, value in counts.items():
-        if value is not None:
-            check_integer(name, value, 1)
+def check_sampling(
+    *, samples: int = 1, temperature: float = 1.0, top_k: int = 0, top_p: float = 1.0, seed: int = 0
+) -> None:
+    """Raise ValueError, naming the option, if an option is invalid."""
+    for name, value, minimum in (("samples", samples, 1), ("top_k", top_k, 0), ("seed", seed, 0)):
+        check_integer(name, value, minimum)
+    if seed >= 2**64:
+        raise ValueError(f"seed: expected a whole number below 2**64; got {seed}")
     if not 0 <= temperature < float("inf"):
         raise ValueError(f"temperature: expected a nonnegative number; got {temperature}; try 1.0")
     if not 0 < top_p <= 1:

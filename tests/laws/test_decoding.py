@@ -178,16 +178,18 @@ def test_an_ensemble_never_chooses_a_token_that_a_member_suppresses(members):
     token = beam_search(allowed, src)[0][0].tokens[0]
     other = small_transformer(2, n_layers=2, suppressed_ids=(token,))
     assert allowed.config.suppressed_ids == ()
-    for order in ([members[0], other], [other, members[0]]):
+    for order in ([members[0], other], [other, members[0]], [other, small_transformer(1, n_outputs=V)]):
         (hypotheses,) = beam_search(Ensemble(order), src, n_best=4)
         assert all(token not in h.tokens for h in hypotheses)
 
 
-@pytest.mark.parametrize("token", [PAD, BOS, 5])
+@pytest.mark.parametrize("token", [PAD, BOS, EOS, 5, -1, V - 1])
 def test_a_prefix_has_only_tokens_that_a_search_can_choose(token):
-    model = small_transformer(1, suppressed_ids=(5,))
-    with pytest.raises(ValueError, match=f"prefixes: expected ids that a search can choose; got {token}; try"):
-        PrefixConstrainedModel(model, [[4], [4, token]])
+    model = small_transformer(1, suppressed_ids=(5,), n_outputs=V - 1)
+    with pytest.raises(ValueError, match=f"prefixes: expected ids that a search can choose, .*; got {token}; try"):
+        PrefixConstrainedModel(model, [[4], [4, token, 6]])
+    ((best,),) = beam_search(PrefixConstrainedModel(model, [[4, EOS]]), np.array([[4, EOS]]))
+    assert best.tokens == [4] and best.finished
 
 
 @given(seeds, st.integers(1, 3))
@@ -268,6 +270,9 @@ def test_invalid_sampling_options_are_named():
         ({"samples": 0}, "samples"),
         ({"top_p": 2.0}, "top_p"),
         ({"max_extra_tokens": 0}, "max_extra_tokens"),
+        ({"seed": -1}, "seed"),
+        ({"seed": 1.5}, "seed"),
+        ({"seed": 2**64}, "seed"),
     ):
         with pytest.raises(ValueError, match=f"{name}: expected"):
             sample_outputs(MarkovModel(6), src, **options)

@@ -27,7 +27,8 @@ class MarkovModel:
     """
 
     def __init__(self, vocab_size: int, seed: int = 0, coarse: bool = False, end_bias: float = 0.0):
-        self.config = SimpleNamespace(pad_id=PAD, bos_id=BOS, eos_id=EOS, suppressed_ids=(), vocab_size=vocab_size)
+        special_ids = {"pad_id": PAD, "bos_id": BOS, "eos_id": EOS, "suppressed_ids": ()}
+        self.config = SimpleNamespace(vocab_size=vocab_size, resolved_n_outputs=vocab_size, **special_ids)
         rng = np.random.default_rng(seed)
         self.table = rng.normal(size=(7, vocab_size, vocab_size, vocab_size)) * 1.5
         self.by_source = rng.normal(size=(11, vocab_size))

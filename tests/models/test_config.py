@@ -160,7 +160,23 @@ def test_configurations_round_trip_and_presets_take_changes():
         ({"eos_id": -1}, "eos_id: expected a whole number"),
         *(
             (same, f"pad_id, bos_id, eos_id: expected different ids; got {got}")
-            for same, got in (({"eos_id": 0}, "0, 1, 0"), ({"eos_id": 1}, "0, 1, 1"), ({"bos_id": 0}, "0, 0, 2"))
+            for same, got in (
+                ({"eos_id": 0}, "0, 1, 0"),
+                ({"eos_id": 1}, "0, 1, 1"),
+                ({"bos_id": 0}, "0, 0, 2"),
+                ({"eos_id": 0, "decoder_start": "pad"}, "0, 1, 0"),
+                ({"eos_id": 1, "decoder_start": "pad"}, "0, 1, 1"),
+                ({"bos_id": 0, "decoder_start": "pad", "architecture": "decoder"}, "0, 0, 2"),
+                ({"bos_id": 0, "decoder_start": "pad", "architecture": "encoder"}, "0, 0, 2"),
+            )
+        ),
+        *(
+            (change, f"suppressed_ids: expected output ids, from 0 to {last}, other than eos_id; got {got}")
+            for change, last, got in (
+                ({"suppressed_ids": [V]}, V - 1, V),
+                ({"suppressed_ids": [4, 5], "n_outputs": 5}, 4, 5),
+                ({"suppressed_ids": [2]}, V - 1, 2),
+            )
         ),
         *(
             (
@@ -180,6 +196,11 @@ def test_invalid_configurations_raise(change, message):
     with pytest.raises(ValueError) as caught:
         TransformerConfig(**(SMALL | change))
     assert str(caught.value).startswith(message) and "\n" not in str(caught.value)
+
+
+def test_a_decoder_that_starts_with_padding_needs_no_bos():
+    for architecture in ("encoder_decoder", "rnn", "convs2s", "bytenet"):
+        TransformerConfig(**SMALL, decoder_start="pad", bos_id=0, architecture=architecture)
 
 
 def test_unknown_names_raise():

@@ -166,14 +166,28 @@ def test_sequences_that_the_model_cannot_generate_are_named():
     tokenizer = LetterTokenizer()
     model.max_length = 4
     with pytest.raises(UserError, match="prefix 2: expected at most 3 tokens; got 4; try"):
-        list(decode_stream(model, tokenizer, ["ab", "c"], prefixes=["", "abcd"], beam_size=1))
+        decode_stream(model, tokenizer, ["a", "b", "cc"], prefixes=["", "abcd", "abcde"], beam_size=1)
     tokenizer.subwords = lambda ids: [f"<{i}>" for i in ids]
     model.config.suppressed_ids = tokenizer.encode_batch(["c"])[0]
     for options in ({"beam_size": 1}, {"sampling": {"samples": 1}}):
         with pytest.raises(UserError, match="prefix 2: expected tokens that the model may generate; got '<6>'; try"):
-            list(decode_stream(model, tokenizer, ["ab", "c"], prefixes=["b", "bc"], **options))
-    with pytest.raises(UserError, match="line 2: expected at most 3 target tokens; got 5; try"):
-        list(score_pairs(model, tokenizer, [(["a", "b"], ["a", "abcde"])]))
+            decode_stream(model, tokenizer, ["ab", "c"], prefixes=["b", "bc"], **options)
+    with pytest.raises(UserError, match="line 2: expected at most 3 target tokens; got 4; try"):
+        list(score_pairs(model, tokenizer, [(["a", "b", "c"], ["a", "abcd", "abcde"])]))
+
+
+@pytest.mark.parametrize(
+    "sampling, error, message",
+    [
+        ({"top_q": 0.5}, TypeError, "top_q: unknown argument; try top_[kp]"),
+        ({"source_numbers": [1]}, TypeError, "source_numbers: unknown argument; expected one of samples, "),
+        ({"samples": 0}, ValueError, "samples: expected a whole number >= 1; got 0"),
+        ({"seed": -1}, ValueError, "seed: expected a whole number >= 0; got -1"),
+    ],
+)
+def test_invalid_options_of_sampling_are_named_immediately(sampling, error, message):
+    with pytest.raises(error, match=message):
+        decode_stream(EchoModel(), LetterTokenizer(), ["a"], sampling=sampling)
 
 
 @pytest.mark.parametrize(

@@ -52,6 +52,12 @@ def test_sentences_are_separated_by_empty_lines(tmp_path):
     assert [tuple(s) for s in read_tagged(tmp_path / "f")] == [(3, ["the", "cat"], ["DT", "NN"]), (7, ["it"], ["PRP"])]
 
 
+@pytest.mark.parametrize("space", " \f\v\r")
+def test_whitespace_around_tagged_words_is_ignored(tmp_path, space):
+    (tmp_path / "f").write_text(f"{space}cat{space}\t{space}NN{space}\n", newline="")
+    assert [tuple(s) for s in read_tagged(tmp_path / "f")] == [(1, ["cat"], ["NN"])]
+
+
 @given(st.lists(st.lists(st.tuples(st.sampled_from("abc"), st.sampled_from("XY")), max_size=4), max_size=5))
 def test_a_file_of_tags_gives_what_tagged_words_give(tmp_path_factory, sentences):
     folder = tmp_path_factory.mktemp("tags")

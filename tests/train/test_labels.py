@@ -275,6 +275,22 @@ def test_a_wrong_request_is_answered_in_one_line(runs, tmp_path, capfd, task, co
     assert message in error[-1] and "Traceback" not in "".join(error)
 
 
+def test_a_sentence_that_is_too_long_is_named_by_its_line_in_the_file(runs, tmp_path, capfd):
+    gold = tmp_path / "gold"
+    gold.write_text("the\tDT\n\ncat\tNN\n\n" + "the\tDT\n" * 40)
+    assert main(["classify", "--model", str(runs / "tagging"), "--gold", str(gold)]) == 2
+    assert "line 5: expected at most 30 tokens, the model's maximum length; got" in capfd.readouterr().err
+
+
+@pytest.mark.parametrize("command, task", [("classify", "classification"), ("embed", "masking")])
+def test_more_than_two_texts_are_an_error(runs, tmp_path, capfd, command, task):
+    text = tmp_path / "text"
+    text.write_text("the cat\nthe cat\ta dog\tx\n")
+    assert main([command, "--quiet", "--model", str(runs / task), "--input", str(text)]) == 2
+    expected = "'the cat\\ta dog\\tx': expected one text, or two texts separated by a tab; got 3; try"
+    assert expected in (error := capfd.readouterr().err) and error.count("\n") == 1
+
+
 @pytest.mark.parametrize("task", ["tagging", "classification"])
 def test_labels_that_the_training_text_lacks_are_errors(folder, tmp_path, capfd, task):
     """The scores of validations are those of `classify --gold`. The labels do not change the validation loss."""

@@ -38,7 +38,8 @@ class EchoModel:
     """A fake model that copies its source with probability close to 1."""
 
     def __init__(self):
-        self.config = SimpleNamespace(pad_id=PAD, bos_id=BOS, eos_id=EOS, suppressed_ids=())
+        special_ids = {"pad_id": PAD, "bos_id": BOS, "eos_id": EOS, "suppressed_ids": ()}
+        self.config = SimpleNamespace(resolved_n_outputs=FIRST + len(LETTERS), **special_ids)
         self.training, self.max_length = False, None
         self.shapes = []
 

@@ -87,7 +87,8 @@ def classify(
         if gold is None and task.name == "classification":
             lines = warn_about_labels(lines, names)
         with line_progress("labeled", gold or input, output, not quiet and gold is None) as work:
-            results = label_lines(model, tokenizer, lines, task.name, on_progress=work.advance)
+            numbers = None if gold is None else [example.line for example in examples]
+            results = label_lines(model, tokenizer, lines, task.name, work.advance, numbers)
             for index, result in enumerate(results):
                 file.write(format_prediction(index, result, names, top or 1, as_json) + "\n")
                 file.flush()

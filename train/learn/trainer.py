@@ -209,7 +209,7 @@ class Trainer:
         if is_logged or state.step >= self.config.train.max_steps:
             scale = self.updater.loss_scale.value if self.updater.loss_scale.dynamic else None
             self.report.log_update(state, self.lr, self.norm, scale, self.world.size)
-            n_outputs = self.model.config.n_outputs or self.model.config.vocab_size
+            n_outputs = self.model.config.resolved_n_outputs
             self.report.warn_of_divergence(state.loss, math.log(n_outputs), self.schedule.remedies(state.step - 1))
         if is_logged:  # unlogged updates are included in the next log line, even of a resumed run
             state.reset_window()

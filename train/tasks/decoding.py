@@ -9,8 +9,6 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-import numpy as np
-
 import npx
 from models.search import (
     Hypothesis,
@@ -74,13 +72,15 @@ def decode_stream(
         max_extra_tokens: as for `beam_search`.
         options: keyword arguments of `search_lines`.
 
-    The options are checked immediately, before the first line is read. Raises ValueError for an invalid option. Raises
-    UserError for unequal numbers of lines and prefixes, for a prefix that is too long for the model or that has tokens
-    which a search never chooses, and if alignments are requested from a model without attention to the source.
+    The options and prefixes are checked immediately, before the first line is read. Raises ValueError for an invalid
+    option. Raises UserError for unequal numbers of lines and prefixes, for a prefix that is too long for the model or
+    that has tokens which a search never chooses, and if alignments are requested from a model without attention to the
+    source.
     """
     check_arguments(options, decode_stream, search_lines, check_search)
     if sampling is not None:
-        check_sampling(**{name: value for name, value in sampling.items() if name != "seed"})
+        check_arguments(sampling, check_sampling)
+        check_sampling(**sampling)
         options["width"] = sampling.get("samples", 1)
     if alignments:
         try:
@@ -88,13 +88,13 @@ def decode_stream(
         except ValueError as error:
             raise UserError(str(error)) from None
     if prefixes is not None:
+        prefix_ids = _encode_prefixes(tokenizer.target, prefixes, model)
         lines = _checked_lines(lines, len(prefixes))
 
     def decode(src: npx.Array, batch: list[Line], **search: Any) -> list[list[Any]]:
         search_model: SearchModel = model
         if prefixes is not None:
-            ids = _encode_prefixes(tokenizer.target, prefixes, batch, model)
-            search_model = PrefixConstrainedModel(model, ids)
+            search_model = PrefixConstrainedModel(model, [prefix_ids[line.number - 1] for line in batch])
         if sampling is None:
             results = beam_search(search_model, src, **search)
         else:
@@ -145,22 +145,20 @@ def _checked_lines(lines: Iterable[str | None], n_prefixes: int) -> Iterator[str
         )
 
 
-def _encode_prefixes(
-    tokenizer: Tokenizer, prefixes: Sequence[str], batch: Sequence[Line], model: SourceModel
-) -> list[list[int]]:
-    """Return the token ids of each line's prefix; `tokenizer` is the tokenizer of the target."""
+def _encode_prefixes(tokenizer: Tokenizer, prefixes: Sequence[str], model: SourceModel) -> list[list[int]]:
+    """Return the token ids of each prefix; `tokenizer` is the tokenizer of the target."""
     max_length = model.max_length
     excluded = {*excluded_ids(model.config)}
-    encoded: list[list[int]] = tokenizer.encode_batch([prefixes[line.number - 1] for line in batch])
-    for line, ids in zip(batch, encoded, strict=True):
+    encoded: list[list[int]] = tokenizer.encode_batch(prefixes)
+    for number, ids in enumerate(encoded, 1):
         if max_length and len(ids) >= max_length:
             raise UserError(
-                f"prefix {line.number}: expected at most {max_length - 1} tokens; got {len(ids)}; try a shorter prefix"
+                f"prefix {number}: expected at most {max_length - 1} tokens; got {len(ids)}; try a shorter prefix"
             )
         if found := excluded.intersection(ids):
             (token,) = tokenizer.subwords([min(found)])
             raise UserError(
-                f"prefix {line.number}: expected tokens that the model may generate; got '{token}'; try other words"
+                f"prefix {number}: expected tokens that the model may generate; got '{token}'; try other words"
             )
     return encoded
 
@@ -194,13 +192,12 @@ def score_pairs(
     for source_lines, target_lines in pairs:
         sources = encode_lines(tokenizer, source_lines, first_number, max_length, on_warning)
         targets = tokenizer.target.encode_batch(target_lines)
+        for number, tgt in enumerate(targets, first_number):
+            if limit and len(tgt) >= limit:
+                raise UserError(
+                    f"line {number}: expected at most {limit - 1} target tokens; got {len(tgt)}; try splitting the pair"
+                )
         lengths = [max(len(src), len(tgt)) + 1 for src, tgt in zip(sources, targets, strict=True)]
-        if limit and max(lengths) > limit:
-            number = first_number + int(np.argmax(lengths))
-            raise UserError(
-                f"line {number}: expected at most {limit - 1} target tokens; got {max(lengths) - 1}; try splitting the "
-                "pair"
-            )
         log_probs: list[list[float]] = [[]] * len(targets)
         scored = [i for i, pair in enumerate(zip(sources, targets, strict=True)) if any(pair)]
         for batch in length_batches([lengths[i] for i in scored], batch_tokens):

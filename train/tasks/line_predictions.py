@@ -1,6 +1,7 @@
 """Compute labels or vectors of lines of text with the encoder of a run, for `classify` and `embed`."""
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
+from itertools import count, islice
 from typing import Any, NamedTuple, TypeVar
 
 import numpy as np
@@ -13,7 +14,7 @@ from train.errors import UserError
 from train.metrics.classification import LabelScores
 from train.tasks.pairs import BUFFER_SIZE, CHARACTERS_PER_TOKEN, length_batches, pad_sources, read_buffer
 from train.text.affixes import split_words
-from train.text.labeled_text import LabeledExample, WordEncoder, encode_texts, label_names
+from train.text.labeled_text import LabeledExample, WordEncoder, encode_texts, label_names, split_texts
 from train.text.pair_tokenizer import TranslationTokenizer
 from train.text.tokenizer import SPECIALS
 
@@ -38,6 +39,7 @@ def label_lines(
     lines: Iterable[str | None],
     task: str,
     on_progress: Progress = lambda n_lines: None,
+    line_numbers: Iterable[int] | None = None,
 ) -> Iterator[LinePrediction]:
     """Yield the labels of each line.
 
@@ -48,9 +50,10 @@ def label_lines(
             a tagger, spaces separate the words.
         task: "classification" or "tagging".
         on_progress: called after every batch with the number of its lines.
+        line_numbers: the number of each line in its file, named in messages. Default: 1, 2, 3, ...
 
-    Raises UserError for an empty line, for a line with more tokens than the model has positions, and, for a tagger, for
-    a line with a tab. Raises FloatingPointError for NaN or infinite logits.
+    Raises UserError for an empty line, for a line with more tokens than the model has positions, for a line with more
+    than two texts, and, for a tagger, for a line with a tab. Raises FloatingPointError for NaN or infinite logits.
     """
     names = label_names(tokenizer)
     first_label = len(SPECIALS)
@@ -59,7 +62,7 @@ def label_lines(
 
     def encode(texts: Sequence[str]) -> tuple[Rows, list[Any]]:
         if task == "classification":
-            return encode_texts(tokenizer.source, [line.split("\t") for line in texts]), [[] for _ in texts]
+            return encode_texts(tokenizer.source, [split_texts(line) for line in texts]), [[] for _ in texts]
         for text in texts:
             if "\t" in text:
                 got = "a tab; try --gold F for a file with lines word<TAB>tag"
@@ -84,7 +87,7 @@ def label_lines(
         for extra, rows in zip(extras, np.split(p, ends[:-1]), strict=True):
             yield LinePrediction(extra[0] if extra else [], [names[i] for i in rows.argmax(axis=1)], rows)
 
-    return map_lines(model, lines, encode, label, on_progress)
+    return map_lines(model, lines, encode, label, on_progress, line_numbers)
 
 
 def embed_lines(
@@ -97,7 +100,7 @@ def embed_lines(
     """Yield a vector (D,) for each line, computed by `Encoder.text_vectors`. Other arguments: see `label_lines`."""
 
     def encode(texts: Sequence[str]) -> tuple[Rows, list[Any]]:
-        return encode_texts(tokenizer.source, [line.split("\t") for line in texts]), [None for _ in texts]
+        return encode_texts(tokenizer.source, [split_texts(line) for line in texts]), [None for _ in texts]
 
     def embed(ids: NDArray[np.int32], extras: list[Any]) -> Iterator[npx.Array]:
         with no_grad():
@@ -114,6 +117,7 @@ def map_lines(
     encode: Callable[[Sequence[str]], tuple[Rows, list[ValueT]]],
     compute: Callable[[NDArray[np.int32], list[ValueT]], Iterable[ResultT]],
     on_progress: Progress,
+    line_numbers: Iterable[int] | None = None,
 ) -> Iterator[ResultT]:
     """Compute results in batches of lines of similar length, and yield one result for each line, in order.
 
@@ -121,19 +125,21 @@ def map_lines(
         encode: maps lines to two lists: the ids of each line (BOS and tokens, or [] for a line without tokens),
             and a value for each line.
         compute: returns the results for padded ids (B, S) and the values that `encode` returned for these B lines.
+
+    Other arguments: see `label_lines`.
     """
     remaining = iter(lines)
-    number = 0
+    numbers = count(1) if line_numbers is None else iter(line_numbers)
     while texts := read_buffer(remaining, BUFFER_SIZE, CHARACTERS_PER_TOKEN * BATCH_TOKENS):
         rows, extras = encode(texts)
-        for i, (text, row) in enumerate(zip(texts, rows, strict=True), number + 1):
+        for text, row, number in zip(texts, rows, islice(numbers, len(texts)), strict=True):
             if len(row) < 2:
                 got = repr(text[:60]) if text.strip() else "an empty line"
-                raise UserError(f"line {i}: expected text; got {got}; try removing the line")
+                raise UserError(f"line {number}: expected text; got {got}; try removing the line")
             if model.max_length and len(row) >= model.max_length:
                 raise UserError(
-                    f"line {i}: expected at most {model.max_length - 2} tokens, the model's maximum length; got "
-                    f"{len(row) - 1}; try splitting the line"
+                    f"line {number}: expected at most {model.max_length - 2} tokens, the model's maximum length; got "
+                    f"{len(row) - 1}; try splitting the text"
                 )
         results: dict[int, ResultT] = {}
         for batch in length_batches([len(row) + 1 for row in rows], BATCH_TOKENS):
@@ -143,7 +149,6 @@ def map_lines(
             on_progress(len(batch))
         for i in range(len(rows)):
             yield results[i]
-        number += len(texts)
 
 
 def check_finite(name: str, values: NDArray[Any]) -> None:

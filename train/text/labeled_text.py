@@ -71,14 +71,15 @@ def read_tagged(
                 yield sentence
             sentence = LabeledExample(number + 1, [], [])
             continue
-        word, *tags = (field.strip(" ") for field in line.split("\t"))
-        if len(tags) != 1 or len(split_words(tags[0])) != 1 or len(split_words(word)) != 1:
+        fields = [split_words(field) for field in line.split("\t")]
+        if [*map(len, fields)] != [1, 1]:
             raise UserError(
                 f"{path}, line {number}: expected word<TAB>tag, one word per line; got {line[:MAX_SHOWN]!r}; "
                 "try a tag for each word, and an empty line between sentences"
             )
+        (word,), (tag,) = fields
         sentence.texts.append(word)
-        sentence.labels.append(tags[0])
+        sentence.labels.append(tag)
         is_empty = False
     if sentence.texts:
         yield sentence
@@ -201,6 +202,15 @@ def unseen_labels_error(path: object, labels: Iterable[str]) -> UserError:
 
 
 # ---- tokens
+
+
+def split_texts(line: str) -> list[str]:
+    """Return the text of a line, or its two texts, separated by a tab. Raises UserError for more texts."""
+    texts = line.split("\t")
+    if len(texts) > 2:
+        expected = "one text, or two texts separated by a tab"
+        raise UserError(f"{line[:MAX_SHOWN]!r}: expected {expected}; got {len(texts)}; try spaces in place of tabs")
+    return texts
 
 
 def encode_texts(tokenizer: Any, examples: Sequence[Sequence[str]]) -> list[list[int]]:

@@ -9,7 +9,7 @@ import npx
 from models.module import evaluation_mode
 from train.errors import UserError
 from train.text.affixes import split_words
-from train.text.labeled_text import WordEncoder, encode_texts
+from train.text.labeled_text import WordEncoder, encode_texts, split_texts
 from train.text.tokenizer import SPECIALS
 from train.viewer.inspection import (
     BEGIN,
@@ -42,13 +42,13 @@ class LabeledInspection(NamedTuple):
 def encode(model: Any, tokenizer: Any, text: str, task: str) -> tuple[list[str], list[int], list[int]]:
     """Return a tagger's words, the ids of all tokens, and the positions from which labels are predicted.
 
-    Two texts are separated by a tab. Raises UserError if the text is empty or too long.
+    Two texts are separated by a tab. Raises UserError if the text is empty or too long, or for more than two texts.
     """
     words = split_words(text) if task == "tagging" else []
     if words:
         (ids,), (positions,) = WordEncoder(tokenizer.source)([words])
     else:
-        (ids,) = encode_texts(tokenizer.source, [text.split("\t")])
+        (ids,) = encode_texts(tokenizer.source, [split_texts(text)])
         positions = [0]
     limit = max_source_tokens(model) - 1
     if not 2 <= len(ids) <= limit + 1:

@@ -21,7 +21,7 @@ from models.module import evaluation_mode
 from models.search import sample
 from models.search.beam import SearchStep
 from models.search.protocol import excluded_ids
-from models.search.sampling import check_sampling, sampling_probabilities
+from models.search.sampling import check_sampling, sampling_probabilities, unsampled_ids
 from models.search.tree import CUT, FINISHED, SearchTree
 from train.errors import UserError, one_line
 from train.run.config import RunConfig
@@ -224,11 +224,10 @@ class Sentences:
             raise UserError("text: expected at least one token; got an empty text; try at least one word")
         model = self.model
         window = self.config.data.max_length
-        c = model.config
         with evaluation_mode(model):
             last, state = model.start_decoding(np.array([ids[-window:]]))
             logits = npx.to_host(model.step(last, state)).astype(np.float64)  # (1, V)
-        logits[:, [c.pad_id, c.bos_id, c.eos_id]] = -np.inf  # as in `sample`
+        logits[:, unsampled_ids(model.config)] = -np.inf  # as in `sample`
         model_p = np.exp(log_softmax(logits)[0])
         order, p = sampling_probabilities(logits, options["temperature"], options["top_k"], options["top_p"])
         p = np.pad(p[0] / p[0].sum(), (0, NEXT_TOKENS))

@@ -3,6 +3,7 @@
 import base64
 import json
 import re
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -114,6 +115,16 @@ def test_a_continuation_is_that_of_generate(reader):
     answer = ask(reader, "next_token", text="to be", tokens=12, **options)
     window = reader.config.data.max_length
     assert answer["continuation"] == continue_text(reader.model, reader.tokenizer, "to be", 12, window, **options)
+
+
+def test_a_suppressed_token_is_neither_shown_nor_sampled(reader, monkeypatch):
+    first, second, *_ = ask(reader, "next_token", text="to be")["tokens"]
+    config = reader.model.config
+    token = token_texts(reader.tokenizer, range(config.vocab_size)).index(first["label"])
+    monkeypatch.setattr(reader.model, "config", replace(config, suppressed_ids=(token,)))
+    shown = ask(reader, "next_token", text="to be")["tokens"]
+    assert shown[0]["label"] == second["label"] and sum(one["p"] for one in shown) == pytest.approx(1, abs=1e-6)
+    assert first["label"] not in [one["label"] for one in shown if one["p"]]
 
 
 @pytest.mark.parametrize(
