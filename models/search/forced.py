@@ -21,7 +21,7 @@ def forced_log_probabilities(model: Any, src_ids: Any, outputs: Sequence[Sequenc
         outputs: B lists of ids without BOS and EOS.
 
     A search that finds the same tokens gives them the same log-probabilities. Raises ValueError for invalid ids and for
-    sequences that are too long.
+    sequences that are too long, and FloatingPointError for NaN or infinite logits.
     """
     config = model.config
     lengths = host.array([len(output) + 1 for output in outputs], host.int64)  # (B,) EOS included
@@ -33,6 +33,8 @@ def forced_log_probabilities(model: Any, src_ids: Any, outputs: Sequence[Sequenc
     targets = tgt_ids[:, 1:][is_target]  # (N,)
     members = model.members if isinstance(model, Ensemble) else [model]
     log_probs = log_mean_exp([_target_log_probs(member, src_ids, inputs, is_target, targets) for member in members])
+    if host.isnan(log_probs).any():
+        raise FloatingPointError("scoring: expected finite logits; got NaN or infinity")
     return [part.tolist() for part in host.split(log_probs, lengths.cumsum()[:-1])] if len(outputs) else []
 
 

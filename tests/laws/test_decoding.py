@@ -1,5 +1,6 @@
 """Laws of decoding beyond plain search: forced outputs, prefixes, ensembles and samples (models/search/)."""
 
+import copy
 from itertools import product
 
 import numpy as np
@@ -138,6 +139,10 @@ def test_forced_scores_do_not_depend_on_the_batch_or_on_blocks(members, monkeypa
         (single,) = forced_log_probabilities(members[0], row[None, : source_length(row) + 1], [output])
         np.testing.assert_allclose(single, expected, rtol=0, atol=1e-12)
     assert members[0].training, "the mode is restored"
+    broken = copy.deepcopy(members[0])
+    broken.embedding.weight.data[...] = np.nan
+    with pytest.raises(FloatingPointError, match="scoring: expected finite logits"):
+        forced_log_probabilities(broken, src, outputs)
     assert forced_log_probabilities(members[0], np.zeros((0, 1), int), []) == []
 
 

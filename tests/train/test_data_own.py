@@ -1,6 +1,7 @@
 """`data own` for a folder that exists: the same texts under other paths, changes, refusals and interruptions."""
 
 import errno
+import gzip
 import json
 import os
 import shutil
@@ -9,13 +10,14 @@ from pathlib import Path
 
 import pytest
 
-from tests.helpers.data_own import contents, prepare
+from tests.helpers.data_own import SIDES, contents, prepare
 from train.cli import main
 from train.errors import UserError
 from train.files import WriteError
 from train.json_files import sealed_json
 from train.lock import lock_folder
 from train.text.download import prepare as preparing
+from train.text.download.manifest import data_keys
 
 
 def test_a_complete_folder_is_not_replaced_by_other_texts_or_settings(text, tmp_path, capfd):
@@ -127,6 +129,29 @@ def test_changed_moved_and_added_texts_are_prepared_again(text, tmp_path, capfd)
     assert prepare(user_folder, out) == 0 and (out / "prepared" / "valid").is_dir()
     assert prepare(text, out) == 0  # from another folder
     assert {path: content for path, content in contents(out / "prepared").items() if path in before} == before
+
+
+@pytest.mark.parametrize(
+    ("source", "target", "message"),
+    [
+        (b"one\ntwo\n", b"eins\nzwei\ndrei\n", "expected equal numbers of lines"),
+        (b"one\n", b"\xff\n", "expected UTF-8 text"),
+        (b"\n", b"\n", "expected at least one pair of lines with text"),
+        (b"one " * 300, b"eins", "expected at least one pair; got 0 pairs with an empty side and 1 over max_length"),
+    ],
+)
+def test_an_unsuitable_validation_text_leaves_a_complete_folder(text, tmp_path, capfd, source, target, message):
+    out = tmp_path / "out"
+    assert prepare(text, out, valid="") == 0
+    manifest = (out / "manifest.json").read_bytes()
+    for language, content in (("en", source), ("de", target)):
+        (tmp_path / f"valid.{language}.gz").write_bytes(gzip.compress(content))
+    valid = [f"--valid-{side}={tmp_path / f'valid.{language}.gz'}" for side, language in SIDES]
+    assert prepare(text, out, *valid, valid="") == 2 and message in capfd.readouterr().err
+    assert (out / "manifest.json").read_bytes() == manifest and data_keys(out)["train_src"] == f"{out / 'train.src'}"
+    assert prepare(text, out, part="valid", valid="") == 2, "other texts"
+    assert "was prepared with a different text" in capfd.readouterr().err
+    assert prepare(text, out) == 0 and data_keys(out)["valid_src"] == f"{out / 'valid.src'}"
 
 
 @pytest.mark.parametrize("folder", [".", "./../mine", "moved"])

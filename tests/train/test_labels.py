@@ -19,6 +19,7 @@ from train.metrics.classification import LabelScores
 from train.run.checkpoint import load_model
 from train.tasks import TASKS, line_predictions
 from train.tasks.line_predictions import embed_lines, label_lines
+from train.text.tokenizer import Tokenizer
 
 TAG_OF = {"the": "DT"} | dict.fromkeys(NOUNS, "NN") | dict.fromkeys(VERBS, "VB")
 SMALL = """
@@ -289,6 +290,19 @@ def test_more_than_two_texts_are_an_error(runs, tmp_path, capfd, command, task):
     assert main([command, "--quiet", "--model", str(runs / task), "--input", str(text)]) == 2
     expected = "'the cat\\ta dog\\tx': expected one text, or two texts separated by a tab; got 3; try"
     assert expected in (error := capfd.readouterr().err) and error.count("\n") == 1
+
+
+@pytest.mark.parametrize("task", ["tagging", "classification"])
+def test_special_ids_other_than_those_of_the_labels_are_refused(folder, tmp_path, capfd, task):
+    spec = Tokenizer.train(folder / "train.txt", vocab_size=270).spec
+    vocabulary = spec["model"]["vocab"]
+    vocabulary["<pad>"], vocabulary["!"] = vocabulary["!"], 0
+    spec["added_tokens"][0]["id"] = vocabulary["<pad>"]
+    (tmp_path / "other.json").write_text(json.dumps(spec))
+    options = ["--set", f"data.task={task}", "--set", f"data.tokenizer={tmp_path / 'other.json'}"]
+    assert train(folder, tmp_path / "new", *options, texts=TEXTS[task]) == 2
+    expected = "data.tokenizer: expected the special ids (0, 1, 2, 3), which the labels have; got (4, 1, 2, 3); try bpe"
+    assert expected in capfd.readouterr().err
 
 
 @pytest.mark.parametrize("task", ["tagging", "classification"])

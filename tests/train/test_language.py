@@ -4,7 +4,9 @@ import gzip
 import json
 import math
 import os
+import shutil
 import tomllib
+import tracemalloc
 
 import numpy as np
 import pytest
@@ -16,8 +18,13 @@ from tests.helpers.trainings import outcome
 from tests.train.test_compatibility import BEFORE
 from train import RunConfig, UserError, load_model, train
 from train.cli.main import main
+from train.learn import validation
+from train.tasks import TASKS
 from train.tasks.language import continue_text
-from train.text.plain import KINDS, PlainText, PlainTokenizer, WindowBatch, WindowBatches
+from train.text.affixes import affix_spec
+from train.text.lines import read_lines
+from train.text.plain import KINDS, PlainText, PlainTokenizer, WindowBatch, WindowBatches, read_plain
+from train.text.tokenizer import SPECIALS, Tokenizer
 
 TEXT = "To be, or not to be:\n\n  that is\tthe question.\n" * 30
 ANY = st.text(st.characters(codec="utf-8"), max_size=40)
@@ -61,6 +68,46 @@ def test_training_is_deterministic_and_load_inverts_save(folder, tokenizers, tmp
         tokenizer.save(tmp_path / kind)
         assert PlainTokenizer.load(tmp_path / kind).digest == tokenizer.digest
     assert tokenizers["characters"].vocab_size == 4 + len(set(TEXT)) and tokenizers["bpe"].vocab_size > 262
+
+
+def test_a_tokenizer_that_loses_whitespace_is_rejected_only_in_a_new_run(folder, tokenizers, tmp_path, monkeypatch):
+    lossy = {kind: Tokenizer.train(folder / "train.txt", kind, 270) for kind in ("bpe", "wordpiece")}
+    lossy["affixes"] = Tokenizer(affix_spec([TEXT.split()], SPECIALS, 200))
+    task = TASKS["language"]
+    for name, tokenizer in lossy.items():
+        tokenizer.save(tmp_path / f"{name}.json")
+        values = tomllib.loads(config(folder, max_steps=1).dump())
+        values["data"]["tokenizer"] = str(tmp_path / f"{name}.json")
+        with pytest.raises(UserError, match="expected a tokenizer that preserves spaces .*; try characters or bpe to"):
+            train(RunConfig.from_dict(values), tmp_path / "run", progress=False)
+    (tmp_path / "Greek").write_text("αβγ\nδ", encoding="utf-8")
+    for tokenizer in (*tokenizers.values(), PlainTokenizer.from_files([tmp_path / "Greek"], "characters", 280)):
+        assert task.adapt_tokenizer(tokenizer, None, ()) is tokenizer
+    with monkeypatch.context() as patch:  # a run of an earlier version
+        patch.setattr(type(task), "adapt_tokenizer", lambda self, tokenizer, *_: tokenizer)
+        train(RunConfig.from_dict(values), tmp_path / "run", progress=False)
+    shutil.move(tmp_path / "affixes.json", tmp_path / "moved.json")
+    values["data"]["tokenizer"], values["train"]["max_steps"] = str(tmp_path / "moved.json"), 2
+    assert train(RunConfig.from_dict(values), tmp_path / "run", resume=True, progress=False).step == 2
+
+
+@pytest.mark.parametrize("end", ["", "\n", "\r", "\r\n", "\r\r\n"])
+def test_the_last_line_ends_as_any_other_line(tmp_path, end):
+    """One carriage return is dropped."""
+    for name, content in (("last", f"first\nlast{end}"), ("middle", f"last{end.rstrip(chr(10))}\nfirst\n")):
+        (tmp_path / name).write_bytes(content.encode())
+    (last,), (middle,) = read_plain(tmp_path / "last"), read_plain(tmp_path / "middle")
+    assert last == middle[::-1] == [f"{line}\n" for lines in read_lines(tmp_path / "last") for line in lines]
+
+
+def test_the_memory_for_finding_the_characters_does_not_grow_with_the_text(tmp_path):
+    (tmp_path / "long").write_text("0123456789 abcdefgh\n" * 20_000)
+    tracemalloc.start()
+    try:
+        PlainTokenizer.from_files([tmp_path / "long"], "characters", 99)
+        assert tracemalloc.get_traced_memory()[1] < 5e6
+    finally:
+        tracemalloc.stop()
 
 
 def test_a_vocabulary_smaller_than_the_characters_raises(folder):
@@ -200,6 +247,20 @@ def test_score_reports_the_validation_loss_of_training(trained_run, folder, capf
         f"  bits per character {figures['bits_per_character']:.4f}  tokens 100  characters 100"
     )
     assert shown.partition("  bits")[0] in (trained_run / "log.txt").read_text(), "as training has logged it"
+
+
+def test_a_loss_that_is_not_finite_is_an_error(trained_run, folder, monkeypatch, capfd):
+    def load_damaged(*arguments):
+        model, *rest = load_model(*arguments)
+        model.embedding.weight.data[...] = np.nan
+        return model, *rest
+
+    monkeypatch.setattr(validation, "load_model", load_damaged)
+    for options in ([], ["--json"]):
+        command = ["score", "--model", str(trained_run), "--text", str(folder / "valid.txt"), *options]
+        assert main(command) == 2
+        out, err = capfd.readouterr()
+        assert err.endswith("scoring: expected a finite loss; got nan; try an earlier checkpoint\n") and not out
 
 
 def test_bits_per_character_do_not_depend_on_the_tokens(folder, tmp_path, capfd):

@@ -3,6 +3,8 @@
 import json
 
 import pytest
+from tokenizers.decoders import Fuse
+from tokenizers.pre_tokenizers import WhitespaceSplit
 
 from tests.helpers.trainings import one_line, tables
 from train import RunConfig, load_model, train
@@ -10,10 +12,13 @@ from train.cli import main
 from train.errors import UserError
 from train.run.checkpoint import load_checkpoint
 from train.run.folder import RunFolder
+from train.tasks import TASKS
 from train.tasks.translation import best_translations
+from train.text.affixes import WordTokenizer, affix_spec
 from train.text.corpus import PairCorpus
+from train.text.labeled_text import make_label_tokenizer
 from train.text.pair_tokenizer import PairTokenizer, load_tokenizer
-from train.text.tokenizer import Tokenizer
+from train.text.tokenizer import SPECIALS, Tokenizer, tokenizer_spec
 
 
 def configuration(folder, model=(), data=(), **changes):
@@ -87,15 +92,34 @@ def test_prefixes_scores_and_alignments_use_the_vocabulary_of_their_side(out, tm
 def test_incompatible_options_raise_a_one_line_error(text, out, tmp_path):
     other = tmp_path / "other.json"
     Tokenizer.train(text / "train.en", vocab_size=290).save(other)
+    affixes, labels = tmp_path / "affixes.json", tmp_path / "labels.json"
+    WordTokenizer(affix_spec([["one", "two"]] * 2, SPECIALS, 200)).save(affixes)
+    PairTokenizer(Tokenizer.load(other), make_label_tokenizer("f", ["a", "b"])).save(labels)
     broken = tmp_path / "broken.json"
     broken.write_text(json.dumps({"source": {}, "target": {"model": {}}}))
     cases = [
         ({"model": {"tying": "all"}}, 'model.tying: expected output or none with separate .*; got "all"; try "output"'),
         ({"data": {"tokenizer": str(other)}}, "data.vocabularies: expected shared with .*; got separate; try --set"),
         ({"data": {"tokenizer": str(out / "tokenizer.json"), "vocabularies": "shared"}}, "expected separate with .*;"),
+        ({"data": {"tokenizer": str(affixes)}}, "expected a tokenizer whose tokens .*; got affixes; try bpe or wordp"),
+        ({"data": {"tokenizer": str(labels)}}, "expected a tokenizer whose tokens .*; got labels; try bpe or wordpi"),
         ({"data": {"tokenizer": str(broken)}}, "broken.json: expected a tokenizer as 'source'; got JSON without"),
     ]
     for changes, message in cases:
         with pytest.raises(UserError, match=message) as error:
             train(configuration(text, **changes), tmp_path / "run", progress=False)
         one_line(error)
+
+
+@pytest.mark.parametrize("task", ["translation", "masking"])
+def test_a_vocabulary_of_words_from_another_program_is_not_one_of_affixes(tmp_path, task):
+    model = {"type": "WordLevel", "vocab": {token: i for i, token in enumerate((*SPECIALS, "the", "cat"))}}
+    spec = tokenizer_spec(model | {"unk_token": "<unk>"}, None, WhitespaceSplit(), Fuse())
+    (tmp_path / "words.json").write_text(json.dumps(spec))
+    tokenizer = TASKS[task].load_tokenizer(tmp_path / "words.json")
+    assert tokenizer.encode("the cat sat") == [4, 5, 3]
+    if task == "translation":
+        assert TASKS[task].adapt_tokenizer(tokenizer, None, ()) is tokenizer
+    else:
+        with pytest.raises(UserError, match="expected a Hugging Face tokenizer.json, whose tokens show where words"):
+            TASKS[task].adapt_tokenizer(tokenizer, None, ())

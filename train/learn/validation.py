@@ -157,7 +157,7 @@ def perplexity(
     pairs = corpus.meta["pairs"]
     left_out = f"|left out:{pairs['read'] - pairs['kept']}" if pairs["read"] > pairs["kept"] else ""
     return {
-        "name": "perplexity", "score": result.get("perplexity", math.inf),
+        "name": "perplexity", "score": result["perplexity"],
         "use": "per subword, ends of sentences included; lower is better; as in Table 3",
         "signature": f"pieces:{n_targets}|types:{tokenizer.vocab_size}|tokenizer:{tokenizer.digest[:12]}{left_out}",
     }  # fmt: skip
@@ -180,7 +180,7 @@ def text_loss(
     n_tokens = corpus.n_targets
     n_characters = corpus.meta["characters"] - len(tokenizer.decode(corpus.tokens[:1]) or "?")  # "?": unknown
     return {
-        "loss": loss, "perplexity": result.get("perplexity", math.inf),
+        "loss": loss, "perplexity": result["perplexity"],
         "bits_per_character": loss * n_tokens / n_characters / math.log(2), "tokens": n_tokens,
         "characters": n_characters,
     }  # fmt: skip
@@ -189,7 +189,10 @@ def text_loss(
 def measure_files(
     run: str | Path, task_name: str, files: Sequence[str], progress: bool, on_warning: Callable[[str], object]
 ) -> tuple[dict[str, float], Any, Any]:
-    """Validate a model on text files, without BLEU; return the result, the corpus and the tokenizer."""
+    """Validate a model on text files, without BLEU; return the result, the corpus and the tokenizer.
+
+    Raises FloatingPointError if the loss is NaN or infinite.
+    """
     model, tokenizer, config = load_model(run, task_name, on_warning)
     task = TASKS[task_name]
     with tempfile.TemporaryDirectory() as folder, Display(progress) as display:
@@ -197,4 +200,6 @@ def measure_files(
         without_score = replace(config, train=replace(config.train, validate_score=False))
         result = Validator(task, model, tokenizer, corpus, without_score, display).measure(Signals())
     assert result is not None
+    if not math.isfinite(result["loss"]):
+        raise FloatingPointError(f"scoring: expected a finite loss; got {result['loss']}")
     return result, corpus, tokenizer

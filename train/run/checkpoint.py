@@ -193,8 +193,10 @@ def has_tokenizer_of(run: RunFolder, config: RunConfig) -> bool:
     path = Path(config.data.tokenizer)
     if not (path.is_file() and run.tokenizer_file.is_file()):
         return False
-    tokenizer = task.adapt_tokenizer(task.load_tokenizer(path), config.data, task.text_files(config.data)["train"])
-    return bool(tokenizer.digest == task.load_tokenizer(run.tokenizer_file).digest)
+    tokenizer, digest = task.load_tokenizer(path), task.load_tokenizer(run.tokenizer_file).digest
+    if tokenizer.digest == digest:  # true also of a tokenizer that a new run could not use
+        return True
+    return bool(task.adapt_tokenizer(tokenizer, config.data, task.text_files(config.data)["train"]).digest == digest)
 
 
 def find_checkpoint(path: str | Path) -> Path:

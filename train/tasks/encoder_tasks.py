@@ -39,7 +39,7 @@ from train.text.labeled_text import (
 from train.text.lines import chunks_of, read_lines
 from train.text.masked import MaskedBatches, MaskedText
 from train.text.pair_tokenizer import PairTokenizer, load_tokenizer
-from train.text.tokenizer import KINDS, SPECIALS
+from train.text.tokenizer import DEFAULT_IDS, KINDS, SPECIALS
 
 CHUNK = 1024  # number of examples encoded together
 TYPICAL_LENGTH = 30  # typical number of tokens of a text, for estimating FLOPs
@@ -179,6 +179,11 @@ class LabeledTask(EncoderTask[PairTokenizer, LabeledText]):
     def adapt_tokenizer(
         self, tokenizer: WordTokenizer | PairTokenizer, data: Any, files: Sequence[str]
     ) -> PairTokenizer:
+        if (ids := tokenizer.source.special_ids) != DEFAULT_IDS:
+            raise UserError(
+                f"data.tokenizer: expected the special ids {tuple(DEFAULT_IDS)}, which the labels have; got "
+                f"{tuple(ids)}; try {' or '.join(self.tokenizers)} to train a tokenizer"
+            )
         labels = (label for example in self.read(*files) for label in example.labels)
         return PairTokenizer(tokenizer.source, make_label_tokenizer(files[-1], labels))
 

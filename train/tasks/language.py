@@ -12,6 +12,8 @@ from train.tasks.protocols import Configuration
 from train.tasks.task import Task, file_key, task
 from train.text.plain import KINDS, PlainText, PlainTokenizer, WindowBatch, WindowBatches
 
+WHITESPACE = "a  b\n\n\tc\n"
+
 
 @dataclass(frozen=True)
 class LanguageKeys:
@@ -38,6 +40,17 @@ class LanguageModeling(Task[PlainTokenizer, PlainText, WindowBatch]):
 
     def load_tokenizer(self, path: str | Path) -> PlainTokenizer:
         return PlainTokenizer.load(path)
+
+    def adapt_tokenizer(self, tokenizer: PlainTokenizer, data: Any, files: Sequence[str]) -> PlainTokenizer:
+        # A vocabulary of characters has only those of its training text, which always include the line feed.
+        unknown = tokenizer.special_ids.unk_id
+        text = "".join(c for c in WHITESPACE if unknown not in tokenizer.encode(c))
+        if "\n" not in text or text not in tokenizer.decode(tokenizer.encode(text)):
+            raise UserError(
+                "data.tokenizer: expected a tokenizer that preserves spaces and line feeds; got one that loses them; "
+                f"try {' or '.join(self.tokenizers)} to train a tokenizer"
+            )
+        return tokenizer
 
     def prepare(self, files: Sequence[str], tokenizer: PlainTokenizer, *args: Any) -> PlainText:
         return PlainText.prepare(files[0], tokenizer, *args)

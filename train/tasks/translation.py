@@ -12,12 +12,15 @@ from typing import Any
 import npx
 from models.fields import key
 from models.search import SearchModel, greedy_search
+from train.errors import UserError
 from train.tasks.decoding import decode_stream
 from train.tasks.pairs import PairTask
 from train.tasks.protocols import Configuration, SourceModel
 from train.tasks.task import file_key, task
+from train.text.affixes import has_affixes
 from train.text.batches import PairBatch
 from train.text.corpus import PairCorpus, prepare
+from train.text.labeled_text import is_label_tokenizer
 from train.text.lines import check_parallel
 from train.text.pair_tokenizer import TranslationTokenizer, load_tokenizer, train_pair_tokenizer
 from train.text.tokenizer import Tokenizer
@@ -64,6 +67,16 @@ class Translation(PairTask[TranslationTokenizer]):
 
     def load_tokenizer(self, path: str | Path) -> TranslationTokenizer:
         return load_tokenizer(path)
+
+    def adapt_tokenizer(self, tokenizer: TranslationTokenizer, data: Any, files: Sequence[str]) -> TranslationTokenizer:
+        for side in (tokenizer.source, tokenizer.target):
+            if has_affixes(side.spec) or is_label_tokenizer(side):
+                got = "labels" if is_label_tokenizer(side) else "affixes"
+                raise UserError(
+                    f"data.tokenizer: expected a tokenizer whose tokens can be joined to text; got {got}; "
+                    f"try {' or '.join(self.tokenizers)} to train a tokenizer"
+                )
+        return tokenizer
 
     def prepare(self, files: Sequence[str], tokenizer: TranslationTokenizer, *args: Any) -> PairCorpus:
         src, tgt = files

@@ -7,7 +7,7 @@ In a small text, most subwords of a rare word are rare as well, but its shape an
 
 import re
 from collections import Counter
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
 from tokenizers import decoders, pre_tokenizers
@@ -28,10 +28,7 @@ class WordTokenizer(Tokenizer):
 
     def __init__(self, spec: dict[str, Any], name: str = "tokenizer.json") -> None:
         super().__init__(spec, name)
-        pretokenizer = spec.get("pre_tokenizer")
-        splits_at_spaces = isinstance(pretokenizer, dict) and pretokenizer.get("type") == "WhitespaceSplit"
-        has_affixes = spec["model"]["type"] == "WordLevel" and splits_at_spaces
-        self._affixes = spec["model"]["vocab"] if has_affixes else {}
+        self._affixes = spec["model"]["vocab"] if has_affixes(spec) else {}
 
     def word_starts(self) -> list[bool]:
         """Return, for each id, whether its token begins a word."""
@@ -72,6 +69,18 @@ def affix_spec(sentences: Iterable[Sequence[str]], symbols: Sequence[str], vocab
     vocabulary = {token: i for i, token in enumerate([*symbols, *repeated[:n_affixes]])}
     model = {"type": "WordLevel", "vocab": vocabulary, "unk_token": SPECIALS[3]}
     return tokenizer_spec(model, None, pre_tokenizers.WhitespaceSplit(), decoders.Fuse())
+
+
+def has_affixes(spec: Mapping[str, Any]) -> bool:
+    """Return whether the content of a tokenizer.json has the vocabulary of `affix_spec`, which only WordTokenizer uses.
+
+    Vocabularies of words that other programs trained have the same type, but other tokens.
+    """
+    model, pretokenizer = spec["model"], spec.get("pre_tokenizer")
+    if model.get("type") != "WordLevel" or (pretokenizer or {}).get("type") != "WhitespaceSplit":
+        return False
+    symbols = {token["content"] for token in spec.get("added_tokens") or ()}
+    return all(token.startswith((" ", "?", ENDING_MARK)) for token in model["vocab"] if token not in symbols)
 
 
 def affixes(words: Iterable[str], vocabulary: dict[str, int]) -> Iterator[str]:

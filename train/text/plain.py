@@ -51,7 +51,10 @@ class PlainTokenizer(Tokenizer):
         check_choice("tokenizer", kind, KINDS)
         lines = chain.from_iterable(map(read_plain, paths))
         if kind == "characters":
-            characters = sorted(set().union(*(set(line) for chunk in lines for line in chunk)))
+            distinct: set[str] = set()
+            for chunk in lines:
+                distinct.update(*chunk)
+            characters = sorted(distinct)
             if len(SPECIALS) + len(characters) > vocab_size:
                 raise UserError(
                     f"data.vocab_size: expected at least {len(SPECIALS) + len(characters)} ({len(characters)} "
@@ -81,7 +84,8 @@ def read_plain(
         if last:
             yield last
         last = [line[:-2] + "\n" if line.endswith("\r\n") else line for line in chunk]
-    yield [*last[:-1], last[-1].removesuffix("\n").removesuffix("\r") + "\n"]
+    end = last[-1]
+    yield [*last[:-1], end if end.endswith("\n") else end.removesuffix("\r") + "\n"]
 
 
 @dataclass(frozen=True)

@@ -108,6 +108,7 @@ def test_cleaning_drops_traces_and_function_tags():
     assert clean(read("(ROOT (S (A a)))")) == clean(read("((S (A a)))")) == clean(read("(S (A a))"))
     assert clean(read("(S ( (NP (A a))) ( (B b) (C c)))")) == clean(read("(S (NP (A a)) (B b) (C c))"))
     assert str(clean(read("((S (-NONE- *)))"))) == "(TOP)" and str(read("(A a)")) == "(TOP (A a))"
+    assert clean(read("(TOP (S ( It) (VP (VBD rained))))")) == read("(TOP (S (XX It) (VP (VBD rained))))")
     assert str(clean(read("(TOP (S (A a)) (S (B b)))"))) == "(TOP (S (A a)) (S (B b)))"
 
 

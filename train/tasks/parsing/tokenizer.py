@@ -16,8 +16,8 @@ from train.tasks.parsing.lexicon import Lexicon
 from train.tasks.parsing.linearize import linearize
 from train.tasks.parsing.trees import UNTAGGED, Tree
 from train.text.affixes import AFFIXES, WordTokenizer, affix_spec
+from train.text.tokenizer import ALPHABET, MIN_VOCAB_SIZE, SPECIALS, Tokenizer
 from train.text.tokenizer import KINDS as SUBWORDS
-from train.text.tokenizer import SPECIALS, Tokenizer
 
 KINDS = (*SUBWORDS, AFFIXES)
 LEXICON = "tags"  # key of the counts (tag -> word -> count) in the model of a tokenizer.json
@@ -52,8 +52,18 @@ class TreeTokenizer(WordTokenizer):
         check_choice("tokenizer", kind, KINDS)
         tree_tokens = sorted({token for tree in trees for token in linearize(tree, uses_tags)})
         symbols = [*SPECIALS, *(f"<{token}>" for token in tree_tokens)]
+        if reserved := [token for token in tree_tokens if f"<{token}>" in SPECIALS]:
+            raise UserError(
+                f"training trees: expected tags other than {', '.join(token[1:-1] for token in SPECIALS)}; "
+                f'got {", ".join(reserved)}; try other names, or data.tree_leaves = "XX"'
+            )
         sentences = [tree.words() for tree in trees]
         if kind in SUBWORDS:
+            if vocab_size < (minimum := len(tree_tokens) + MIN_VOCAB_SIZE):
+                raise UserError(
+                    f"data.vocab_size: expected at least {minimum} ({len(symbols)} special symbols and "
+                    f"{len(ALPHABET)} bytes); got {vocab_size}; try {minimum + 4000} or more"
+                )
             lines = [" ".join(words) for words in sentences]
             spec = Tokenizer.train_spec([lines], kind, vocab_size - len(tree_tokens), "whitespace")
             vocabulary = spec["model"]["vocab"]

@@ -201,7 +201,7 @@ def clean(tree: Tree) -> Tree:
     """Return the tree for training, with root `TOP` and without traces, empty constituents and function tags.
 
     NP-SBJ=2 becomes NP. A treebank's root, (TOP ...), (ROOT ...) or (S1 ...), becomes `TOP`. Brackets without a label
-    are removed. The result has no children if the sentence has only traces.
+    are removed, and a word without a tag gets the tag XX. The result has no children if the sentence has only traces.
     """
     stack: list[Tree] = [Tree(TOP)]
     for part in walk(tree):
@@ -209,7 +209,7 @@ def clean(tree: Tree) -> Tree:
             stack.append(Tree(_FUNCTION_TAGS.sub("", part.label)))
         elif isinstance(part, Leaf):
             if part.tag != TRACE:
-                stack[-1].children.append(part)
+                stack[-1].children.append(part if part.tag else Leaf(UNTAGGED, part.word))
         else:
             closed = stack.pop()
             if closed.children:

@@ -249,9 +249,9 @@ def write_texts(
                   for part, text in record["parts"].items() for language in languages}  # fmt: skip
         if all(file.is_file() and digest(file) == sha256 for file, sha256 in hashes.items()):
             return record["parts"]
-    if (manifest := out / "manifest.json").is_file():
+    # The manifest stays, because it protects the folder, and its hashes expose texts that differ after an interruption.
+    if (out / "manifest.json").is_file():
         display.write(f"{out}: texts are missing, changed or new; preparing them again")
-        manifest.unlink()  # the folder is incomplete from here on
 
     def read(part: str) -> Iterator[tuple[str, str]]:
         return chain.from_iterable(read_pairs(pair, out / "downloads") for pair in dataset.parts[part])
