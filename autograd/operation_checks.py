@@ -124,6 +124,19 @@ def check_ids(name: str, ids: Array, n_classes: int | None = None, ndim: int | N
             )
 
 
+def host_ids(name: str, ids: Any, n_classes: int | None = None) -> Array:
+    """Return `ids` (B, T) on the host. Raises ValueError unless they are a matrix of ids (`check_ids`)."""
+    try:
+        ids = npx.to_host(ids)
+    except ValueError:  # NumPy's message about rows of different lengths does not mention padding
+        raise ValueError(
+            f"{name}: expected rows of equal length; got rows of different lengths; "
+            "try appending the padding id (0 by default) to the shorter rows"
+        ) from None
+    check_ids(name, ids, n_classes, ndim=2)
+    return ids
+
+
 def check_targets(name: str, x: Array, targets: Array, n_classes: int) -> None:
     """Raise ValueError unless `targets` (...) has one class for each row of x (..., D)."""
     check_ids(name, targets, n_classes)

@@ -6,7 +6,7 @@ from typing import Any
 import npx
 from autograd import Tensor, checkpoint, neural, no_grad
 from autograd import operations as ops
-from autograd.operation_checks import check_ids
+from autograd.operation_checks import host_ids
 from autograd.operations import concatenate
 from models.architectures.layers import Layer
 from models.config import TransformerConfig
@@ -250,6 +250,4 @@ class SequenceModel(Module):
 
     def checked_ids(self, name: str, ids: Any, vocab_size: int | None = None) -> npx.Array:
         """Return `ids` (B, T) on the host. Raises ValueError unless `ids` is a matrix of valid token ids."""
-        ids = npx.to_host(ids)
-        check_ids(name, ids, vocab_size or self.config.vocab_size, ndim=2)
-        return ids
+        return host_ids(name, ids, vocab_size or self.config.vocab_size)

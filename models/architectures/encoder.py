@@ -5,7 +5,7 @@ from typing import Any, NamedTuple
 import npx
 from autograd import Tensor, no_grad
 from autograd import operations as ops
-from autograd.operation_checks import check_ids
+from autograd.operation_checks import host_ids
 from models.architectures.base import SequenceModel, checked_normalizer
 from models.architectures.encoder_decoder import checked_lengths
 from models.architectures.layers import EncoderLayer, make_final_norm, make_layers, record_attention
@@ -175,8 +175,7 @@ class Encoder(SequenceModel):
 
     def checked_loss_inputs(self, ids: Any, labels: Any) -> tuple[npx.Array, ...]:
         """Check ids and return the host arrays that `loss_on_device` takes: ids, lengths, token types, labels."""
-        labels = npx.to_host(labels)
-        check_ids("labels", labels, self.config.vocab_size, ndim=2)
+        labels = host_ids("labels", labels, self.config.vocab_size)
         ids, lengths, types = self.checked_text(ids)
         b, s = ids.shape
         if len(labels) != b or labels.shape[1] not in (1, s):
@@ -257,8 +256,7 @@ class Encoder(SequenceModel):
             is_eos = ids == c.eos_id
             types = host.minimum(is_eos.cumsum(axis=1) - is_eos, max(0, c.token_types - 1))
         else:
-            types = npx.to_host(token_types)
-            check_ids("token types", types, max(1, c.token_types), ndim=2)
+            types = host_ids("token types", token_types, max(1, c.token_types))
         return ids, lengths, types
 
     def _embed_and_encode(self, ids: npx.Array, token_types: npx.Array, spec: npx.AttentionSpec) -> Tensor:

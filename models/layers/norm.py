@@ -18,6 +18,9 @@ class Norm(Module):
         return self(x + dropout(y))
 
 
+NORMS.base = Norm
+
+
 @NORMS.register("layer_norm")
 class LayerNorm(Norm):
     """Layer normalization, with a learned gain gamma and bias beta.

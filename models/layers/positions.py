@@ -45,6 +45,9 @@ class Positions(Module):
         return dropout(self(embedding(ids), start))
 
 
+POSITIONS.base = Positions
+
+
 def resolve_rate_scheme(interleaved: bool, rate_scheme: str | None) -> str:
     """Return `rate_scheme` or, if it is None, the default scheme of the layout (`sinusoids`)."""
     return rate_scheme or ("paper" if interleaved else "tensor2tensor")

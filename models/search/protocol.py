@@ -12,7 +12,7 @@ from numbers import Integral
 from typing import Any, Protocol
 
 import npx
-from autograd.operation_checks import check_ids
+from autograd.operation_checks import host_ids
 from models.cache import DecodingState
 from models.config import TransformerConfig
 from npx import host  # NumPy, for arrays that stay on the CPU
@@ -137,6 +137,5 @@ def prepare_search(
     Raises ValueError for invalid options or ids.
     """
     check_search(max_extra_tokens=max_extra_tokens, **options)
-    src_ids = npx.to_host(src_ids)
-    check_ids("source ids", src_ids, ndim=2)
+    src_ids = host_ids("source ids", src_ids)
     return src_ids, npx.to_host(model.length_limits(src_ids, max_extra_tokens))

@@ -2,6 +2,7 @@
 
 import numpy as np
 
+from npx import precision
 from npx.backend import Array, array_module
 from npx.cpu.row_blocks import map_blocks, row_sums
 from npx.cuda.launch import contiguous, launch
@@ -30,9 +31,7 @@ def softmax(x: Array, mask: Array | None = None) -> tuple[Array, Array]:
 @softmax.define_gradient
 def softmax_grad(g: Array, y: Array) -> Array:
     """Return gx_i = y_i (g_i - sum_j g_j y_j), from dy_i/dx_j = y_i (delta_ij - y_j). g, y (..., n)."""
-    xp = array_module(g)
-    inner = xp.sum(g * y, axis=-1, keepdims=True, dtype=accumulation_dtype(g.dtype))
-    return (y * (g - inner)).astype(g.dtype, copy=False)
+    return y * (g - precision.sum(g * y, axis=-1, keepdims=True))
 
 
 def softmax_in_place(x: Array) -> None:

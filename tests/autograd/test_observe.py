@@ -84,7 +84,7 @@ def test_recorder_knows_a_second_gradient_of_the_same_event():
         u = a + 1.0
         (a * a + u * u).backward()
     accumulations = {r.name: r.accumulation for _, r in sorted(recorder.operations.items())}
-    assert accumulations["multiply"] == ["borrowed", "sum allocated"]  # of u * u, the later one
+    assert accumulations["multiply"] == ["borrowed", "sum allocated"]  # the later operation, u * u
     first = next(r for _, r in sorted(recorder.operations.items()) if r.name == "multiply")
     assert first.accumulation == ["copied", "added in place"]  # the second gradient of the leaf
 

@@ -17,4 +17,15 @@ from tests.cases import (
     rms_norm,
     sequences,
 )
-from tests.cases.base import CASES, EDGES, ENTRIES, LAYERS, REGISTRY_NAMES, Call, case_settings, check, check_drawn
+from tests.cases.base import (
+    CASES,
+    EDGES,
+    ENTRIES,
+    LAYERS,
+    REGISTRY_NAMES,
+    Call,
+    case_settings,
+    check,
+    check_drawn,
+    check_registration,
+)

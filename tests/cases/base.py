@@ -88,16 +88,19 @@ def case_settings(entry: str, profile: settings) -> settings:
     return settings(profile, max_examples=max(1, round(EXAMPLES[entry.split()[0]] * profile.max_examples)))
 
 
+def check_registration(entry: str) -> None:
+    """Raise AssertionError that names the entry unless it has a case and edges."""
+    assert entry in CASES, f"{entry} has no case in tests/cases/"
+    assert entry in EDGES, f"{entry} has no edges in tests/cases/"
+
+
 def check(entry: str, data: Any, start: int = 0) -> None:
     """Check the edges of an entry, or a drawn call; hypothesis tries the edges first, as the simplest example.
 
     Args:
         start: as for `check_edges`.
-
-    Raises AssertionError that names an entry without a case or edges.
     """
-    assert entry in CASES, f"{entry} has no case in tests/cases"
-    assert entry in EDGES, f"{entry} has no edges in tests/cases"
+    check_registration(entry)
     if data.draw(st.booleans(), label="drawn"):
         check_drawn(entry, data)
     else:

@@ -439,6 +439,15 @@ def test_a_source_that_is_not_a_matrix_of_ids_raises(src):
         beam_search(MarkovModel(6), src)
 
 
+def test_source_rows_of_different_lengths_raise():
+    with pytest.raises(ValueError) as error:
+        beam_search(MarkovModel(6), [[3, 4, EOS], [4, EOS]])
+    assert str(error.value) == (
+        "source ids: expected rows of equal length; got rows of different lengths; "
+        "try appending the padding id (0 by default) to the shorter rows"
+    )
+
+
 def test_nan_logits_raise():
     model = MarkovModel(6, 0)
     model.table[1] = np.nan

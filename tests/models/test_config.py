@@ -223,6 +223,7 @@ VALID_IDS = np.array([[3, 4, EOS]])
             VALID_IDS,
             "source ids: expected a 2-D array of integer ids; got 1-D int64; try shape (B, T), such as ids[None, :]",
         ),
+        ([[3, 4, EOS], [4, EOS]], VALID_IDS, "source ids: expected rows of equal length; got rows of different"),
         (VALID_IDS, VALID_IDS.astype(float), "target ids: expected a 2-D array of integer ids; got 2-D float64"),
         (np.array([[3, PAD, EOS]]), VALID_IDS, "source ids: expected padding (0) at the end of a row only; got row 0"),
         (VALID_IDS, np.repeat(VALID_IDS, 2, axis=0), "target ids: expected 1 rows, one per source; got 2"),

@@ -26,10 +26,37 @@ from models import (
     TransformerConfig,
     sinusoids,
 )
-from models.registry import POSITIONS
+from models.layers.norm import Norm
+from models.registry import ACTIVATIONS, NORMS, POSITIONS
 from tests.helpers.small_models import SMALL
 
 RNG = np.random.default_rng(0)
+
+
+class NarrowNorm(Norm):
+    """A norm without the argument eps."""
+
+    def __init__(self, d_model):
+        self.d_model = d_model
+
+
+@pytest.mark.parametrize(
+    "registry, part, message",
+    [
+        (NORMS, Linear, "norm_type 'new': expected a subclass of models.layers.norm.Norm; got <"),
+        (NORMS, NarrowNorm, r"norm_type 'new': expected the arguments \(d_model, eps\); got \(d_model\)$"),
+        (
+            POSITIONS,
+            LayerNorm,
+            "positions 'new': expected a subclass of models.layers.positions.Positions; got <class ",
+        ),
+        (ACTIVATIONS, NarrowNorm, r"activation 'new': expected the arguments \(d_model, d_ff\); got \(d_model\)$"),
+    ],
+)
+def test_registration_rejects_parts_that_a_model_cannot_use(registry, part, message):
+    with pytest.raises(TypeError, match=f"^{message}"):
+        registry.register("new")(part)
+    assert "new" not in registry
 
 
 def build(layer, *args, **kwargs):

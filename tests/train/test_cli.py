@@ -145,6 +145,18 @@ def test_search_options_override_the_runs_configuration(run, texts, monkeypatch,
     assert [search[name] for name in names] == [2, 0.25, "paper", 4]
 
 
+def test_an_interrupted_demo_names_the_command_that_resumes_its_training(tmp_path, monkeypatch, capfd):
+    def interrupted(config, run):
+        run.mkdir()
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr("train.learn.training.train", interrupted)
+    monkeypatch.setattr(demo, "sample_numbers", lambda *_: {"test": [1, 2], "valid": [3], "train": [4, 5]})
+    out = tmp_path / "new demo"
+    assert main(["demo", "--out", str(out)]) == 130
+    assert f"to finish the training, try npx-transformer train --resume --out '{out}/run';" in capfd.readouterr().err
+
+
 def test_the_demo_writes_all_its_files(tmp_path, capfd):
     pytest.importorskip("num2words")
     pytest.importorskip("matplotlib")

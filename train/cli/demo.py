@@ -6,8 +6,8 @@ from typing import Annotated
 import typer
 
 from train.cli.app import app
-from train.cli.options import SEED_RANGE, number_option
-from train.errors import pip_install
+from train.cli.options import SEED_RANGE, number_option, print_stderr
+from train.errors import pip_install, quote
 
 DEMO_EXTRA = pip_install("demo").replace("[", "\\[")  # rich would read it as markup
 
@@ -20,4 +20,10 @@ def demo(
     """Train a model that translates English number words into German, score it and draw its attention."""
     from train.experiments.demo import run_demo
 
-    run_demo(out, seed)
+    try:
+        run_demo(out, seed)
+    except KeyboardInterrupt:
+        if (out / "run").exists():
+            command = f"npx-transformer train --resume --out {quote(out / 'run')}"
+            print_stderr(f"interrupted; to finish the training, try {command}; to repeat the demo, try another --out")
+        raise

@@ -88,7 +88,7 @@ def warn_of_search(config: RunConfig, format_name: str, on_warning: Callable[[st
         suggestion = " and ".join(f'{key} = "{wanted[key][0]}"' for key in keys)
         on_warning(
             f"{format_name} has no equivalent of {present}, so some of its translations will differ from those of "
-            f"`translate`; for equal ones, try {suggestion} in [search] of the run's config.toml"
+            f"`translate`; for identical translations, try {suggestion} in [search] of the run's config.toml"
         )
 
 

@@ -173,8 +173,8 @@ class TrainSection:
     )
     peak_lr: float = key(
         0.0,
-        "Highest learning rate, reached at the end of warmup; replaces lr_scale. With 0, it is lr_scale * (d_model *"
-        " warmup_steps)^-0.5, as in the paper.",
+        "Highest learning rate, reached at the end of warmup; replaces lr_scale. 0 means the paper's value, lr_scale *"
+        " (d_model * warmup_steps)^-0.5.",
         interval="[0, 1e9]",
         may_change=True,
     )
@@ -335,7 +335,7 @@ class SearchSection:
     """[search]: Defaults of `translate` and `parse`, which their options override. Validations search greedily."""
 
     beam_size: int = key(
-        4, "Hypotheses per sentence; 1 is greedy if the rule is plain or fairseq.", interval="[1, 512]", may_change=True
+        4, "Hypotheses kept; 1 is greedy if candidate_rule is plain or fairseq.", interval="[1, 512]", may_change=True
     )
     length_penalty: float = key(
         0.6,
