@@ -5,7 +5,7 @@ import shutil
 
 import pytest
 
-from models import PRESETS
+from models import PRESETS, TransformerConfig
 from tests.helpers.command_line import SET, assert_rejected, data_options, run, texts  # noqa: F401, fixtures
 from tests.helpers.trainings import rewrite
 from train.cli import main
@@ -145,6 +145,29 @@ def test_info_uses_the_vocabulary_of_a_data_folder(run, texts, tmp_path, capfd):
         assert "vocabulary   275 tokens," in capfd.readouterr().out
     assert_rejected(capfd, ["info", run, "--data", out], "--data applies only to presets and configuration files")
     assert_rejected(capfd, ["info", "tiny", "--data", tmp_path], "expected a folder written by `npx-transformer data`")
+
+
+@pytest.mark.parametrize(
+    "fields",
+    [
+        {"pad_id": 299, "bos_id": 299, "eos_id": 0, "unk_id": 1, "decoder_start": "pad", "suppressed_ids": (2, 7)},
+        {"src_vocab_size": 12, "n_outputs": 20},
+        {"positions": "learned", "max_positions": 10},
+    ],
+)
+def test_measured_sentences_have_tokens_that_the_model_can_read(fields):
+    """Imported models have other special ids, two vocabularies differ in size, and positions may be few."""
+    config = RunConfig.from_dict({}, ["train.batch_tokens=300"])
+    sizes = {"d_model": 8, "d_ff": 8, "n_heads": 2, "n_layers": 1}
+    c = TransformerConfig(vocab_size=300, **sizes, **fields)
+    updater, batch = speed.build_updater(c, config)
+    updater.compute_gradient([batch], 1)
+    special = {c.pad_id, c.bos_id, c.eos_id, c.unk_id, *c.suppressed_ids}
+    source_size, target_size = c.src_vocab_size or c.vocab_size, c.n_outputs or c.vocab_size
+    for rows, size in ((batch.src[:, :-1], source_size), (batch.tgt[:, 1:-1], target_size)):
+        assert special.isdisjoint(rows.flat) and rows.max() < size and len({*rows.flat}) > min(7, size // 2)
+    length = min(30, c.max_positions if c.positions == "learned" else 30)
+    assert batch.shape == (300 // length, length, length) and batch.n_tokens == 600
 
 
 def test_info_estimates_the_activations_of_a_batch(monkeypatch, capfd):

@@ -113,6 +113,15 @@ def test_the_speed_of_several_ranks_is_not_that_of_one_gpu(copied, capsys):
     assert "--tokens-per-second, measured on one GPU, is missing" in capsys.readouterr().err
 
 
+def test_the_suggestion_suits_the_task(tmp_path, capsys):
+    """`info --measure` supports only translation."""
+    config = tmp_path / "text.toml"
+    config.write_text('[model]\narchitecture = "decoder"\n[data]\ntask = "language"\n')
+    for spec, suggestion in (("base", "`npx-transformer info base --measure`"), (config, "--tokens-per-second X")):
+        assert main(["plan", str(spec)]) == 2
+        assert capsys.readouterr().err.endswith(f"is missing; try {suggestion}\n")
+
+
 def test_hours_and_cost_of_a_training(capsys):
     settings = ["--set", "train.batch_tokens=1800", "--set", "train.max_steps=1000"]
     link = ["--bandwidth", "1e6", "--latency", "0"]  # communication takes no time

@@ -4,6 +4,7 @@ import json
 import math
 import os
 import shutil
+import signal
 import sys
 from functools import partial
 from types import SimpleNamespace
@@ -13,6 +14,7 @@ from hypothesis import assume, given
 from hypothesis import strategies as st
 
 from models import TransformerConfig
+from tests.helpers.marian_folders import write_folder
 from tests.helpers.trainings import Crash, write_pairs
 from train import RunConfig, train
 from train.cli import main
@@ -20,6 +22,7 @@ from train.errors import UserError
 from train.experiments import comparison, plot, processes, speed, table2, table3
 from train.experiments.comparison import CLAIMS, compare
 from train.experiments.paper import TABLE3
+from train.formats import import_folder
 from train.learn.trainer import Trainer
 from train.run.checkpoint import read_state
 from train.run.folder import RunFolder
@@ -65,6 +68,23 @@ def test_table_3_trains_scores_and_writes_rows(tmp_path, texts, capfd):
     assert big["difference"]["ours"]["nats"] == pytest.approx(math.log(quotient))
     assert [line.split(" | ")[0] for line in page.splitlines() if line.startswith("| b")] == ["| base", "| big"]
     assert len([*(tmp_path / "t/rows/big/checkpoints").glob("step-*")]) == 1  # older checkpoints are deleted
+    assert "belong to the average of the last\n2 or 5 checkpoints. Parameters" in page
+
+
+def test_one_checkpoint_is_not_called_five(tmp_path, texts):
+    run(tmp_path, texts, ("base",), overrides=[*SMALL, "train.keep_last=1"])
+    assert "to the average of the last\n1 checkpoint. Parameters" in (tmp_path / "table3.md").read_text("utf-8")
+
+
+def test_ctrl_c_suggests_the_same_command(tmp_path, texts, monkeypatch, capfd):
+    monkeypatch.setattr(Trainer, "_run_update", lambda self: os.kill(os.getpid(), signal.SIGINT))
+    options = [f"--{name.replace('_', '-')}={path}" for name, path in texts.items()]
+    sets = [part for setting in SMALL for part in ("--set", setting)]
+    arguments = ["reproduce", "table3", "--out", str(tmp_path / "t"), "--scale", "tiny", "--rows", "base", "--quiet"]
+    assert main([*arguments, *options, *sets]) == 130
+    error = capfd.readouterr().err
+    assert "stopped by a signal after step " in error and "--resume" not in error
+    assert error.endswith("\ninterrupted; run the same command again to continue\n")
 
 
 @pytest.mark.slow
@@ -145,6 +165,28 @@ def test_tasks_report_their_errors(jobs, capfd):
     assert errors.pop("good") == "" and errors.pop("bad") == "expected x; got y"
     assert errors.pop("worse").startswith("ValueError: invalid literal") and "Traceback" in capfd.readouterr().err
     assert errors == ({"killed": "the process ended with exit status 3"} if jobs > 1 else {})
+
+
+def test_ctrl_c_cannot_interrupt_the_start_of_a_process(tmp_path, monkeypatch, capfd):
+    """Ctrl-C also reaches processes that are still importing modules; only the parent may handle it."""
+    interrupt = (
+        "import os, signal, sys\nif '--multiprocessing-fork' in sys.orig_argv: os.kill(os.getpid(), signal.SIGINT)"
+    )
+    (tmp_path / "sitecustomize.py").write_text(interrupt)
+    monkeypatch.setenv("PYTHONPATH", os.pathsep.join([str(tmp_path), *filter(None, [os.getenv("PYTHONPATH")])]))
+    assert [*processes.run_parallel({"good": partial(str, 1)}, 2)] == [("good", "")]
+    assert capfd.readouterr().err == ""
+
+
+def interrupt_parent_and_exit():
+    os.kill(os.getppid(), signal.SIGINT)
+    os._exit(3)
+
+
+def test_a_process_that_a_signal_stops_has_not_failed():
+    with pytest.raises(KeyboardInterrupt):
+        for ended in processes.run_parallel({"stopped": interrupt_parent_and_exit}, 2):
+            pytest.fail(str(ended))
 
 
 @given(st.floats(0, 3), st.integers(1, 4))
@@ -359,7 +401,7 @@ def test_table_2_counts_the_updates_after_the_last_log_line(trained, texts, tmp_
         name: state[name] for name in ("step", "tokens", "seconds")
     }
     shutil.rmtree(RunFolder(out).step_paths()[-1])
-    with pytest.raises(UserError, match="expected a run with a step-N checkpoint"):
+    with pytest.raises(UserError, match="no checkpoints in"):
         table2.training_cost(out)
 
 
@@ -371,6 +413,25 @@ def test_table_2_checks_the_test_text_before_it_translates(trained, texts, tmp_p
     assert "expected equal numbers of lines, line i translating line i; got 4 and 30; try" in error
     assert error.count("\n") == 1
     assert not (tmp_path / "out").exists()
+
+
+def test_table_2_checks_the_training_costs_before_it_translates(trained, texts, tmp_path, capfd, monkeypatch):
+    monkeypatch.setattr(table2, "best_translations", lambda *_, **__: pytest.fail("translated"))
+    write_folder(tmp_path / "hf")
+    import_folder(tmp_path / "hf", tmp_path / "imported", pytest.fail)
+    (checkpoint,) = RunFolder(trained).step_paths()
+    shutil.copytree(trained, tmp_path / "averaged")
+    RunFolder(tmp_path / "averaged").step_paths()[0].rename(RunFolder(tmp_path / "averaged").averaged_path)
+    for run, reason in (
+        (tmp_path / "imported", "got an imported run, which has no training history; try a run that `train` has"),
+        (checkpoint, f"got a checkpoint; try {trained}\n"),
+        (tmp_path / "averaged", "got a run with averaged weights only; try a run with its step-N checkpoints"),
+    ):
+        options = [f"--{pair}{end}" for pair in ("en-de", "en-fr") for end in ("", "-src", "-ref")]
+        values = [trained, texts["valid_src"], texts["valid_tgt"], run, texts["valid_src"], texts["valid_tgt"]]
+        arguments = [str(word) for words in zip(options, values, strict=True) for word in words]
+        assert main(["reproduce", "table2", "--out", str(tmp_path / "out"), *arguments]) == 2
+        assert reason in capfd.readouterr().err and not (tmp_path / "out").exists()
 
 
 @pytest.mark.parametrize("rows", [",", "", " , "])

@@ -83,6 +83,8 @@ def test_input_from_a_file_a_pipe_or_stdin_is_equivalent(model, capfd):
     status, table, _ = run_command(*score, "--ref", reference, "--hyp", "-", stdin=lines)
     assert status == 0 and "100.00" in table
     assert run_command(*score, "--ref", "-", "--hyp", reference, stdin=lines) == (0, table, "")
+    error = "npx-transformer: -: expected one input from standard input; got two; try a file for one of them\n"
+    assert run_command(*score, "--ref", "-", "--hyp", "-", stdin=lines) == (2, "", error)
     reader = pipe_with(lines)
     assert run_command(*translate, "--input", f"/proc/self/fd/{reader}") == (0, expected, "")
     assert run_command(*translate, "--input", "/dev/null") == (0, "", "") == run_command(*translate)

@@ -135,7 +135,7 @@ def test_ctrl_c_during_the_last_validation_is_logged(text, tmp_path, monkeypatch
     with pytest.raises(KeyboardInterrupt):
         run(text, tmp_path / "run", max_steps=2)
     (checkpoint,) = RunFolder(tmp_path / "run").step_paths()
-    end = f"stopped by a signal after step 2; the newest checkpoint is {checkpoint}; continue with --resume\n"
+    end = f"stopped by a signal after step 2; the newest checkpoint is {checkpoint}\n"
     assert (tmp_path / "run" / "log.txt").read_text(encoding="utf-8").endswith(end)
 
 

@@ -78,7 +78,14 @@ def print_info(
     device: str,
 ) -> None:
     """Print the information about one model; the arguments are those of the command."""
-    from train.run.checkpoint import check_tokenizer, find_and_read, read_state, task_of, warn_of_old_average
+    from train.run.checkpoint import (
+        check_tokenizer,
+        find_and_read,
+        is_imported,
+        read_state,
+        task_of,
+        warn_of_old_average,
+    )
 
     run, run_config, model_config = resolve_model(model_spec, vocab_size, overrides, data)
     loaded: Path | None = None
@@ -110,7 +117,8 @@ def print_info(
             origin = "measured here"
             activations = measure_activations(model_config, run_config)
     last = last_update(run, run.metrics()) if run else None
-    lines = describe(model_config, run_config, last["step"] if last else None, activations)
+    updates = last["step"] if last else 0 if run and is_imported(run) else None
+    lines = describe(model_config, run_config, updates, activations)
     for line in chain(lines, describe_run(run, run_config, loaded) if run else ()):
         print(line)
     if tokens_per_second:
@@ -133,8 +141,8 @@ def describe(
 ) -> Iterator[str]:
     """Yield lines about a model's parameters, FLOPs and memory; an unchanged preset is compared with the paper.
 
-    `updates` is the number of updates that a run has made; None stands for train.max_steps. `activations` is the
-    additional memory that an update takes, in bytes, if it has been measured.
+    `updates` is the number of updates that a run has made, 0 if it was imported; None stands for train.max_steps.
+    `activations` is the additional memory that an update takes, in bytes, if it has been measured.
     """
     import npx
     from train.experiments.paper import TABLE2_ROWS, TABLE3
@@ -174,7 +182,8 @@ def describe(
     done = t.max_steps if updates is None else updates
     all_updates = plural(t.max_steps, "update")
     in_updates = f"{done:,} of {all_updates}" if done < t.max_steps else plural(done, "update")
-    yield f"training     {update_flops * done:.2g} FLOPs in {in_updates}{paper_cost}"
+    if done:
+        yield f"training     {update_flops * done:.2g} FLOPs in {in_updates}{paper_cost}"
     yield f"memory       {total / unit_size:,.0f} {unit}: {parts}; activations not included"
     if activations is not None:
         batch = " and ".join(f"{t.batch_tokens:,} {side}" for side in sides)

@@ -84,10 +84,9 @@ def plan(
         is_parallel = any("network" in entry for entry in run.metrics())  # then the speed is that of all ranks
         tokens_per_second = None if is_parallel else last["tokens_per_second"]
     if not tokens_per_second:
-        raise UserError(
-            "plan: --tokens-per-second, measured on one GPU, is missing; "
-            f"try `npx-transformer info {quote(model_spec)} --measure`"
-        )
+        can_measure = config.data.task == "translation"
+        suggestion = f"`npx-transformer info {quote(model_spec)} --measure`" if can_measure else "--tokens-per-second X"
+        raise UserError(f"plan: --tokens-per-second, measured on one GPU, is missing; try {suggestion}")
     nominal = LINKS[link]
     link_figures = nominal._replace(
         bandwidth=nominal.bandwidth if bandwidth is None else bandwidth * 1e9,

@@ -9,7 +9,19 @@ from train.cli.app import Commands, Device, app, use_device
 from train.cli.options import ModelPath, number_option, print_stderr, text_option
 from train.errors import UserError, check_choice
 
-tables = typer.Typer(cls=Commands, help="Reproduce a table or the figures of the paper.")
+
+class TableCommands(Commands):
+    """The commands of `reproduce`, all of which can be continued."""
+
+    def invoke(self, ctx: Any) -> Any:
+        try:
+            return super().invoke(ctx)
+        except KeyboardInterrupt:
+            print_stderr("interrupted; run the same command again to continue")
+            raise
+
+
+tables = typer.Typer(cls=TableCommands, help="Reproduce a table or the figures of the paper.")
 app.add_typer(tables, name="reproduce")
 Out = Annotated[Path, typer.Option(metavar="DIR", help="Folder to write.", show_default=False)]
 TextPath = Annotated[Path, typer.Option(metavar="F", help="UTF-8 text, one sentence per line.", show_default=False)]

@@ -141,8 +141,8 @@ def train(
         check_sides({override.partition("=")[0].strip() for override in all_overrides}, task, run_config.data)
     try:
         run_training(run_config, out, resume=resume, progress=not quiet, max_hours=max_hours, debug=debug or "")
-    except KeyboardInterrupt as error:
-        if not error.args and world().rank == 0:  # an error with args has been reported by the run
+    except KeyboardInterrupt:
+        if world().rank == 0:
             print_stderr(
                 f"interrupted; {'run the same command again' if RunFolder(out).is_new() else 'continue with --resume'}"
             )

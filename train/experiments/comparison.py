@@ -7,6 +7,7 @@ from itertools import combinations, pairwise
 from pathlib import Path
 from typing import Any
 
+from train.errors import plural
 from train.experiments.folder import write_table
 from train.experiments.paper import TABLE3
 from train.experiments.plot import import_pyplot
@@ -167,10 +168,14 @@ def markdown(comparison: Mapping[str, Any], divisors: tuple[int, int], has_pictu
     if pooled:
         two = {f"two_{name}": 2 * value for name, value in pooled.items()}  # 2 * sqrt(1/2 + 1/2)
         yield from (VARIATION.format(**pooled, **two), "")
+    # Earlier versions did not record the number of averaged checkpoints.
+    counts = {entry["ours"]["averaged"].get("checkpoints", 5) for entry in comparison["rows"] if entry["ours"]} or {5}
+    *fewer, most = sorted(counts)
+    n_averaged = " or ".join([*map(str, fewer), plural(most, "checkpoint")])
     yield from (
         "Perplexity per token and the BLEU of beam search are measured on the validation text (the paper:",
-        "newstest2013), with the last weights as in the paper. Figures in brackets belong to the average of the last 5",
-        "checkpoints. Parameters are given in millions, differences from base in BLEU points and nats per token (log",
+        "newstest2013), with the last weights as in the paper. Figures in brackets belong to the average of the last",
+        f"{n_averaged}. Parameters are given in millions, differences from base in BLEU points and nats per token (log",
         "of the ratio of perplexities; lower is better).",
         "",
         "| row | paper: ppl | BLEU | params | ours: ppl | BLEU | params | updates | seconds "

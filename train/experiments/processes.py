@@ -5,7 +5,8 @@ import os
 import signal
 import traceback
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import suppress
+from contextlib import contextmanager, suppress
+from multiprocessing import resource_tracker
 from multiprocessing.connection import Connection, wait
 from typing import Any
 
@@ -31,6 +32,7 @@ def run_parallel(functions: Mapping[str, Callable[[], object]], n_jobs: int) -> 
     threads = max(1, npx.cpu.row_blocks.thread_count() // n_jobs)
     waiting = [*functions.items()]
     running: dict[Any, Any] = {}  # maps each connection to the process at its other end
+    resource_tracker.ensure_running()  # `start` would start it and unblock Ctrl-C
     signals = Signals()
     try:
         with signals.handling():
@@ -40,12 +42,15 @@ def run_parallel(functions: Mapping[str, Callable[[], object]], n_jobs: int) -> 
                     receiver, sender = context.Pipe(duplex=False)
                     arguments = function, threads, npx.device(), sender
                     process: Any = context.Process(target=run_in_process, args=arguments, name=name, daemon=True)
-                    process.start()
+                    with blocked_interrupts():
+                        process.start()
                     sender.close()  # otherwise the receiver would never see that the process has ended
                     running[receiver] = process
                 for connection in wait([*running], timeout=0.5):
                     process = running.pop(connection)
-                    yield process.name, received_error(connection, process)
+                    error = received_error(connection, process)
+                    if not signals.stop_requested:  # otherwise, the signal may have ended the process
+                        yield process.name, error
     finally:
         for process in running.values():
             process.terminate()
@@ -53,6 +58,16 @@ def run_parallel(functions: Mapping[str, Callable[[], object]], n_jobs: int) -> 
             process.join()
     if signals.stop_requested:
         raise KeyboardInterrupt
+
+
+@contextmanager
+def blocked_interrupts() -> Iterator[None]:
+    """Delay Ctrl-C until the end of the block; in a process that starts in the block, it stays blocked."""
+    previous = signal.pthread_sigmask(signal.SIG_BLOCK, [signal.SIGINT])
+    try:
+        yield
+    finally:
+        signal.pthread_sigmask(signal.SIG_SETMASK, previous)
 
 
 def run_and_describe_error(function: Callable[[], object]) -> str:

@@ -17,6 +17,7 @@ from train.tasks import TASKS
 from train.tasks.task import describe_model
 from train.text.batches import Batches, BatchLoader, PairBatch
 from train.text.corpus import PairCorpus
+from train.text.tokenizer import SpecialIds
 
 SENTENCE_LENGTH = 30  # length of a random sentence in tokens, including EOS
 MAX_BATCH_TOKENS = 2048  # tokens per side; larger micro-batches take about the same time per token
@@ -74,12 +75,17 @@ def build_updater(model_config: TransformerConfig, config: RunConfig) -> tuple[U
         batch_tokens=max(SENTENCE_LENGTH, min(config.train.batch_tokens, MAX_BATCH_TOKENS)),
         gradient_accumulation_steps=1,
     )
-    rng = np.random.default_rng(0)
-    pairs = settings.batch_tokens // SENTENCE_LENGTH
-    ids = rng.integers(4, model_config.vocab_size, (2, pairs, SENTENCE_LENGTH - 1)).tolist()
-    loader = BatchLoader(Batches(PairCorpus.from_pairs(zip(*ids, strict=True)), settings.batch_tokens, 0))
-    model = model_config.build(0, npx.use_precision(settings.precision).weight_dtype)
+    c = model_config
+    model = c.build(0, npx.use_precision(settings.precision).weight_dtype)
     model.train()
+    rng = np.random.default_rng(0)
+    length = min(SENTENCE_LENGTH, model.max_length or SENTENCE_LENGTH)
+    special_ids = SpecialIds(c.pad_id, c.bos_id, c.eos_id, c.unk_id)
+    sizes = c.src_vocab_size or c.vocab_size, c.n_outputs or c.vocab_size
+    words = (np.setdiff1d(np.arange(size), [*special_ids, *c.suppressed_ids]) for size in sizes)
+    ids = (rng.choice(side, (settings.batch_tokens // length, length - 1)).tolist() for side in words)
+    corpus = PairCorpus.from_pairs(zip(*ids, strict=True), special_ids)
+    loader = BatchLoader(Batches(corpus, settings.batch_tokens, 0))
     return Updater(task, model, settings, SilentReport(RunFolder(""), 1)), loader.batch((0, 0))
 
 

@@ -14,15 +14,16 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
-from train.errors import UserError
+from train.errors import UserError, quote
 from train.experiments.folder import open_table_folder
 from train.experiments.paper import TABLE2
 from train.files import digest, write_text
 from train.json_files import read_json, read_sealed, write_sealed
 from train.metrics.bleu import BLEUS, score_report
-from train.run.checkpoint import find_checkpoint, load_model, newest_state
+from train.run.checkpoint import find_checkpoint, is_imported, load_model, newest_state, run_of, task_of
 from train.run.folder import RunFolder
 from train.run.storage import model_config, read_state
+from train.tasks.task import TaskError
 from train.tasks.translation import best_translations
 from train.text.lines import check_parallel, read_all_lines
 
@@ -50,22 +51,24 @@ def run_table2(out: Path, runs: Mapping[str, TrainedRun]) -> dict[str, Any]:
     A translation in `out` is reused if text, checkpoint and search are the same and it was not edited. Raises UserError
     for an invalid run or text, and for a folder that another command has written.
     """
-    for run in runs.values():  # check before the first translation, which may take hours
+    costs = {}
+    for pair, run in runs.items():  # check before the first translation, which may take hours
         check_parallel(run.src, run.ref)
+        costs[pair] = training_cost(run.run)
     open_table_folder(out, {"table": 2}, "table2.json")
     paper = [{name: text if name == "model" else float(text) for name, text in row.items()} for row in TABLE2]
-    table = {"table": 2, "paper": paper, "ours": {pair: score_run(out, pair, run) for pair, run in runs.items()}}
+    ours = {pair: score_run(out, pair, run, costs[pair]) for pair, run in runs.items()}
+    table = {"table": 2, "paper": paper, "ours": ours}
     write_sealed(out / "table2.json", table)
     write_text(out / "table2.md", "\n".join(markdown(table)) + "\n")
     return table
 
 
-def score_run(out: Path, pair: str, run: TrainedRun) -> dict[str, Any]:
-    """Return the BLEU scores and the training cost of one run."""
+def score_run(out: Path, pair: str, run: TrainedRun, cost: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the BLEU scores of one run, and its training cost."""
     hypotheses = translate_test(out / f"{pair}.translated", run)
     references = read_all_lines(run.ref)
     scores = score_report(hypotheses, references, metrics=BLEUS)["scores"]
-    cost = training_cost(run.run)
     seconds = cost["seconds"] * run.devices
     return {
         "run": str(run.run), "checkpoint": find_checkpoint(run.run).name, **cost,
@@ -79,14 +82,25 @@ def training_cost(path: Path) -> dict[str, Any]:
     """Return the updates, tokens, seconds and FLOPs of a run, from the state of its newest checkpoint.
 
     The ratio of source to target tokens comes from the prepared text, or is 1 if that text is missing. Only the time
-    spent in updates counts.
+    spent in updates counts. Raises UserError for a run whose cost is unknown, or whose task is not translation.
     """
     run = RunFolder(path)
+    checkpoint = find_checkpoint(path)
+    state = read_state(checkpoint)
+    if (task := task_of(state)).name != "translation":
+        raise TaskError(path, ["translation"], task)
     if (totals := newest_state(run)) is None:
-        expected = "a run with a step-N checkpoint, which records the number of tokens"
-        raise UserError(f"{path}: expected {expected}; got a run with averaged weights only")
+        got, suggestion = "a run with averaged weights only", "a run with its step-N checkpoints"
+        if is_imported(run):
+            got, suggestion = "an imported run, which has no training history", "a run that `train` has written"
+        elif checkpoint.samefile(path):
+            got, suggestion = "a checkpoint", quote(run_of(checkpoint).path)
+        raise UserError(
+            f"{path}: expected a run with a step-N checkpoint, which records the number of tokens; got {got}; try "
+            f"{suggestion}"
+        )
     config = run.load_config()
-    saved_config = model_config(read_state(find_checkpoint(path)))
+    saved_config = model_config(state)
     meta = run.data_path("train", config.data.prepared) / "meta.json"
     source_fraction = 0.5
     if meta.is_file():

@@ -52,7 +52,7 @@ class TrainingScale:
     width_divisor: int  # divisor of d_model, d_ff, d_k and d_v
     depth_divisor: int  # divisor of the number of layers
     steps: int  # updates of every row except big, which has three times as many, as in the paper
-    checkpoints: int  # number written during these updates; the last 5 are averaged
+    checkpoints: int  # number written during these updates; the last 5 are kept and averaged
     seeds: int = 1  # training runs per row
     tables: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)  # other configuration keys
 
@@ -179,9 +179,10 @@ def run_row(row: str, run: RunFolder, config: RunConfig, progress: bool, title: 
     print(f"{title}: {run.path.name}", file=sys.stderr, flush=True)
     summary = train(config, run.path, resume=bool(run.step_paths()), progress=progress)
     assert summary.checkpoint is not None
-    average_checkpoints(run.path, min(5, len(run.step_paths())))
+    n_averaged = min(5, len(run.step_paths()))
+    average_checkpoints(run.path, n_averaged)
     last = score_checkpoint(summary.checkpoint, config)
-    averaged = score_checkpoint(find_checkpoint(run.path), config)
+    averaged = score_checkpoint(find_checkpoint(run.path), config) | {"checkpoints": n_averaged}
     (run.path / "valid.translated").write_text("".join(f"{line}\n" for line in last.pop("translated")), "utf-8")
     del averaged["translated"]
     curve = [{key: e[key] for key in ("step", "perplexity")} for e in run.metrics() if e["kind"] == "valid"]

@@ -114,13 +114,17 @@ def read_bert(
         "activation": read_activation(config, str(path), "gelu", "hidden_act"), "pooler": POOLER in weights,
         "output_bias": has_head, "output_transform": has_head, "tying": "output" if is_tied else "none",
     }  # fmt: skip
-    if keys["token_types"] < 1:
-        raise UserError(f"{path}: type_vocab_size: expected at least 1; got {keys['token_types']}; {TRY_SUPPORTED}")
+    for key, minimum in (("token_types", 1), ("max_positions", 3)):  # a text begins with [CLS] and ends with [SEP]
+        if keys[key] < minimum:
+            raise UserError(f"{path}: {NAMES[key]}: expected at least {minimum}; got {keys[key]}; {TRY_SUPPORTED}")
     tokenizer, bert_ids = read_wordpiece_tokenizer(folder)
     check_vocab_size(folder, "vocab_size", config.get("vocab_size"), len(bert_ids))
     model_config = make_model_config(path, tokenizer, keys, {}, NAMES)
     tables = {"model": keys, "data": {"task": "masking", "max_length": keys["max_positions"]}}
-    return ImportedModel(model_config, tables, tokenizer, from_bert(weights, model_config, bert_ids, str(folder)))
+    names = {"data.max_length": f"{path}: {NAMES['max_positions']}"}
+    return ImportedModel(
+        model_config, tables, names, tokenizer, from_bert(weights, model_config, bert_ids, str(folder))
+    )
 
 
 def from_bert(weights: Mapping[str, Any], config: TransformerConfig, bert_ids: Any, name: str) -> dict[str, Any]:

@@ -17,12 +17,12 @@ from train.errors import UserError
 from train.formats.export import check_supported, sinusoids_of, weights_of, write_json, write_tensors
 from train.formats.huggingface import (
     CONFIG,
-    GENERATION,
     READERS,
     TOKENIZER,
     TOKENIZER_CONFIG,
     VOCABULARY,
     ImportedModel,
+    generation_file,
     make_model_config,
     warn_of_settings,
 )
@@ -97,9 +97,11 @@ def read_gpt2(
     model_config = make_model_config(path, tokenizer, keys, generation_config, NAMES)
     if (rate := value("embd_pdrop", float, 0.1)) != keys["dropout"]:
         on_warning(f"{path}: embd_pdrop = {rate} is not imported; resid_pdrop = {keys['dropout']} replaces it")
-    warn_of_settings(generation_config, folder / GENERATION, on_warning)
+    warn_of_settings(generation_config, generation_file(folder), on_warning)
     tables = {"model": keys, "data": {"task": "language", "max_length": keys["max_positions"]}}
-    return ImportedModel(model_config, tables, tokenizer, from_gpt2(read_weights(folder), model_config, str(folder)))
+    names = {"data.max_length": f"{path}: {NAMES['max_positions']}"}
+    weights = read_weights(folder)
+    return ImportedModel(model_config, tables, names, tokenizer, from_gpt2(weights, model_config, str(folder)))
 
 
 def from_gpt2(weights: Mapping[str, Any], config: TransformerConfig, name: str) -> dict[str, Any]:

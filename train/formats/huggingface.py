@@ -35,10 +35,16 @@ UNSUPPORTED_SETTINGS: Mapping[str, Any] = {
 
 
 class ImportedModel(NamedTuple):
-    """An imported model: the keys of [model], [data] and [search] for its run, the tokenizer and the parameters."""
+    """An imported model.
+
+    Attributes:
+        tables: the keys of [model], [data] and [search] for its run.
+        names: maps some of these keys, such as search.beam_size, to their file and key in the folder, for messages.
+    """
 
     model_config: TransformerConfig
     tables: dict[str, dict[str, Any]]
+    names: dict[str, str]
     tokenizer: Any
     parameters: Mapping[str, Any]
 
@@ -46,6 +52,11 @@ class ImportedModel(NamedTuple):
 # A function that reads a folder; its arguments are the folder, config.json, generation settings and on_warning.
 Reader = Callable[[Path, Mapping[str, Any], Mapping[str, Any], Callable[[str], object]], ImportedModel]
 READERS: Registry[Reader] = Registry("model_type")
+
+
+def generation_file(folder: Path) -> Path:
+    """Return the file with the generation settings. In older folders, it is config.json, which has all settings."""
+    return folder / GENERATION if (folder / GENERATION).exists() else folder / CONFIG
 
 
 def make_model_config(
@@ -62,7 +73,7 @@ def make_model_config(
     special: dict[str, Any] = {
         "pad_id": tokenizer.pad_id, "bos_id": tokenizer.bos_id, "eos_id": tokenizer.eos_id,
         "src_vocab_size": getattr(tokenizer, "src_vocab_size", None),
-        "suppressed_ids": suppressed_ids(generation_config, tokenizer, path.with_name(GENERATION)),
+        "suppressed_ids": suppressed_ids(generation_config, tokenizer, generation_file(path.parent)),
     }  # fmt: skip
     try:
         return TransformerConfig(vocab_size=tokenizer.vocab_size, **special, **keys)
@@ -84,9 +95,12 @@ def read_marian(
     keys = {name: value for name, value in keys.items() if value is not None}
     model_config = make_model_config(folder / CONFIG, tokenizer, keys, generation_config, marian.NAMES)
     vocabularies = "shared" if model_config.src_vocab_size is None else "separate"
-    search = search_settings(generation_config, folder / GENERATION, on_warning)
+    file = generation_file(folder)
+    search = search_settings(generation_config, file, on_warning)
     tables = {"model": keys, "data": {"vocabularies": vocabularies}, "search": search}
-    return ImportedModel(model_config, tables, tokenizer, marian.from_marian(weights, model_config, str(folder)))
+    names = {"search.beam_size": f"{file}: num_beams", "search.length_penalty": f"{file}: length_penalty"}
+    parameters = marian.from_marian(weights, model_config, str(folder))
+    return ImportedModel(model_config, tables, names, tokenizer, parameters)
 
 
 def write_run(
@@ -163,7 +177,8 @@ def special_id(config: Mapping[str, Any], name: str, folder: Path) -> int:
 def suppressed_ids(generation_config: Mapping[str, Any], tokenizer: TextTokenizer, path: Path) -> tuple[int, ...]:
     """Return the ids in bad_words_ids and suppress_tokens, except those of tokens that a search never chooses.
 
-    Raises UserError for a sequence of several tokens, which our search cannot forbid.
+    Raises UserError for a sequence of several tokens, which our search cannot forbid, and for an id that is not in the
+    vocabulary or ends a text.
     """
     ids: list[int] = []
     for name in ("bad_words_ids", "suppress_tokens"):
@@ -171,9 +186,12 @@ def suppressed_ids(generation_config: Mapping[str, Any], tokenizer: TextTokenize
         entries: list[Any] = value if isinstance(value, list) else [None]
         if name == "bad_words_ids":  # a list of sequences
             entries = [entry[0] if isinstance(entry, list) and len(entry) == 1 else None for entry in entries]
-        if not all(type(entry) is int for entry in entries):
+        if not all(
+            type(entry) is int and 0 <= entry < tokenizer.vocab_size and entry != tokenizer.eos_id for entry in entries
+        ):
             got = one_line(repr(value))[:60]
-            raise UserError(f"{path}: {name}: expected single token ids; got {got}; try removing this setting")
+            expected = f"single token ids below {tokenizer.vocab_size}, and not eos_token_id = {tokenizer.eos_id}"
+            raise UserError(f"{path}: {name}: expected {expected}; got {got}; try removing this setting")
         ids += entries
     never_chosen = {tokenizer.pad_id, tokenizer.bos_id}
     return tuple(i for i in dict.fromkeys(ids) if i not in never_chosen)

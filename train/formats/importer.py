@@ -5,7 +5,7 @@ from pathlib import Path
 
 from train.errors import UserError, quote
 from train.files import describe_path
-from train.formats.huggingface import CONFIG, GENERATION, READERS, write_run
+from train.formats.huggingface import CONFIG, READERS, generation_file, write_run
 from train.formats.marian_npz import find_npz, read_npz
 from train.formats.settings import TRY_SUPPORTED, read_object
 from train.json_files import check_outside_run
@@ -43,10 +43,16 @@ def import_folder(folder: Path, out: Path, on_warning: Callable[[str], object]) 
     if npz:
         imported = read_npz(npz, on_warning)
     else:
-        # In older folders, config.json contains all settings. It is ignored if the other file exists.
-        generation_config = read_object(folder / GENERATION) if (folder / GENERATION).exists() else config
-        imported = READERS[str(kind)](folder, config, generation_config, on_warning)
+        imported = READERS[str(kind)](folder, config, read_object(generation_file(folder)), on_warning)
     data = {"tokenizer": str(run.tokenizer_file.absolute()), "vocab_size": max(5, imported.model_config.vocab_size)}
     tables = {**imported.tables, "data": {**imported.tables["data"], **data}}
-    write_run(run, RunConfig.from_dict(tables), imported.model_config, imported.tokenizer, imported.parameters)
+    try:
+        run_config = RunConfig.from_dict(tables)
+    except UserError as error:
+        _, ours, problem = str(error).split(": ", 2)
+        theirs = {"data.tokenizer": "--out", **imported.names}.get(ours, f"{folder}: {ours}")
+        problem = problem.replace(f"; try {ours.partition('.')[2]} =", f"; try {theirs.rpartition(': ')[2]} =")
+        suggestion = "" if "; try " in problem else f"; {TRY_SUPPORTED}"
+        raise UserError(f"{theirs}: {problem}{suggestion}") from None
+    write_run(run, run_config, imported.model_config, imported.tokenizer, imported.parameters)
     return run

@@ -221,7 +221,7 @@ class Trainer:
         """Report that a signal has stopped the training, and return the exception to raise."""
         newest = self.checkpointer.newest
         saved = f"the newest checkpoint is {newest}" if newest else "there is no checkpoint"
-        message = f"stopped by a signal after step {self.state.step:,}; {saved}; continue with --resume"
+        message = f"stopped by a signal after step {self.state.step:,}; {saved}"
         self.report.write_line(message, always=True)
         return KeyboardInterrupt(message)
 

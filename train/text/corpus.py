@@ -185,11 +185,13 @@ class PairCorpus:
         return cls(arrays[:4:2], arrays[1:4:2], special_ids, meta, arrays[4][1:])
 
     @classmethod
-    def from_pairs(cls, pairs: Iterable[tuple[Sequence[int], Sequence[int]]]) -> "PairCorpus":
+    def from_pairs(
+        cls, pairs: Iterable[tuple[Sequence[int], Sequence[int]]], special_ids: SpecialIds = DEFAULT_IDS
+    ) -> "PairCorpus":
         """Return an in-memory corpus of pairs of token id sequences without special ids."""
         sides = list(zip(*pairs, strict=True)) or [(), ()]
         offsets = [np.concatenate([[0], np.cumsum([len(ids) for ids in side], dtype=np.int64)]) for side in sides]
-        return cls([np.array(list(chain.from_iterable(side)), np.uint32) for side in sides], offsets)
+        return cls([np.array(list(chain.from_iterable(side)), np.uint32) for side in sides], offsets, special_ids)
 
     def __len__(self) -> int:
         return len(self.src_lengths)

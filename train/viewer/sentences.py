@@ -34,6 +34,7 @@ from train.viewer.inspection import (
     constrained_model,
     inspect,
     inspect_text,
+    is_parser,
     log_softmax,
     max_source_tokens,
     output_text,
@@ -131,6 +132,12 @@ class Sentences:
         src = source_ids(model, tokenizer, sentence)
         search = self.search(query)
         prefix = self.prefix(query)
+        searched = constrained_model(model, tokenizer, sentence)
+        if is_parser(tokenizer) and not all(
+            mask[i] for i, mask in zip(prefix, searched.allowed_along(prefix), strict=True)
+        ):
+            expected = "the beginning of a tree over the words of the sentence"
+            raise UserError(f"prefix: expected {expected}; got other symbols; try parsing the sentence again")
         ablated = self.ablated_heads(query)
         tree = SearchTree()
 
@@ -140,17 +147,20 @@ class Sentences:
             send({"so_far": token_texts(tokenizer, tree.tokens(live[0]))} if live else {})
 
         with ablate_heads(model, ablated):
-            hypotheses = translate(constrained_model(model, tokenizer, sentence), src, search, prefix, observe)
+            hypotheses = translate(searched, src, search, prefix, observe)
             best = hypotheses[0]
             inspection = inspect(model, tokenizer, src, best.tokens, best.finished)
         ids = [*best.tokens, model.config.eos_id][: len(inspection.target)]
+        allowed = ~np.isin(np.arange(inspection.log_probabilities.shape[1]), excluded_ids(model.config))
+        if is_parser(tokenizer):
+            allowed = allowed & np.stack([*searched.allowed_along(ids)])
         return {
             "translation": self.remember(inspection, [src, [model.config.bos_id, *ids]], ablated),
             "sentence": sentence, "text": output_text(tokenizer, sentence, best.tokens), "finished": best.finished,
             "score": best.score, "log_probability": best.log_probability,
             "settings": {"beam_size": search["beam_size"], "length_penalty": search["length_penalty"]},
             "decoder_input": inspection.decoder_input, "forced": len(prefix),
-            **self.predictions(inspection, ids, ablated), "beam": self.beam(tree, hypotheses),
+            **self.predictions(inspection, ids, ablated, allowed), "beam": self.beam(tree, hypotheses),
         }  # fmt: skip
 
     def analyze_text(self, query: Mapping[str, Any], send: Send) -> dict[str, Any]:
@@ -188,14 +198,20 @@ class Sentences:
             **self.predictions(inspection, label_ids, ablated), "beam": None,
         }  # fmt: skip
 
-    def predictions(self, inspection: SentenceInspection, ids: list[int], ablated: list[Head]) -> dict[str, Any]:
-        """Return tokens, their probabilities and alternatives, all heads, and the predictions of each layer."""
+    def predictions(
+        self, inspection: SentenceInspection, ids: list[int], ablated: list[Head], allowed: Any = True
+    ) -> dict[str, Any]:
+        """Return tokens, their probabilities and alternatives, all heads, and the predictions of each layer.
+
+        `allowed` is a mask, broadcast to (T, V), of the tokens that may be alternatives.
+        """
         log_p = inspection.log_probabilities
         tokenizer = self.tokenizer
-        order = np.argsort(-log_p, axis=1, kind="stable")[:, : ALTERNATIVES + 1]  # (T, 6)
+        candidates = np.where(allowed, log_p, -np.inf)  # (T, V)
+        order = np.argsort(-candidates, axis=1, kind="stable")[:, : ALTERNATIVES + 1]  # (T, 6)
         alternatives = [
             [{"id": int(i), "label": label, "p": float(np.exp(log_p[t, i]))}
-             for i, label in zip(row, token_texts(tokenizer, row.tolist()), strict=True) if log_p[t, i] > -np.inf]
+             for i, label in zip(row, token_texts(tokenizer, row.tolist()), strict=True) if candidates[t, i] > -np.inf]
             for t, row in enumerate(order)
         ]  # fmt: skip
         lens = [

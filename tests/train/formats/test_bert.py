@@ -118,6 +118,7 @@ def test_checkpoints_of_an_import_have_the_mode_of_other_files(tmp_path):
         ({"hidden_act": "tanh"}, "hidden_act: expected one of swish"),
         ({"vocab_size": 11}, "expected a tokenizer with 11 subwords, the value of vocab_size; got 10; try"),
         ({"type_vocab_size": 0}, "type_vocab_size: expected at least 1; got 0"),
+        ({"max_position_embeddings": 2}, "config.json: max_position_embeddings: expected at least 3; got 2; try a"),
         ({"num_attention_heads": 3}, "hidden_size: expected a multiple of n_heads"),
         ({"intermediate_size": 7}, "intermediate.dense.weight: expected shape (7, 4), as in the settings; got shape"),
     ],

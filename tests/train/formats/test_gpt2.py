@@ -13,8 +13,9 @@ from models import TransformerConfig
 from tests.helpers.marian_folders import write_json
 from train.cli import main
 from train.errors import UserError
-from train.formats.gpt2 import check_model
+from train.formats.gpt2 import POSITIONS, check_model
 from train.formats.huggingface import write_run
+from train.formats.settings import TRY_SUPPORTED
 from train.run.checkpoint import load_model
 from train.run.config import RunConfig
 from train.run.folder import RunFolder
@@ -139,6 +140,17 @@ def test_bad_folders_give_a_one_line_error(tmp_path, capsys, changes, message):
     error = capsys.readouterr().err
     assert message in error and error.count("\n") == 1 and not (tmp_path / "again").exists()
     assert "; try " in error
+
+
+def test_a_model_without_room_for_two_tokens_gives_a_one_line_error(tmp_path, capsys):
+    folder = byte_level_folder(tmp_path)
+    write_json(folder / "config.json", json.loads((folder / "config.json").read_text()) | {"n_positions": 1})
+    weights = load_file(folder / "model.safetensors")
+    name = POSITIONS.removeprefix("transformer.")
+    save_file(weights | {name: weights[name][:1]}, folder / "model.safetensors")
+    assert convert("import", folder, tmp_path / "again") == 2
+    error = f"{folder}/config.json: n_positions: expected a whole number from 2 to 65535; got 1; {TRY_SUPPORTED}\n"
+    assert capsys.readouterr().err.endswith(error)
 
 
 @pytest.mark.parametrize("token", [1, {}, {"content": [1]}], ids=str)

@@ -94,6 +94,12 @@ def test_a_command_works_on_an_imported_run(imported_run, tmp_path, command, out
     assert output.format(**names) in "".join(capsys.readouterr())
 
 
+def test_the_configuration_of_an_imported_run_says_nothing_about_its_training(imported_run, capsys):
+    assert main(["info", str(imported_run / "run")]) == 0
+    lines = capsys.readouterr().out.splitlines()
+    assert [line.split()[0] for line in lines][5:7] == ["update", "memory"]
+
+
 @pytest.mark.parametrize(
     "command, message",
     [
@@ -331,11 +337,31 @@ BAD = {
     ),
     "no list": (
         lambda f: write_json(f / "generation_config.json", {"suppress_tokens": 5}),
-        "suppress_tokens: expected single token ids; got 5; try removing this setting",
+        "suppress_tokens: expected single token ids below 269, and not eos_token_id = 2; got 5; try removing this",
     ),
     "sequences": (
         lambda f: write_json(f / "generation_config.json", {"bad_words_ids": [[3, 4]]}),
-        "bad_words_ids: expected single token ids; got [[3, 4]]; try removing this setting",
+        "and not eos_token_id = 2; got [[3, 4]]; try removing this setting",
+    ),
+    "forbidden end": (
+        lambda f: write_json(f / "generation_config.json", {"bad_words_ids": [[2]]}),
+        "hf/generation_config.json: bad_words_ids: expected single token ids below 269, and not eos_token_id = 2; got",
+    ),
+    "outside the vocabulary": (
+        lambda f: write_json(f / "generation_config.json", {"suppress_tokens": [269]}),
+        "hf/generation_config.json: suppress_tokens: expected single token ids below 269",
+    ),
+    "negative id": (
+        lambda f: (f / "generation_config.json").unlink() or change(f, bad_words_ids=[[-1]]),
+        "hf/config.json: bad_words_ids: expected single token ids below 269, and not eos_token_id = 2; got [[-1]];",
+    ),
+    "beam": (
+        lambda f: write_json(f / "generation_config.json", {"num_beams": 4.0}),
+        "hf/generation_config.json: num_beams: expected a whole number from 1 to 512; got 4.0; try num_beams = 4\n",
+    ),
+    "penalty": (
+        lambda f: (f / "generation_config.json").unlink() or change(f, length_penalty=99),
+        "hf/config.json: length_penalty: expected a number from -10 to 10; got 99.0; try a model that docs",
     ),
 }
 
@@ -349,6 +375,11 @@ def test_bad_folders_give_a_one_line_error_and_leave_nothing(tmp_path, damage, m
     error = capsys.readouterr().err
     assert message in error and error.count("\n") == 1 and "; try " in error
     assert (tmp_path / "run").exists() == existed
+
+
+def test_a_name_that_a_configuration_cannot_contain_is_reported_as_that_of_out(imported_run, tmp_path, capsys):
+    assert main(["import", str(imported_run / "hf"), "--out", str(tmp_path / "a\nb")]) == 2
+    assert capsys.readouterr().err.startswith("npx-transformer: --out: expected UTF-8 text on one line; got ")
 
 
 def test_a_setting_that_our_search_lacks_is_reported_and_the_others_are_imported(tmp_path):

@@ -194,6 +194,10 @@ BAD = {
     "an id as text": (lambda f: (f / "v.yml").write_text("</s>: x\n<unk>: 1"), "</s>: expected a number; got 'x'"),
     "other size": (lambda f: (f / "v.yml").write_text("</s>: 0\n<unk>: 1"), "model.shared.weight: expected shape"),
     "settings": (lambda f: (f / "decoder.yml").write_text("beam-size: many\nvocabs: [v.yml, v.yml]"), "beam-size: exp"),
+    "beam": (
+        lambda f: (f / "decoder.yml").write_text("beam-size: 9999\nvocabs: [v.yml, v.yml]"),
+        "/decoder.yml: beam-size: expected a whole number from 1 to 512; got 9999; try",
+    ),
 }
 LACKS = {
     "transformer-ffn-activation": ("gelu", "transformer-ffn-activation: expected swish or relu; got gelu"),

@@ -384,6 +384,16 @@ def test_the_page_shows_a_parser(run, folder):
     assert answer["text"] == str(expected) and answer["target"][-1] == "</s>"
     again = sentences.translate({"text": words, "beam_size": 2, "prefix": answer["ids"][:2]}, lambda item: None)
     assert again["target"][:2] == answer["target"][:2]
+    for i, choices in enumerate(answer["alternatives"][:6]):  # each can be forced
+        assert answer["ids"][i] in [choice["id"] for choice in choices]
+        for choice in choices:
+            prefix = [*answer["ids"][:i], choice["id"]]
+            forced = sentences.translate({"text": words, "beam_size": 1, "prefix": prefix}, lambda item: None)
+            assert forced["ids"][: i + 1] == prefix
+    assert sum(map(len, answer["alternatives"][:6])) > 6
+    for prefix in ([tokenizer.eos_id], answer["ids"][:-1] * 2, [tokenizer.n_outputs - 1] * 20):
+        with pytest.raises(UserError, match="prefix: expected the beginning of a tree over the words of the sentence"):
+            sentences.translate({"text": words, "prefix": prefix}, lambda item: None)
 
 
 def test_the_svg_has_the_tree_and_the_attention(run, folder, tmp_path, capfd):
@@ -458,6 +468,9 @@ def test_table_4_trains_its_rows(folder, tmp_path, capsys):
     table = json.loads((tmp_path / "t" / "table4.json").read_text())
     assert set(table["ours"]) == {"wsj", "semi"} and table["ours"]["semi"]["updates"] == 2
     assert len((tmp_path / "t" / "semi.mrg").read_text().splitlines()) == 3 * len(TREES[::4])
+    page = capsys.readouterr().out
+    command = command[: command.index("--silver")] + command[command.index("--silver") + 2 :]
+    assert main(command) == 0 and capsys.readouterr().out == page  # the page has all finished rows
     before = {path: (path.read_bytes(), path.stat().st_mtime_ns) for path in (tmp_path / "t" / "rows").rglob("*.*")}
     assert main(command) == 0
     capsys.readouterr()

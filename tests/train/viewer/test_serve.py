@@ -222,6 +222,19 @@ def test_an_invalid_query_gives_an_error(page, query, message):
         page.sentences.translate(query, lambda item: None)
 
 
+def test_a_suppressed_token_is_no_alternative(page, monkeypatch):
+    model = page.sentences.model
+
+    def alternatives():
+        (choices, *_) = page.sentences.translate({"text": "one two", "prefix": [9]}, lambda item: None)["alternatives"]
+        page.sentences.answers.clear()
+        return [choice["id"] for choice in choices]
+
+    first, second, *_ = before = alternatives()
+    monkeypatch.setattr(model, "config", replace(model.config, suppressed_ids=(first, second)))
+    assert alternatives()[:4] == before[2:] and len(before) == 6
+
+
 def test_a_prefix_with_a_suppressed_token_is_rejected(page, monkeypatch):
     model = page.sentences.model
     monkeypatch.setattr(model, "config", replace(model.config, suppressed_ids=(5,)))

@@ -113,6 +113,13 @@ class ConstrainedParser:
         allowed[:, self.config.eos_id] = ~has_words & (state.innermost == 0)
         return allowed
 
+    def allowed_along(self, tokens: Sequence[int]) -> Iterator[Any]:
+        """Yield a mask (V,) of the symbols that may come in place of each of the `tokens` of the first sentence."""
+        state = ParserState(DecodingState(), np.zeros(1, int))
+        for token in tokens:
+            yield self.allowed(state)[0]
+            self.advance(np.array([token]), state)
+
 
 def _possible_tags(words: Sequence[str], all_tags: set[str], lexicon: Lexicon | None) -> Iterator[set[str]]:
     """Yield the non-empty set of tags that each word can have."""

@@ -123,7 +123,7 @@ export function start(section, about) {
       button.setAttribute("aria-expanded", "true");
       const choices = answer.alternatives[i].filter(({ id }) => id !== answer.ids[i]).slice(0, 5);
       others.replaceChildren(
-        el("p", {}, `Alternatives to "${answer.target[i]}" (token ${i + 1}):`),
+        el("p", {}, `${choices.length ? "Alternatives" : "No alternatives"} to "${answer.target[i]}" (token ${i + 1})`),
         el(
           "p",
           { class: "row" },
