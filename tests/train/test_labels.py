@@ -383,8 +383,13 @@ def test_a_tagger_learns_from_a_file_of_words_and_a_file_of_tags(folder, runs, t
     assert main([*gold, f"{folder}/valid.tags"]) == 0 and capfd.readouterr() == parallel
     again = ["train", "--init", str(tmp_path / "run"), "--set", "train.max_steps=1", "--quiet"]
     tagged = f"--train-tagged={folder}/train.tags"
-    assert main([*again, tagged, "--out", str(tmp_path / "next")]) == 2
-    assert f"or no file of tags if {folder}/train.tags contains the tags" in capfd.readouterr().err
+    message = f"got one file, to be paired with {tmp_path}/train from the configuration; try adding --train-tags F, or "
+    for tags, expected in (
+        ([], f"--train-tagged: expected both files of a text; {message}--train-tags= for no such file\n"),
+        ([f"--train-tags={tmp_path}/train"], f"or no file of tags if {folder}/train.tags contains the tags"),
+    ):
+        assert main([*again, tagged, *tags, "--out", str(tmp_path / "next")]) == 2
+        assert expected in capfd.readouterr().err
     assert main([*again, tagged, "--train-tags=", "--out", str(tmp_path / "next")]) == 0
     (tmp_path / "short").write_text("DT NN VB DT NN\n")
     (tmp_path / "valid").write_text("DT\n" + "".join((tmp_path / "valid").read_text().splitlines(True)[1:]))
@@ -395,11 +400,27 @@ def test_a_tagger_learns_from_a_file_of_words_and_a_file_of_tags(folder, runs, t
             f"short: expected {n} lines, one for each sentence of {folder}/valid.txt; got 1;",
         ),
         (f"--valid-tags={tmp_path}/valid", f"line 1: expected 5 tags, one for each word of {folder}/valid.txt; got 1;"),
-        ("--valid-tagged=", "data.valid_tags needs data.valid_tagged, the file with the words; got"),
+        ("--valid-tagged=", "data.valid_tagged: expected a text file; got an empty name; try --valid-tagged FILE"),
     ):
         others = [option for option in files if option.partition("=")[0] != changed.partition("=")[0]]
         assert main([*command, str(tmp_path / "other"), *others, changed]) == 2
         assert message in capfd.readouterr().err and not (tmp_path / "other").exists()
+
+
+def test_a_file_of_tags_is_part_of_the_text(folder, tmp_path, capfd):
+    """A changed file is reported. Words and tags are not compared like the two sides of a translation."""
+    tags = (folder / "train.txt").read_text()  # each word is its own tag
+    for name in ("tags", "copy"):
+        (tmp_path / name).write_text(tags)
+    files = [f"--{part}-tagged={folder}/train.txt" for part in ("train", "valid")]
+    files += [f"--{part}-tags={tmp_path}/tags" for part in ("train", "valid")]
+    out = ["--out", str(tmp_path / "run"), "--set", "train.max_steps=1", "--quiet"]
+    assert main(["train", f"{folder}/small.toml", "--set", "data.task=tagging", *files, *out]) == 0
+    assert not re.search("sides|validation sources", capfd.readouterr().err)
+    (tmp_path / "copy").write_text(tags.replace("sees", "finds"))
+    assert main(["train", "--resume", f"--train-tags={tmp_path}/copy", *out]) == 2
+    error = capfd.readouterr().err
+    assert f"; try the files of the run ({folder}/train.txt, {tmp_path}/tags), which it uses if you name none" in error
 
 
 def test_the_confusion_matrix_is_drawn_with_a_description(runs, tmp_path):

@@ -1,6 +1,7 @@
 """Mixed precision: float32 master weights with 16-bit copies, loss scaling, TF32, and what is saved."""
 
 import shutil
+import signal
 
 import numpy as np
 import pytest
@@ -258,6 +259,19 @@ def test_skipped_updates_are_logged_and_resume_is_exact(text, tmp_path, gpu, mon
                 run(text, stopped, **changes)
         run(text, stopped, resume=True, **changes)
         assert outcome(stopped) == outcome(tmp_path / "whole"), f"stopped at step {step}"
+
+    reduce = LossScale.reduce_after_overflow
+
+    def interrupt(self):
+        if self.skipped == len(skipped) - 1:
+            signal.raise_signal(signal.SIGINT)
+        return reduce(self)
+
+    with monkeypatch.context() as patch, pytest.raises(KeyboardInterrupt):
+        patch.setattr(LossScale, "reduce_after_overflow", interrupt)
+        run(text, tmp_path / "interrupted", **changes)
+    run(text, tmp_path / "interrupted", resume=True, **changes)
+    assert outcome(tmp_path / "interrupted") == outcome(tmp_path / "whole"), "the last overflow is still logged"
 
 
 def test_an_overflow_at_loss_scale_one_stops_the_run(text, tmp_path, gpu, monkeypatch):

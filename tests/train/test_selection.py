@@ -86,7 +86,7 @@ def test_selection_survives_a_stop(text, tmp_path):
     keys = {"validate_every": 2, "best_metric": "loss", "keep_best": 2}
     run(text, tmp_path / "a", **keys)
     run(text, tmp_path / "b", **keys, max_steps=5)
-    (tmp_path / "b" / "checkpoints" / "best-99").mkdir()  # from a step that the run has not reached
+    (tmp_path / "b" / "checkpoints" / "best-7").mkdir()  # from a killed run, before it resumed
     run(text, tmp_path / "b", resume=True, **keys)
     assert outcome(tmp_path / "a") == outcome(tmp_path / "b", 5)
     names = [path.name for path in RunFolder(tmp_path / "a").ranked_paths()]

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from tests.helpers.command_line import files_of
-from tests.helpers.trainings import Crash, config, one_line, outcome, run, tables
+from tests.helpers.trainings import Crash, config, crash_after, one_line, outcome, run, tables
 from train import RunConfig, Trainer, UserError, average_checkpoints, train
 from train.learn import checkpointer, training
 from train.run import checkpoint, folder, storage
@@ -312,6 +312,16 @@ def test_a_run_killed_before_its_first_scheduled_checkpoint_resumes(text, tmp_pa
         sorted(path.name for path in (tmp_path / name / "checkpoints").iterdir()) for name in ("run", "uninterrupted")
     ]
     assert names[0] == names[1] == [*names[0][:3], "step-10", "step-9"]
+
+
+def test_a_run_without_a_checkpoint_resumes_with_the_tokenizer_of_a_changed_text(text, tmp_path):
+    shutil.copytree(text, mine := tmp_path / "mine")
+    with crash_after(2):
+        run(mine, tmp_path / "run", max_steps=3)
+    (mine / "train.de").write_text((mine / "train.de").read_text().upper())
+    run(mine, tmp_path / "new", max_steps=3)
+    run(mine, tmp_path / "run", resume=True, max_steps=3)
+    assert outcome(tmp_path / "run") == outcome(tmp_path / "new")
 
 
 def test_a_lost_config_is_replaced_by_the_given_one(text, copied, uninterrupted):

@@ -249,7 +249,7 @@ def test_one_side_of_a_text_is_not_combined_with_the_text_of_another_run(text, s
     options = ["--init", str(source), "--out", str(tmp_path / "new"), given.format(part=part, file=text / "valid.en")]
     assert main(["train", *options]) == 2
     error = capsys.readouterr().err
-    assert f"expected both sides of a text; got one side, to be paired with {text / f'{part}.de'} from" in error
+    assert f"expected both files of a text; got one file, to be paired with {text / f'{part}.de'} from" in error
     assert error.count("\n") == 1 and f"--{part}-src: " in error and f"adding --{part}-tgt F\n" in error
     assert not (tmp_path / "new").exists()
 

@@ -168,14 +168,15 @@ def check_task_options(names: Iterable[str], config: RunConfig) -> None:
 
 
 def check_sides(changed: Collection[str], task: Task[Any, Any, Any], data: Any) -> None:
-    """Raise UserError if the options, which set the keys in `changed`, replace only one side of a text in `data`."""
-    for names in task.file_keys.values():
+    """Raise UserError if the options, which set the keys in `changed`, replace only one file of a text in `data`."""
+    for part, names in task.keys_in_use(data).items():
         given = [name for name in names if f"data.{name}" in changed]
         for name in names if given else ():
             if name not in given and (file := getattr(data, name)):
+                none = "" if name in task.file_keys[part] else f", or {option(name)}= for no such file"
                 raise UserError(
-                    f"{option(given[0])}: expected both sides of a text; got one side, to be paired with {file} "
-                    f"from the configuration; try adding {option(name)} F"
+                    f"{option(given[0])}: expected both files of a text; got one file, to be paired with {file} "
+                    f"from the configuration; try adding {option(name)} F{none}"
                 )
 
 

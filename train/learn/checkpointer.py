@@ -18,9 +18,10 @@ from train.learn.schedule import SCHEDULE_KEYS, schedule_changes
 from train.learn.text_checks import check_same_text
 from train.learn.update import Updater
 from train.run import checkpoint as store
+from train.run.best_weights import forget_lost_best, has_best, restore_best
 from train.run.config import RunConfig
-from train.run.folder import RunFolder, step_of
-from train.run.folder_swap import existing_folder, remove_partial
+from train.run.folder import RunFolder
+from train.run.folder_swap import existing_folder
 from train.run.pruning import prune, surplus_best
 from train.run.report import RunReport
 from train.run.state import COUNT, RunState
@@ -85,13 +86,8 @@ class Checkpointer:
                     if is_complete and self.folder.config_file.exists():
                         config = replace(self.folder.load_config(), data=config.data)
                     self.folder.prepare(config, self.tokenizer)
-                    if not state.best_step:  # the best weights belong to an earlier run in this folder
-                        remove_partial(str(self.folder.best_path))
-                    self._copy_best(state)
-                    # Best weights of later steps are removed without a warning: training repeats these steps.
-                    if removed := [
-                        path.name for path in surplus_best(self.folder, state) if step_of(path) <= state.step
-                    ]:
+                    self.warnings += restore_best(self.folder, state, self._best_metric, self._identity(state))
+                    if removed := [path.name for path in surplus_best(self.folder, state)]:
                         keys = f"train.best_metric and train.keep_best = {config.train.keep_best}"
                         self.warnings.append(f"warning: {keys} do not keep {', '.join(removed)}; removing them")
                     # The program may have been killed just before pruning.
@@ -185,23 +181,6 @@ class Checkpointer:
             return False
         return True
 
-    def _copy_best(self, state: RunState) -> None:
-        """Copy checkpoints/best to best-N if step N is ranked but best-N is missing, because train.keep_best was 1."""
-        target = self.folder.ranked_path(state.best_step)
-        if str(state.best_step) not in state.ranking or existing_folder(target).is_dir() or not self._has_best(state):
-            return
-        try:
-            best = store.load_checkpoint(self.folder.best_path)
-            identity = {key: best.state[key] for key in self._identity(state) if key in best.state}
-            write_folder(target, {store.MODEL: best.weights}, identity)
-        except UserError as error:
-            self.warnings.append(f"{error}; training continues; {target.name} is not saved")
-
-    def _has_best(self, state: RunState) -> bool:
-        """Return whether checkpoints/best has the weights of step `state.best_step`."""
-        folders = store.readable_states([existing_folder(self.folder.best_path)])
-        return any(content["step"] == state.best_step for _, content in folders)
-
     def _prune(self, state: RunState) -> None:
         """Remove the checkpoints that are no longer kept, and report only once that one cannot be removed."""
         for text in prune(self.folder, self.config.train.keep_last, state):
@@ -233,10 +212,15 @@ class Checkpointer:
             "loss_scale": self.updater.loss_scale.state_dict(),
             "micro_batches": self.micro_batches,
             "learning_rate": {name: getattr(self.config.train, name) for name in SCHEDULE_KEYS},
-            "best_metric": self._metric(self.config.train.best_metric),
+            "best_metric": self._best_metric,
             "run": state.to_json(),
         }
         store.save_checkpoint(self.folder.path, content, weights, adam)
+
+    @property
+    def _best_metric(self) -> str:
+        """The metric that selects checkpoints (see `_metric`)."""
+        return self._metric(self.config.train.best_metric)
 
     def _metric(self, best_metric: str | None) -> str:
         """Return the metric that selects checkpoints; "" means the loss, for which no best checkpoint is kept."""
@@ -273,7 +257,7 @@ class Checkpointer:
         config_values = content.get("config")  # where earlier versions stored the metric
         former_metric = config_values.get("train.best_metric") if isinstance(config_values, dict) else None
         previous = content.get("best_metric", self._metric(former_metric))
-        metric = self._metric(self.config.train.best_metric)
+        metric = self._best_metric
         if metric == previous or not state.valid_step:
             return
         name = metric or "loss"
@@ -283,7 +267,7 @@ class Checkpointer:
             for entry in self.folder.metrics()
             if entry["kind"] == "valid" and all(isinstance(entry.get(key), int | float) for key in ("loss", name))
         }
-        best = measured.get(str(state.best_step)) if self._has_best(state) else None
+        best = measured.get(str(state.best_step)) if has_best(self.folder, state.best_step) else None
         state.stale_validations = 0
         state.best_loss, state.best_score = best or (None, None)
         state.ranking = {step: measured[step] for step in state.ranking.keys() & measured}
@@ -348,9 +332,11 @@ class Checkpointer:
             self._update_metric(content, state)
         if not self.stop_reason(state):  # a finished run keeps all its best checkpoints
             keep_best = self.config.train.keep_best  # may have changed since the checkpoint was written
-            if state.best_loss is not None and self._has_best(state):  # the ranking is empty if keep_best was 1
+            self.warnings += forget_lost_best(self.folder, state, self._best_metric)
+            # The ranking is empty if keep_best was 1.
+            if state.best_loss is not None and has_best(self.folder, state.best_step):
                 state.ranking |= {str(state.best_step): [state.best_loss, state.best_score]}
-            by_loss = self._metric(self.config.train.best_metric) in ("", "loss")
+            by_loss = self._best_metric in ("", "loss")
             state.sort_ranking(by_loss, keep_best if keep_best > 1 else 0)
         self.updater.load_optimizer_state({**checkpoint.optimizer_arrays, "step": content["adam_steps"]})
         if "loss_scale" in content:

@@ -10,7 +10,7 @@ from typing import Any
 
 from train.errors import UserError, quote
 from train.files import text_digest
-from train.json_files import read_output_marker, reject_links
+from train.json_files import read_output_marker, read_sealed, reject_links
 from train.run import checkpoint as store
 from train.run.config import RunConfig
 from train.run.folder import RunFolder
@@ -30,7 +30,7 @@ def check_resumable(run: RunFolder, task: Task, tokenizer: TextTokenizer, text_f
     def advice(part: str, digests: list[str]) -> str:
         with suppress(UserError):  # config.toml is missing or damaged
             data = run.load_config().data
-            files = [getattr(data, key) for key in task.file_keys[part]]
+            files = [getattr(data, key) for key in task.keys_in_use(data)[part]]
             if all(map(os.path.isfile, files)) and [*map(text_digest, files)] == digests:
                 return f"the files of the run ({', '.join(map(quote, files))}), which it uses if you name none"
         return ORIGINAL_FILES
@@ -38,6 +38,16 @@ def check_resumable(run: RunFolder, task: Task, tokenizer: TextTokenizer, text_f
     for path, state in islice(store.readable_states(reversed(run.step_paths())), 1):
         store.check_tokenizer(tokenizer, state, run.tokenizer_file)
         check_same_text(path, state, {part: map(text_digest, files) for part, files in text_files.items()}, advice)
+
+
+def has_new_text(run: RunFolder, prepared: str, files: Iterable[str]) -> bool:
+    """Return whether a run without a checkpoint, and so its tokenizer, began with another training text than `files`.
+
+    `prepared` is the folder of token arrays that the run shares with others, or "".
+    """
+    meta = read_sealed(run.data_path("train", prepared) / "meta.json") or {}
+    digests = meta.get("sha256", {}).values()  # empty until the token arrays are complete
+    return not run.step_paths() and bool(digests) and [*digests] != [text_digest(file) for file in files]
 
 
 def check_same_text(
@@ -105,17 +115,17 @@ def left_out_warnings(corpus: Corpus, files: Iterable[str]) -> list[str]:
 
 
 def equal_sides_warnings(text_files: TextFiles) -> list[str]:
-    """Return a warning for each text whose two sides are equal."""
+    """Return a warning for each text of pairs whose two sides are equal."""
     return [
         f"warning: the two sides of the {part} text are equal ({', '.join(files)}); try the file of each language"
         for part, files in text_files.items()
-        if len(files) == 2 and filecmp.cmp(*files, shallow=False)
+        if filecmp.cmp(files[0], files[1], shallow=False)
     ]
 
 
 def shared_lines_warnings(text_files: TextFiles) -> list[str]:
-    """Return a warning if sources of the validation text also occur in the training text."""
-    if "valid" not in text_files or len(text_files["valid"]) < 2:  # not a text of pairs
+    """Return a warning if sources of a validation text of pairs also occur in the training text."""
+    if "valid" not in text_files:
         return []
     n, total = count_shared_lines(text_files["valid"][0], text_files["train"][0])
     if not n:

@@ -109,10 +109,12 @@ class Trainer:
         is_complete = result is not None
         folder = str(self.checkpointer.folder.path)
         with disk_errors(folder, THEN_RESUME), self.checkpointer.open_folder(self.state, is_complete):
+            n_overflows = self.updater.loss_scale.skipped
             if result is not None:
+                self.report.update_files(self.state, n_overflows)
                 return self._confirm_end(result)
             validates = self._is_validation_due() or bool(self.checkpointer.stop_reason(self.state))
-            with self.report.open_files(self.state, validates), self.signals.handling():
+            with self.report.open_files(self.state, n_overflows, validates), self.signals.handling():
                 return self._loop()
 
     def _loop(self) -> TrainingSummary:
@@ -376,8 +378,6 @@ class Trainer:
         """Report that a resumed run has nothing left to do, and return its summary."""
         state, settings = self.state, self.config.train
         reason = self.checkpointer.stop_reason(state)
-        self.report.trim(state, validates=False)
-        self.report.write_missing_copies()
         for text in self.checkpointer.warnings:
             self.report.show(text, always=True)
         end = f"{'stopped early' if reason == 'patience' else 'ended'} after step {state.step:,}"

@@ -24,6 +24,7 @@ from train.learn.text_checks import (
     check_resumable,
     check_shared_arrays,
     equal_sides_warnings,
+    has_new_text,
     left_out_warnings,
     shared_lines_warnings,
 )
@@ -98,7 +99,9 @@ def train(
     check_best_metric(config, task, text_files)
     if settings.tensorboard and world.rank == 0:
         check_tensorboard()
-    has_own_tokenizer = resume and run.tokenizer_file.exists()
+    has_own_tokenizer = (
+        resume and run.tokenizer_file.exists() and not has_new_text(run, config.data.prepared, text_files["train"])
+    )
     existing = None if kind in task.tokenizers or has_own_tokenizer else load_existing_tokenizer(task, kind)
 
     config = config.with_absolute_paths(resume)
@@ -110,9 +113,9 @@ def train(
                     run.write_config(config)
         check_equal_run(run.path)
         with world.rank_zero_first(), Display(progress and world.rank == 0) as display:
-            reuse = resume or world.rank > 0  # the other ranks read what rank 0 has written
-            if reuse:
+            if resume or world.rank > 0:
                 config = resumed_config(run, config)
+            reuse = has_own_tokenizer or world.rank > 0  # the other ranks read what rank 0 has written
             tokenizer = prepare_tokenizer(run, config, text_files, existing, reuse, display)
             if resume:
                 check_resumable(run, task, tokenizer, text_files)
@@ -135,7 +138,7 @@ def train(
             for part, corpus in corpora.items():
                 warnings += left_out_warnings(corpus, text_files[part]) + task.warnings(corpus, text_files[part])
             with display.work("comparing the training and validation texts"):
-                if world.rank == 0 and not resume:
+                if world.rank == 0 and not resume and len(task.file_keys["train"]) > 1:  # a text of pairs
                     warnings += equal_sides_warnings(text_files) + shared_lines_warnings(text_files)
         deadline = start + 3600 * max_hours if max_hours else None
         trainer = Trainer(model, config, tokenizer, corpora, run_dir, resume, progress, deadline, debug)
@@ -191,7 +194,7 @@ def prepare_tokenizer(
 ) -> TextTokenizer:
     """Return the run's tokenizer.
 
-    With `reuse`, return the tokenizer in the run folder, if any; otherwise `existing` or a newly trained tokenizer.
+    With `reuse`, return the tokenizer in the run folder; otherwise `existing` or a newly trained tokenizer.
     """
     data, task = config.data, TASKS[config.data.task]
     if existing is not None:
@@ -201,7 +204,7 @@ def prepare_tokenizer(
         default = preset_values(config.model.preset)["data"]["vocab_size"]
         if size not in (default, n_subwords := existing.src_vocab_size or existing.vocab_size):
             display.write(f"data.vocab_size = {size:,} has no effect: {data.tokenizer} has {n_subwords:,} subwords")
-    if reuse and (npx.distributed.world().rank or run.tokenizer_file.exists()):
+    if reuse:
         return task.load_tokenizer(run.tokenizer_file)
     tokenizer = existing
     if tokenizer is None:

@@ -4,7 +4,7 @@ from pathlib import Path
 
 import npx
 from train.errors import UserError
-from train.run.checkpoint import MODEL, check_same_run, is_imported
+from train.run.checkpoint import MODEL, check_same_run, is_imported, weights_digest
 from train.run.folder import TRY_MORE_CHECKPOINTS, RunFolder, not_a_run_error
 from train.run.storage import IDENTITY, damaged_error, read_arrays, read_state, write_folder
 
@@ -63,6 +63,7 @@ def average_checkpoints(run_dir: str | Path, last: int | None = None, best: bool
                 raise damaged_error(path / MODEL, f"{expected}; got a file without {min(missing)}")
         state = {key: states[-1][key] for key in (*IDENTITY, *RUN_IDENTITY) if key in states[-1]}
         state |= {"averaged_steps": [state["step"] for state in states], "averaged_best": best}
+        state |= {"averaged_digests": [weights_digest(state) for state in states]}
         lock.check()
         write_folder(run.averaged_path, {MODEL: total}, state)
     return run.averaged_path

@@ -1,4 +1,4 @@
-"""Write and load the checkpoints of a run. See also average.py and pruning.py.
+"""Write and load the checkpoints of a run. See also average.py, best_weights.py and pruning.py.
 
     RUN/checkpoints/step-N/model.safetensors        weights by name
                           /optimizer.safetensors    Adam's moments m and v, flat
@@ -11,6 +11,7 @@ fills up at any moment, the last complete checkpoint remains intact. Nothing is 
 """
 
 import hashlib
+import json
 import os
 import warnings
 from collections.abc import Callable, Iterable, Iterator, Mapping
@@ -242,19 +243,28 @@ def warn_of_old_average(
     path: str | Path, folder: Path, state: Mapping[str, Any], on_warning: Callable[[str], object]
 ) -> None:
     """Warn if the checkpoint `folder`, chosen for `path`, is an average that lacks the newest or a best checkpoint."""
-    averaged = state.get("averaged_steps")
+    averaged, digests = state.get("averaged_steps"), state.get("averaged_digests")
     run = run_of(folder)
     is_best = bool(state.get("averaged_best"))
     candidates = run.ranked_paths() if is_best else run.step_paths()[-1:]
     if folder == Path(path) or not isinstance(averaged, list):
         return
-    if missing := [candidate.name for candidate in candidates if step_of(candidate) not in averaged]:
+    missing = [candidate.name for candidate in candidates if step_of(candidate) not in averaged]
+    if not missing and isinstance(digests, list):  # earlier versions did not store them
+        states = readable_states(candidates)
+        missing = [candidate.name for candidate, content in states if weights_digest(content) not in digests]
+    if missing:
         options, name = (" --best", "best") if is_best else (f" --last {len(averaged)}", missing[-1])
         on_warning(
             f"the loaded {folder} is older than {missing[-1]}; try "
             f"`npx-transformer average {quote(folder.parent.parent)}{options}`, "
             f"{quote(folder.with_name(name))} instead of {quote(path)}, or deleting {quote(folder)}"
         )
+
+
+def weights_digest(state: Mapping[str, Any]) -> str:
+    """Return a SHA-256 that identifies the weights of the checkpoint with this state.json."""
+    return hashlib.sha256(json.dumps(state["files"].get(MODEL), sort_keys=True).encode()).hexdigest()
 
 
 def run_of(checkpoint: Path) -> RunFolder:

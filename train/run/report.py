@@ -46,12 +46,13 @@ class RunReport:
         self._has_diverged = False
 
     @contextmanager
-    def open_files(self, state: RunState, validates: bool = False) -> Iterator[None]:
+    def open_files(self, state: RunState, n_overflows: int, validates: bool) -> Iterator[None]:
         """Open the files to continue from `state`; drop lines of metrics.jsonl that are newer than `state`.
 
-        With `validates`, the run begins with a validation at the step of `state`; its entry replaces an earlier one.
+        `n_overflows` is the number of updates that were skipped up to `state` because of an overflow in fp16. With
+        `validates`, the run begins with a validation at the step of `state`; its entry replaces an earlier one.
         """
-        self.trim(state, validates)
+        self._trim(state, n_overflows, validates)
         with (
             LineFile(self.run.metrics_file) as self._metrics,
             LineFile(self.run.log_file) as self._log,
@@ -70,9 +71,13 @@ class RunReport:
         for path, copy in self._formats:
             self._copies.append(self._stack.enter_context(copy(path, self.run.metrics())))
 
-    def write_missing_copies(self) -> None:
-        """Write the requested copies of metrics.jsonl if one of them is missing."""
-        if not all(path.exists() for path, _ in self._formats):
+    def update_files(self, state: RunState, n_overflows: int) -> None:
+        """Trim metrics.jsonl for a complete run, and write its requested copies if it changed or if one is missing.
+
+        The arguments are those of `open_files`.
+        """
+        is_changed = self._trim(state, n_overflows, validates=False)
+        if self._formats and (is_changed or not all(path.exists() for path, _ in self._formats)):
             with ExitStack() as self._stack:
                 self._open_copies()
             self.show(f"wrote {' and '.join(str(path) for path, _ in self._formats)}")
@@ -127,22 +132,28 @@ class RunReport:
                 always=True,
             )
 
-    def trim(self, state: RunState, validates: bool) -> None:
-        """Drop lines of metrics.jsonl that are invalid or newer than `state` (see `open_files`)."""
+    def _trim(self, state: RunState, n_overflows: int, validates: bool) -> bool:
+        """Drop lines of metrics.jsonl that are invalid or newer than `state`, and return whether there were any.
+
+        The arguments are those of `open_files`.
+        """
         file = self.run.metrics_file
         lines = ""
         if not file.exists():
-            return
+            return False
         # The validation that ended a finished run (valid_step == step) is not repeated, so its line remains.
         last_validation = state.step - 1 if validates and state.valid_step < state.step else state.step
         for line, entry in self.run.metric_lines():
-            step, n_skipped = entry["step"], entry.get("in_a_row")
-            if isinstance(n_skipped, int) and n_skipped <= state.consecutive_skipped:
+            step, n_skipped = entry["step"], entry.get("skipped")
+            limit = state.total_skipped if "in_a_row" in entry else n_overflows
+            if entry["kind"] == "skipped" and isinstance(n_skipped, int) and n_skipped <= limit:
                 step -= 1  # `state` includes these attempts of the next update
             if step <= (last_validation if entry["kind"] == "valid" else state.step):
                 lines += line + "\n"
-        if file.stat().st_size != len(lines.encode()):
+        is_changed = file.stat().st_size != len(lines.encode())
+        if is_changed:
             write_text(file, lines)
+        return is_changed
 
     # ---- the events of training
 
@@ -252,7 +263,7 @@ class SilentReport(RunReport):
         super().__init__(run, max_steps, progress=False)
 
     @contextmanager
-    def open_files(self, state: RunState, validates: bool = False) -> Iterator[None]:
+    def open_files(self, state: RunState, n_overflows: int, validates: bool) -> Iterator[None]:
         yield
 
     def write_line(self, text: str, always: bool = False, n_optional: int = 0) -> None:
@@ -261,7 +272,7 @@ class SilentReport(RunReport):
     def _ignore(self, *arguments: Any, **options: Any) -> None:
         pass
 
-    write_metrics = log_line = show = trim = _ignore
+    write_metrics = log_line = show = update_files = _ignore
 
 
 def nonfinite_origin(examples: str, operation: str) -> str:

@@ -326,17 +326,16 @@ class Tagging(LabeledTask):
     file_keys = {"train": ("train_tagged",), "valid": ("valid_tagged",)}
     one_label_per_text = False
 
+    def keys_in_use(self, data: Any) -> dict[str, tuple[str, ...]]:
+        optional = {part: f"{part}_tags" for part in self.file_keys}
+        return {part: (*keys, optional[part]) if getattr(data, optional[part]) else keys
+                for part, keys in self.file_keys.items()}  # fmt: skip
+
     def text_files(self, data: Any) -> dict[str, tuple[str, ...]]:
         text_files = super().text_files(data)
-        for part in self.file_keys:
-            if tags := getattr(data, f"{part}_tags"):
-                if part not in text_files:
-                    raise UserError(
-                        f"data.{part}_tags needs data.{part}_tagged, the file with the words; got only {tags}; "
-                        f"try --{part}-tagged F"
-                    )
-                check_tag_lines(text_files[part][0], tags)
-                text_files[part] += (tags,)
+        for words, *tags in text_files.values():
+            if tags:
+                check_tag_lines(words, tags[0])
         return text_files
 
     def read(self, *files: str, on_bytes: Sequence[OnBytes] = ()) -> Iterator[LabeledExample]:

@@ -59,13 +59,17 @@ class Task(Generic[T, C, B]):
     # checkpoint is saved.
     selection_metric: ClassVar[str] = ""
 
+    def keys_in_use(self, data: Any) -> Mapping[str, tuple[str, ...]]:
+        """Return `file_keys`, with the keys of optional files that `data` names."""
+        return self.file_keys
+
     def text_files(self, data: Any) -> dict[str, tuple[str, ...]]:
         """Return the files of "train" and, if given, "valid". Raises UserError for a missing or unreadable file."""
-        text_files = {part: tuple(getattr(data, name) for name in names) for part, names in self.file_keys.items()}
+        keys = self.keys_in_use(data)
+        text_files = {part: tuple(getattr(data, name) for name in names) for part, names in keys.items()}
         if not any(text_files["valid"]):
             del text_files["valid"]
-        parts = text_files.items()
-        named = {name: file for part, files in parts for name, file in zip(self.file_keys[part], files, strict=True)}
+        named = {name: file for part in text_files for name, file in zip(keys[part], text_files[part], strict=True)}
         for name, file in named.items():
             if not file:
                 raise UserError(f"data.{name}: expected a text file; got an empty name; try {option(name)} FILE")
