@@ -32,12 +32,20 @@ def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
     """Give `custom_gradient` the custom gradients of the modules that the marker names."""
     if "custom_gradient" not in metafunc.fixturenames:
         return
-    modules = [module for marker in metafunc.definition.iter_markers("gradients") for module in marker.args]
+    markers = [*metafunc.definition.iter_markers("gradients")]
+    modules = [module for marker in markers for module in (*marker.args, *marker.kwargs.values())]
     if not modules:
         raise pytest.UsageError(
             f'{metafunc.definition.nodeid}: expected the marker gradients; try @pytest.mark.gradients("my_module")'
         )
     discover = importlib.import_module("autograd.testing.adapters.discover")
     modules = [importlib.import_module(m) if isinstance(m, str) else m for m in modules]
-    gradients = [gradient for module in modules for gradient in discover.custom_gradients(module)]
+    gradients = []
+    for module in modules:
+        if not (found := [*discover.custom_gradients(module)]):
+            raise pytest.UsageError(
+                f"{metafunc.definition.nodeid}: expected custom gradients in {module.__name__}; found none; "
+                "try functions named f_forward and f_backward"
+            )
+        gradients += found
     metafunc.parametrize("custom_gradient", gradients, ids=[gradient.name for gradient in gradients])

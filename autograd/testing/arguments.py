@@ -8,8 +8,8 @@ from typing import Any
 
 import npx
 from autograd.engine import Tensor
-from autograd.testing.problem import Problem, floating_point_warnings_ignored, is_float
-from autograd.testing.report import REJECTIONS
+from autograd.testing.problem import Problem, floating_point_warnings_ignored, is_float, protected
+from autograd.testing.report import REJECTIONS, GradientError
 
 MAX_FLOAT = 1e3  # larger options, such as -1e9 for masked scores, are not varied
 SMALL_FLOAT = 1e-2
@@ -19,16 +19,17 @@ class Arguments:
     """The arguments of one call.
 
     Attributes:
-        values: a flat list of all positional arguments, followed by those options that contain floating-point arrays.
-            A list, tuple or dict with floating-point arrays is replaced by its items.
+        values: a flat list of all positional arguments, followed by those options that contain arrays. A list, tuple or
+            dict with arrays is replaced by its items. Arrays of integers and booleans are read-only copies.
         names: the name of each value, such as `input 0`, `input 1['gain']` or `option scale`.
     """
 
     def __init__(self, inputs: Sequence[Any], options: dict[str, Any]) -> None:
-        self.inputs, self.options = inputs, options
-        leaves = [leaf for i, x in enumerate(inputs) for leaf in flatten(f"input {i}", x)]
-        self.array_options = [name for name, x in options.items() if has_floats(x)]
-        leaves += [leaf for name in self.array_options for leaf in flatten(f"option {name}", options[name])]
+        self.inputs = [without_torch(x) for x in inputs]
+        self.options = {name: without_torch(x) for name, x in options.items()}
+        leaves = [leaf for i, x in enumerate(self.inputs) for leaf in flatten(f"input {i}", x)]
+        self.array_options = [name for name, x in self.options.items() if has_arrays(x)]
+        leaves += [leaf for name in self.array_options for leaf in flatten(f"option {name}", self.options[name])]
         self.names = [name for name, _ in leaves]
         self.positional_names = {f"input {i}" for i in range(len(inputs))}
         self.values = [on_device(x.data if isinstance(x, Tensor) else x) for _, x in leaves]
@@ -103,21 +104,31 @@ class Arguments:
                 values[i] = vary(x)
                 yield f"{vary(x):.4g} as {problem.name_of(i)}", replace(problem, values=values)
 
-    def constant_indices(self, problem: Problem, notes: list[str]) -> tuple[int, ...]:
+    def constant_indices(self, problem: Problem, notes: list[str], none_is_constant: bool = False) -> tuple[int, ...]:
         """Return the positions of the arrays that the function treats as constants, and add a note for each.
 
         These are floating-point arrays in containers and options that the function does not accept as Tensors, or to
-        which no gradient flows.
+        which no gradient flows. Raises GradientError if their gradient is invalid.
+
+        Args:
+            none_is_constant: whether an array passed by position is also a constant if no gradient flows to it.
         """
-        candidates = [i for i in problem.float_indices if self.names[i] not in self.positional_names]
+        candidates = [
+            i for i in problem.float_indices if none_is_constant or self.names[i] not in self.positional_names
+        ]
         constants = {*candidates}
         for i in candidates:
             trial = replace(problem, constant_indices=tuple(constants - {i}))
             with floating_point_warnings_ignored():
                 try:
                     output, leaves = trial.output_and_leaves()
-                    output.backward(npx.ones_like(output.data))
-                except (AttributeError, RuntimeError, AssertionError, *REJECTIONS):
+                    if output.requires_grad:
+                        trial.run_backward(output, npx.ones_like(output.data))
+                except REJECTIONS:
+                    continue
+                except GradientError as error:
+                    if "got a tuple of length" not in str(error):  # a vjp may omit the gradients of constants
+                        raise
                     continue
             if leaves[trial.float_indices.index(i)].grad is not None:
                 constants.remove(i)
@@ -129,8 +140,23 @@ class Arguments:
 
 
 def on_device(x: Any) -> Any:
-    """Return x on the current device if it is a NumPy array of numbers; return any other value unchanged."""
-    return npx.from_host(x) if type(x) is npx.ndarray and x.dtype.kind in "biuf" else x
+    """Return x on the current device if it is a NumPy array of numbers; return any other value unchanged.
+
+    Arrays of integers and booleans are copied and write-protected, and numbers get the byte order of this machine.
+    """
+    if type(x) is not npx.ndarray or x.dtype.kind not in "biuf":
+        return x
+    x = x.astype(x.dtype.newbyteorder("="), copy=not is_float(x))
+    return npx.from_host(x) if is_float(x) else protected(npx.from_host(x))
+
+
+def without_torch(x: Any) -> Any:
+    """Return x, an argument or a container of arguments, with NumPy arrays in place of the tensors of PyTorch."""
+    if type(x) is dict:
+        return {key: without_torch(item) for key, item in x.items()}
+    if type(x) in (list, tuple):
+        return type(x)(map(without_torch, x))
+    return x.detach().cpu().numpy() if type(x).__module__.partition(".")[0] == "torch" and hasattr(x, "detach") else x
 
 
 def vary(x: float, name: str = "") -> float:
@@ -143,16 +169,20 @@ def vary(x: float, name: str = "") -> float:
     return 0.7 * x + (0.13 if x >= 0 else -0.13)
 
 
-def has_floats(x: Any) -> bool:
-    """Return whether x is a floating-point array, or a list, tuple or dict that contains one; Tensors do not count."""
+def has_arrays(x: Any) -> bool:
+    """Return whether x is an array of numbers, or a list, tuple or dict that contains one.
+
+    Tensors and single integers such as np.int64(3) do not count.
+    """
     if type(x) in (list, tuple, dict):
-        return any(map(has_floats, x.values() if type(x) is dict else x))
-    return is_float(x) and not isinstance(x, Tensor)
+        return any(map(has_arrays, x.values() if type(x) is dict else x))
+    is_array_of_integers = isinstance(x, npx.ndarray) and x.dtype.kind in "biu" and x.ndim > 0
+    return is_array_of_integers or (is_float(x) and not isinstance(x, Tensor))
 
 
 def flatten(name: str, x: Any) -> Iterator[tuple[str, Any]]:
-    """Yield the name and value of each item of a container with floating-point arrays, or of x itself."""
-    if type(x) not in (list, tuple, dict) or not has_floats(x):
+    """Yield the name and value of each item of a container with arrays, or of x itself."""
+    if type(x) not in (list, tuple, dict) or not has_arrays(x):
         yield name, x
         return
     for key, item in x.items() if type(x) is dict else enumerate(x):
@@ -161,7 +191,7 @@ def flatten(name: str, x: Any) -> Iterator[tuple[str, Any]]:
 
 def unflatten(x: Any, new_values: Iterator[Any]) -> Any:
     """Return a copy of x in which `new_values`, in order, replace the values that `flatten` yields."""
-    if type(x) not in (list, tuple, dict) or not has_floats(x):
+    if type(x) not in (list, tuple, dict) or not has_arrays(x):
         return next(new_values)
     if type(x) is dict:
         return {key: unflatten(item, new_values) for key, item in x.items()}

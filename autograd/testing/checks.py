@@ -8,7 +8,7 @@ their modes (`modes.py`).
 
 import warnings
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from typing import Any
 
 import npx
@@ -23,15 +23,15 @@ from autograd.testing.problem import Problem, floating_point_warnings_ignored, i
 from autograd.testing.problem_check import ProblemCheck
 from autograd.testing.progress import progress_line
 from autograd.testing.reference import Reference, missing_bodies_reported
-from autograd.testing.report import Report
+from autograd.testing.report import Report, rejections_unwrapped
 from autograd.testing.reproduction import Placeholder, literal, reproduction
 from autograd.testing.stray_tensors import note_unchecked_tensors, require_registered, stray_tensors
 
 
 @contextmanager
 def overflow_ignored() -> Iterator[None]:
-    """Suppress warnings, because derived inputs are meant to cause overflow and division by zero."""
-    with floating_point_warnings_ignored(), warnings.catch_warnings():
+    """Suppress warnings, because derived inputs are meant to cause overflow and division by zero; unwrap rejections."""
+    with rejections_unwrapped(), floating_point_warnings_ignored(), warnings.catch_warnings():
         warnings.simplefilter("ignore", RuntimeWarning)
         yield
 
@@ -71,8 +71,10 @@ def check_operation(
             operation has to return the same value. The reference has to accept the given inputs and may reject derived
             ones.
         expected_gradient: for a gradient that intentionally differs from the derivative: "straight-through" or
-            "reversed"; a function `expected_gradient(g, *inputs)` that returns the intended gradients; or a sentence
-            with the reason, to accept any gradient. The report says how the gradient differs.
+            "reversed"; a function `expected_gradient(g, *inputs)` that returns the intended gradients, and gets those
+            `options` that it has a parameter for; or a sentence with the reason, to accept any gradient. Inputs other
+            than the first have to have the gradients that the function returns, or if it returns none, their
+            derivatives. The report says how the gradient differs.
         seed: selects the weights of the outputs and the random directions.
         options: passed on to `operation`. An option that has the same name as an argument above must be passed by
             position or bound with `functools.partial`.
@@ -93,11 +95,13 @@ def check_operation(
     arguments.require_options(check_operation, operation)
     report = Report()
     problem = operation_problem(operation, arguments, settings)
-    problem.constant_indices = arguments.constant_indices(problem, report.notes)
-    variants.require_inside(problem, domain)
     with missing_bodies_reported(problem, operation, *arguments.unflatten(arguments.values)):
+        problem.constant_indices = arguments.constant_indices(
+            problem, report.notes, getattr(operation, "none_is_constant", False)
+        )
+        variants.require_inside(problem, domain)
         hold_state(problem, operation, report.notes)
-        declared = None if expected_gradient is None else DeclaredGradient(expected_gradient)
+        declared = None if expected_gradient is None else DeclaredGradient(expected_gradient, arguments)
         adapted = None if reference is None else arguments.adapt(reference)
         check = ProblemCheck(report, n_directions, compare_float32, domain, output_dtype, seed, adapted, declared)
         check.compare_value(problem, tolerance=1e-9, given=True)
@@ -117,7 +121,8 @@ def check_operation(
             baseline.compare("block size", f"with {option}={size}", y, gradients)
     if vary_inputs:
         check.check_derived_inputs(problem, [*arguments.number_options(operation, int).values()])
-        check.check_other_options(arguments.with_other_floats(problem, operation), operation)
+        if not callable(expected_gradient):  # the function may not know other options
+            check.check_other_options(arguments.with_other_floats(problem, operation), operation)
     report.notes += getattr(operation, "notes", [])  # only operations from other frameworks have notes
     return report
 
@@ -142,6 +147,7 @@ def operation_problem(operation: Callable[..., Tensor], arguments: Arguments, se
         return reproduction("check_operation", operation, inputs, options | given)
 
     problem = Problem(name, call, arguments.values, reproduce=reproduce, names=arguments.names)
+    problem.hint = lambda: getattr(operation, "hint", "")  # only operations from other frameworks have hints
     require_floats(name, problem.values)
     return problem
 
@@ -180,21 +186,27 @@ def check_layer(
     """
     require_layer(layer, modes)
     name = getattr(layer, "__name__", type(layer).__name__)
-    named_parameters = list(layer.named_parameters())
+    named_parameters = [(n, p) for n, p in layer.named_parameters() if p.requires_grad]
+    frozen = {n: p for n, p in layer.named_parameters() if not p.requires_grad}
     arguments = Arguments(inputs, options)
     arguments.require_options(check_layer, getattr(layer, "forward", layer))
     values = [x.astype("float64") if is_float(x) else x for x in arguments.values]
     originals = {n: p.data for n, p in named_parameters}
     tensors = [p for _, p in named_parameters]
+    if not named_parameters:
+        require_floats(f"check_layer: {name}", values)
     report = Report()
+    report.notes += [f"not checked: the gradient of parameter {n}, which requires no gradient" for n in frozen]
     first: Baseline | None = None  # the results in the first mode
+    checked: dict[str, bytes] = {}
     entered: list[tuple[Callable[[], Any], Baseline | None]] = []
 
     def reproduce(failing: Problem) -> str:
         # A layer cannot be printed as a literal: `layer` stands for a layer built like the failing one.
         setup = ""
         if named_parameters:
-            state = ", ".join(f"{n!r}: {literal(npx.to_host(a))}" for n, a in failing.parameters.items())
+            arrays = failing.parameters | {n: p.data for n, p in frozen.items()}
+            state = ", ".join(f"{n!r}: {literal(npx.to_host(a))}" for n, a in arrays.items())
             setup = f"state = {{{state}}}; [setattr(p, 'data', state[n]) for n, p in layer.named_parameters()]"
             if hasattr(layer, "adapter"):
                 setup = f"from autograd.testing import {layer.adapter}; layer = {layer!r}; {setup}"
@@ -207,15 +219,17 @@ def check_layer(
             leave = getattr(layer, other_mode)
             enter()
             parameters = {n: data.astype("float64") for n, data in originals.items()}
-            call = call_in_mode(layer, mode, seed, arguments)
+            call = call_in_mode(layer, mode, seed, arguments, tensors, [*frozen.values()])
             title = f"check_layer: {name}, {mode} mode"
             problem = Problem(title, call, values, parameters, tensors, reproduce, arguments.names)
             notes: list[str] = []
             problem.constant_indices = arguments.constant_indices(problem, notes)
             variants.require_inside(problem, domain)
-            hold_state(problem, layer, notes)
+            hold_state(problem, layer, notes, may_be_random=mode == "train")
             report.notes += [f"{mode} mode: {note}" for note in notes]
-            check = ProblemCheck(report, n_directions, compare_float32, domain, None, seed, layer=layer)
+            check = ProblemCheck(
+                report, n_directions, compare_float32, domain, None, seed, layer=layer, checked=checked
+            )
             check.warm_up(problem)
             baseline = check.check_given_inputs(problem, first)
             require_registered(baseline.problem, layer, options, report.notes)
@@ -223,7 +237,7 @@ def check_layer(
             if mode == "eval" and len(modes) > 1:
                 others = [v.problem for v in variants.values(problem) if v.in_parameters]
                 mode_rules.check_mode_after_update(baseline, others, restore_buffers, layer.train, layer.eval)
-            if vary_inputs and not (first and first.equals(baseline)):
+            if vary_inputs:
                 forward = getattr(layer, "forward", layer)
                 check.check_derived_inputs(problem, [*arguments.number_options(forward, int).values()])
                 check.check_other_options(arguments.with_other_floats(problem, forward), layer)
@@ -250,18 +264,28 @@ def require_layer(layer: Any, modes: Sequence[str]) -> None:
         )
 
 
-def call_in_mode(layer: Any, mode: str, seed: int, arguments: Arguments) -> Callable[[list[Any]], Any]:
-    """Return a function that calls the layer, with its buffers in the dtype of the inputs and fixed dropout masks."""
-    tensors = [p for _, p in layer.named_parameters()]
+def call_in_mode(
+    layer: Any, mode: str, seed: int, arguments: Arguments, parameters: list[Tensor], frozen: list[Tensor]
+) -> Callable[[list[Any]], Any]:
+    """Return a function that calls the layer, with fixed dropout masks.
+
+    Its buffers and frozen parameters get the dtype of the inputs.
+    """
 
     def call(values: list[Any]) -> Any:
-        dtypes = [x.dtype for x in (*values, *tensors) if is_float(x)]
+        dtypes = [x.dtype for x in (*values, *parameters) if is_float(x)]
         if dtypes:
             cast_buffers(layer, dtypes[0])
+            for p in frozen:
+                p.data = p.data.astype(dtypes[0], copy=False)
         inputs, options = arguments.unflatten(values)
-        if mode != "train":
-            return layer(*inputs, **options)
-        with npx.keyed(seed, 1):
-            return layer(*inputs, **options)
+        try:
+            with npx.keyed(seed, 1) if mode == "train" else nullcontext():
+                return layer(*inputs, **options)
+        except TypeError as error:
+            if "of the same floating dtype" not in str(error):
+                raise
+            text = "check_layer casts inputs, parameters and the arrays in the layer's attributes to float64"
+            raise TypeError(f"{error}; {text}: try .astype(x.dtype) on every other array") from error
 
     return call

@@ -5,10 +5,13 @@ gradient reversal layer flips the sign of the gradient. The declared gradient re
 rules except linearity apply as usual.
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+from inspect import signature
 from typing import Any
 
 import npx
+from autograd.testing.arguments import Arguments
 from autograd.testing.baseline import Baseline, close, difference
 from autograd.testing.gradcheck import compare_gradients
 from autograd.testing.problem import Problem, floating_point_warnings_ignored
@@ -26,10 +29,13 @@ class DeclaredGradient:
 
     Args:
         expected_gradient: a key of `NAMED`; a function that returns the gradients of the floating-point inputs, called
-            as `expected_gradient(g, *inputs)`; or a sentence with the reason, to accept any gradient.
+            as `expected_gradient(g, *inputs, **options)`, with the options that it accepts; or a sentence with the
+            reason, to accept any gradient. Where the function returns None or fewer gradients, none is declared.
+        arguments: the arguments of the checked call.
     """
 
-    def __init__(self, expected_gradient: Any) -> None:
+    def __init__(self, expected_gradient: Any, arguments: Arguments | None = None) -> None:
+        self.arguments = arguments or Arguments((), {})
         is_text = isinstance(expected_gradient, str)
         self.reference = NAMED.get(expected_gradient) if is_text else expected_gradient
         if not callable(self.reference) and not (is_text and " " in expected_gradient.strip()):
@@ -40,8 +46,11 @@ class DeclaredGradient:
         name = getattr(expected_gradient, "__name__", "a function")
         self.reason = expected_gradient if is_text else f"{name}(g, *inputs)"
 
-    def compare(self, problem: Problem, seed: int) -> Baseline:
-        """Compare the gradient with the declared one for several incoming gradients; return the first results."""
+    def compare(self, problem: Problem, seed: int) -> tuple[Baseline, Problem]:
+        """Compare the gradient with the declared one for several incoming gradients.
+
+        Returns the first results, and the problem with all inputs that have a declared gradient as constants.
+        """
         arrays = [npx.to_host(a).copy() for a in problem.arrays]
         problem = problem.with_arrays(arrays)
         y = npx.to_host(problem.output_and_leaves([npx.from_host(a.copy()) for a in arrays])[0].data).copy()
@@ -54,20 +63,38 @@ class DeclaredGradient:
             output, leaves = problem.output_and_leaves([npx.from_host(a.copy()) for a in arrays])
             results.append(problem.gradients(output, leaves, g))
             if self.reference:
-                self.require(problem, g, results[-1])
-        return Baseline(problem, y, c, results[0])
+                declared = self.gradients(g, problem.values)
+                self.require(problem, g, declared, results[-1])
+        indices = problem.float_indices
+        if self.reference:
+            indices = [i for i, gx in zip(indices, declared, strict=False) if gx is not None]
+        rest = replace(problem, constant_indices=(*problem.constant_indices, *indices))
+        return Baseline(problem, y, c, results[0]), rest
 
-    def require(self, problem: Problem, g: Array, gradients: list[Array]) -> None:
-        """Raise GradientError unless the gradients are the declared ones."""
+    def gradients(self, g: Array, values: list[Any]) -> Sequence[Any]:
+        """Return the declared gradients for the incoming gradient g."""
         assert self.reference is not None
+        inputs, options = self.arguments.unflatten(values)
+        try:
+            parameters = [*signature(self.reference).parameters.values()]
+        except (TypeError, ValueError):  # the function has no signature
+            parameters = []
+        if all(p.kind is not p.VAR_KEYWORD for p in parameters):
+            names = {p.name for p in parameters}
+            options = {name: x for name, x in options.items() if name in names}
         with floating_point_warnings_ignored():
-            declared = self.reference(g.copy(), *problem.values)
-        declared = declared if isinstance(declared, (tuple, list)) else [declared]
+            declared = self.reference(g.copy(), *inputs, **options)
+        return declared if isinstance(declared, (tuple, list)) else [declared]
+
+    def require(self, problem: Problem, g: Array, declared: Sequence[Any], gradients: list[Array]) -> None:
+        """Raise GradientError unless the gradients are the declared ones."""
         if len(declared) > len(gradients):
             raise ValueError(
                 f"expected_gradient: expected one for each of {len(gradients)} inputs; got {len(declared)}"
             )
         for label, expected, gx in zip(problem.labels, declared, gradients, strict=False):
+            if expected is None:
+                continue
             expected = npx.host.asarray(expected)
             if not close(expected, gx, 1e-6, float(abs(g).max(initial=0.0)) * 1e-6):
                 text = f"expected the declared gradient ({self.reason}) of {label}; {difference(expected, gx)}"

@@ -18,6 +18,13 @@ from autograd.testing.problem import Problem
 from npx import Array
 
 
+def modules_of(subject: Any) -> list[Any]:
+    """Return the modules of a layer: a layer without `modules()` is its only one, and a function has none."""
+    if hasattr(subject, "modules"):
+        return [*subject.modules()]
+    return [subject] if hasattr(subject, "named_parameters") and hasattr(subject, "__dict__") else []
+
+
 def functions(subject: Any) -> Iterator[Any]:
     """Yield the Python functions that a call to a layer or to a function runs."""
     if hasattr(subject, "modules"):
@@ -75,7 +82,7 @@ def buffer_state(layer: Any) -> Callable[[], list[str]]:
 
     All attributes except modules and parameters count as buffers.
     """
-    modules = list(layer.modules()) if hasattr(layer, "modules") else []
+    modules = modules_of(layer)
     parameters = {id(p) for _, p in layer.named_parameters()} if hasattr(layer, "named_parameters") else set()
 
     def buffers(module: Any) -> dict[str, Any]:
@@ -135,25 +142,40 @@ def cast_buffers(layer: Any, dtype: Any) -> None:
     """Cast the floating-point arrays among the buffers, such as running means, to the dtype of the check."""
     other_arrays = [
         (module, name, value)
-        for module in (layer.modules() if hasattr(layer, "modules") else ())
+        for module in modules_of(layer)
         for name, value in vars(module).items()
-        if isinstance(array := value.data if isinstance(value, Tensor) else value, npx.ndarray)
-        and array.dtype != dtype  # the dtypes are compared first, because `dtype.name` is slow
-        and array.dtype.name in ("float32", "float64")
+        if has_other_dtype(value, dtype)
     ]
     parameters = {id(p) for _, p in layer.named_parameters()} if other_arrays else set()
+
+    def cast(value: Any) -> Any:
+        if id(value) in parameters or not has_other_dtype(value, dtype):
+            return value
+        if isinstance(value, Tensor):
+            return Tensor(value.data.astype(dtype), value.requires_grad)
+        if type(value) is dict:
+            return {key: cast(item) for key, item in value.items()}
+        return value.astype(dtype) if isinstance(value, npx.ndarray) else type(value)(map(cast, value))
+
     for module, name, value in other_arrays:
-        if id(value) not in parameters:
-            is_tensor = isinstance(value, Tensor)
-            cast = (value.data if is_tensor else value).astype(dtype)
-            setattr(module, name, Tensor(cast, value.requires_grad) if is_tensor else cast)
+        setattr(module, name, cast(value))
+
+
+def has_other_dtype(value: Any, dtype: Any) -> bool:
+    """Return whether a value is, or contains, a floating-point array of another dtype."""
+    if type(value) in (list, tuple, dict):
+        return any(has_other_dtype(item, dtype) for item in (value.values() if type(value) is dict else value))
+    array = value.data if isinstance(value, Tensor) else value
+    # The dtypes are compared first, because `dtype.name` is slow.
+    return isinstance(array, npx.ndarray) and array.dtype != dtype and array.dtype.name in ("float32", "float64")
 
 
 @contextmanager
 def layer_restored(layer: Any) -> Iterator[Callable[[], list[str]]]:
     """Restore parameters, buffers and modes of a layer after the block; yield the function that restores buffers."""
-    modules = list(layer.modules()) if hasattr(layer, "modules") else []
-    training = [(m, m.training) for m in modules]
+    modules = modules_of(layer)
+    training = [(m, m.training) for m in modules if hasattr(m, "training")]
+    containers = [(m, n, x) for m in modules for n, x in vars(m).items() if type(x) in (list, tuple, dict)]
     restore_buffers = buffer_state(layer)
     parameters = [(p, p.data, p.grad, p.node, p.requires_grad) for _, p in layer.named_parameters()]
     try:
@@ -162,15 +184,18 @@ def layer_restored(layer: Any) -> Iterator[Callable[[], list[str]]]:
         for p, data, grad, node, requires_grad in parameters:
             p.data, p.grad, p.node, p.requires_grad = data, grad, node, requires_grad
         restore_buffers()
+        for module, name, value in containers:
+            if equal(vars(module)[name], value):  # at most a copy, in which `cast_buffers` has cast arrays
+                setattr(module, name, value)
         for module, was_training in training:
             module.training = was_training
 
 
-def hold_state(problem: Problem, subject: Any, notes: list[str]) -> None:
+def hold_state(problem: Problem, subject: Any, notes: list[str], may_be_random: bool = True) -> None:
     """Make a problem restore its implicit state before each call, if repeated calls give different outputs.
 
     Each state that is held fixed is recorded in `notes`. Raises CheckError with the rule `determinism` if the outputs
-    still differ.
+    still differ, or if they depend on random numbers and `may_be_random` is False.
     """
     call = problem.call
     restore_random, is_random_used = random_state(subject)
@@ -190,7 +215,12 @@ def hold_state(problem: Problem, subject: Any, notes: list[str]) -> None:
     if is_random_used():  # even if different random numbers happened to give the same output
         restores.append(restore_random)
         notes.append("random numbers without a key: held fixed")
+        was_varying = is_varying
         is_varying = varies(restores)
+        if was_varying and not is_varying and not may_be_random:
+            text = "expected the same output for the same input in evaluation mode; it depends on random numbers"
+            cause = "random numbers are drawn although the layer is not in training mode; test self.training"
+            raise problem.failure("determinism", text, cause=cause, reproduce=False)
     if is_varying:
         restores.append(restore_buffers)
         is_varying = varies(restores)

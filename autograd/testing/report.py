@@ -1,5 +1,7 @@
 """The results of a check: `Report`, the errors, and the table of rules that they name."""
 
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
@@ -144,6 +146,42 @@ class CheckError(AssertionError):
 
 class NonFiniteError(ValueError):
     """A function returned a non-finite value: the inputs are outside its domain."""
+
+
+class Rejection(ValueError):
+    """A function raised an exception other than `REJECTIONS`, which is the `__cause__`: an assertion, for example."""
+
+    def __init__(self, error: Exception) -> None:
+        lines = str(error).strip().splitlines() or ["no message"]
+        super().__init__(f"{type(error).__name__}: {lines[0]}")
+
+
+@contextmanager
+def rejections_converted() -> Iterator[None]:
+    """Raise a `Rejection` for an exception of the user's code that is not one of `REJECTIONS`."""
+    try:
+        yield
+    except (CheckError, GradientError, *REJECTIONS):
+        raise
+    except Exception as error:
+        raise Rejection(error) from error
+
+
+@contextmanager
+def rejections_unwrapped() -> Iterator[None]:
+    """Raise the exception that the user's code raised in place of a `Rejection`."""
+    try:
+        yield
+        return
+    except Rejection as error:
+        cause = error.__cause__
+    assert cause is not None
+    raise cause
+
+
+def describe_error(error: Exception) -> str:
+    """Return the class and the message of an exception, for messages."""
+    return str(error) if isinstance(error, Rejection) else f"{type(error).__name__}: {error}"
 
 
 def explain(message: str, rule: str, reproduce: str = "", cause: str = "") -> str:

@@ -90,9 +90,8 @@ def literal(x: Any) -> str:
         return f"[{items}]" if isinstance(x, list) else f"({items}{',' if len(x) == 1 else ''})"
     if type(x) is dict:
         return f"{{{', '.join(f'{key!r}: {literal(v)}' for key, v in x.items())}}}"
-    if not hasattr(x, "dtype") or not hasattr(x, "tolist"):
-        has_name = callable(x) and hasattr(x, "__name__") and type(x).__repr__ is type(literal).__repr__
-        return (x.__name__ if x.__name__.isidentifier() else "my_function") if has_name else repr(x)
+    if isinstance(x, type) or not hasattr(x, "dtype") or not hasattr(x, "tolist"):
+        return literal_of_object(x)
     host = npx.to_host(x)
     if host.size >= MIN_SEEDED and (source := seeded_source(host)):
         return source
@@ -101,6 +100,17 @@ def literal(x: Any) -> str:
     dtype = "" if host.dtype.name in ("float64", "int64", "bool") and host.size else f", dtype={host.dtype.name!r}"
     shape = f".reshape{host.shape}" if not host.size else ""
     return f"array({host.tolist()}{dtype}){shape}"
+
+
+def literal_of_object(x: Any) -> str:
+    """Return the name of a function or class, or the repr of x if it is Python source, or a name to be defined."""
+    if callable(x) and hasattr(x, "__name__") and (isinstance(x, type) or type(x).__repr__ is type(literal).__repr__):
+        return x.__name__ if x.__name__.isidentifier() else "my_function"
+    try:
+        compile(repr(x), "literal", "eval")
+    except (SyntaxError, ValueError):
+        return "my_function" if callable(x) else f"my_{type(x).__name__.lower()}"
+    return repr(x)
 
 
 def seeded_source(x: npx.Array) -> str:

@@ -51,7 +51,7 @@ def check_no_mutation(baseline: Baseline) -> None:
     for leaf in leaves:
         leaf.grad = None
     if output.requires_grad:
-        output.backward(c)
+        writable.run_backward(output, c)
     pairs = [*zip(problem.labels, problem.arrays, arrays, strict=True), ("the incoming gradient", baseline.c, c)]
     pairs += [
         (problem.name_of(i), b, x) for i, (b, x) in enumerate(zip(before, writable.values, strict=True)) if is_array(x)
@@ -175,7 +175,7 @@ def rejects_parameters(problem: Problem) -> bool:
             output.backward(npx.ones_like(output.data))
     except RuntimeError:  # raised when the engine validates gradients
         return True
-    except REJECTIONS:
+    except Exception:
         pass
     return False
 
@@ -188,7 +188,7 @@ def check_accumulation(baseline: Baseline) -> None:
     for leaf, g in zip(leaves, existing, strict=True):
         leaf.grad = npx.from_host(g.copy())
     if output.requires_grad:
-        output.backward(npx.from_host(baseline.c.copy()))
+        problem.run_backward(output, npx.from_host(baseline.c.copy()))
     added = [npx.to_host(leaf_gradient(t)) - g for t, g in zip(leaves, existing, strict=True)]
     baseline.compare("accumulation", "if it is added to an existing gradient", None, added)
     arrays = [npx.from_host(npx.to_host(a).copy()) for a in problem.arrays]
@@ -199,7 +199,7 @@ def check_accumulation(baseline: Baseline) -> None:
         part = operations.multiply(problem.output_from_tensors(inputs), npx.from_host(baseline.c))
         total = part if total is None else operations.add(total, part)
     if total is not None and total.requires_grad:
-        total.backward(npx.ones_like(total.data))
+        problem.run_backward(total, npx.ones_like(total.data))
     gradients = [npx.to_host(leaf_gradient(t)) for t in leaves]
     baseline.compare("accumulation", "if three calls share their inputs", None, gradients, 3.0)
 
@@ -271,7 +271,7 @@ def check_in_one_graph(baseline: Baseline, other: Baseline) -> None:
         total = part if total is None else operations.add(total, part.astype(total.dtype))
     assert total is not None
     if total.requires_grad:
-        total.backward()
+        baseline.problem.run_backward(total, npx.ones_like(total.data))
     for call, tensors in zip(pair, leaves, strict=True):
         gradients = [npx.to_host(leaf_gradient(t)) for t in tensors]
         call.compare("independent calls", "if it is called twice in one graph", None, gradients)

@@ -24,7 +24,7 @@ def smallest(problem: Problem, error: GradientError, check: Callable[[Problem], 
                     problem = candidate
                     smaller = failure
                     break
-            except (AttributeError, CheckError, RuntimeError, *REJECTIONS):
+            except (CheckError, RuntimeError, *REJECTIONS):
                 continue
     return error
 

@@ -8,6 +8,7 @@ from collections.abc import Iterator
 from typing import Any
 
 from autograd.engine import Tensor
+from autograd.testing.implicit_state import modules_of
 from autograd.testing.problem import Problem, nodes
 
 
@@ -59,8 +60,8 @@ def nested(path: str, value: Any) -> Iterator[tuple[str, Any]]:
 
 def attribute_path(layer: Any, t: Tensor) -> str:
     """Return the attribute that holds a Tensor, such as `Linear.weights['out']`."""
-    for module in layer.modules() if hasattr(layer, "modules") else [layer]:
-        for attribute, content in vars(module).items() if hasattr(module, "__dict__") else ():
+    for module in modules_of(layer):
+        for attribute, content in vars(module).items():
             for path, value in nested(attribute, content):
                 if value is t:
                     return f"{type(module).__name__}.{path}"

@@ -7,6 +7,7 @@ function may reject such an input.
 """
 
 import operator
+import re
 from collections.abc import Callable, Iterator, Sequence
 from functools import partial
 from typing import Any, NamedTuple
@@ -19,6 +20,7 @@ from autograd.testing.problem import (
     is_array,
     is_float,
 )
+from autograd.testing.report import GradientError
 from npx import Array
 
 MANY_ROWS = 2600  # maximum length of an extended first axis; exceeds the usual block sizes
@@ -266,7 +268,7 @@ def with_resized_axis(
     ]
     unchanged = [y for y, change in zip(problem.values, is_resized, strict=True) if not change]
     for y in (*unchanged, *problem.parameters.values()):
-        if length == 1 and hasattr(y, "shape") and len(y.shape) >= -negative_axis and y.shape[negative_axis] == n:
+        if length == 1 and is_array(y) and len(y.shape) >= -negative_axis and y.shape[negative_axis] == n:
             return None
     pairs = zip(problem.values, is_resized, strict=True)
     values = [npx.from_host(resized(y, axis, length, start)) if change else y for y, change in pairs]
@@ -336,6 +338,23 @@ def guessed_shapes(problem: Problem, other: Problem) -> str:
         return "inputs"
     arrays = [y for i, y in enumerate(problem.values) if is_array(y) and i != problem.float_indices[0]]
     return "inputs" if any(y.shape != x.shape and lengths & {*y.shape} for y in arrays) else ""
+
+
+def is_broadcast(given: Problem, other: Problem, error: GradientError) -> bool:
+    """Return whether a vjp failed because an array that is not an argument broadcasts an axis of length 1.
+
+    The other array, such as a position table in a buffer, keeps the given length n of the axis. The exception then
+    names two shapes, such as those of an input and its gradient, one of which has n where the other has 1.
+    """
+    x, changed = (problem.values[given.float_indices[0]].shape for problem in (given, other))
+    cut = {n for n, m in zip(x, changed, strict=False) if m == 1}
+    texts = re.findall(r"\(([\d, ]+)\)", str(error.__cause__))
+    shapes = [[int(n) for n in re.findall(r"\d+", text)] for text in texts]
+    return any(
+        len(a) == len(b) and a != b and all(n == m or (n == 1 and m in cut) for n, m in zip(a, b, strict=True))
+        for a in shapes
+        for b in shapes
+    )
 
 
 def with_changed_rows(problem: Problem, n: int, change: Callable[[Array], Array]) -> Problem:

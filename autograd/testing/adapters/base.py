@@ -9,7 +9,7 @@ from typing import Any, NoReturn
 import npx
 from autograd.engine import Tensor, is_grad_enabled, record_node
 from autograd.saved import iterate_captured_arrays
-from autograd.testing.report import REJECTIONS, CheckError, explain
+from autograd.testing.report import CheckError, explain, rejections_converted
 from autograd.testing.reproduction import is_importable
 from npx import Array
 
@@ -32,10 +32,13 @@ class ForeignOperation:
 
     Attributes:
         notes: lines for the Report that say what was not checked.
+        hint: a line for reports on wrong gradients.
     """
 
     adapter = ""  # the name of the function that creates it, such as "from_torch"
+    hint = ""
     placeholders: tuple[str, ...] = ("my_function",)  # names for functions that the caller has to define
+    none_is_constant = False  # whether None in place of a gradient says that the input is a constant
     materializes_zeros = True  # whether an unused output gets a gradient of zeros instead of None
 
     def __init__(self, *functions: Any) -> None:
@@ -192,20 +195,13 @@ def import_framework(name: str, adapter: str) -> Any:
 
 @contextmanager
 def convert_rejections() -> Iterator[None]:
-    """Convert an exception with which a foreign function rejects its arguments to ValueError.
+    """Convert the exceptions of a foreign function, and ignore its warnings, because derived inputs cause many.
 
-    PyTorch raises RuntimeError for shapes that do not fit; an `assert` raises AssertionError. Warnings are ignored,
-    because derived inputs cause many.
+    For shapes that do not fit, PyTorch raises RuntimeError, with which the engine rejects gradients.
     """
-    try:
-        with warnings.catch_warnings():
-            warnings.simplefilter("ignore")
-            yield
-    except (*REJECTIONS, CheckError):
-        raise
-    except (RuntimeError, AssertionError, AttributeError) as error:
-        text = str(error).strip().splitlines() or ["no message"]
-        raise ValueError(f"{type(error).__name__}: {text[0]}") from error
+    with rejections_converted(), warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        yield
 
 
 def owner_of(f: Any) -> Any:

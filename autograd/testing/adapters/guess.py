@@ -27,6 +27,7 @@ def guess_inputs(operation: Any, seed: int = 0) -> list[Any]:
     accepted_forward: list[Any] | None = None
     for positive in (False, True):
         candidates = [[*candidate_values(name, seed + i, positive)] for i, name in enumerate(names)]
+        candidates[0] = [x for x in candidates[0] if hasattr(x, "dtype")]  # numbers are never the first argument
         for inputs in islice(combinations_by_rank(candidates), MAX_TRIED):
             if not any(map(is_float, inputs)):
                 continue

@@ -2,12 +2,13 @@
 
 import copy
 import inspect
+import re
 from collections.abc import Callable
 from typing import Any
 
 import npx
 from autograd.engine import is_floating
-from autograd.testing.adapters.base import Backward, ForeignOperation, Unflatten, convert_rejections
+from autograd.testing.adapters.base import Backward, ForeignOperation, Unflatten, convert_rejections, name_of
 from autograd.testing.problem import is_array, is_float
 from npx import Array
 
@@ -19,8 +20,9 @@ def from_pair(forward: Callable[..., Any], backward: Callable[..., Any]) -> "Pai
         forward: called with the inputs. Returns `(out, cache)`, `(out, *saved)`, or `out` alone; `out` is an array, a
             number or a tuple of arrays.
         backward: called as `backward(dout, cache)`, as `backward(dout, *saved)` if it takes that many arguments, or as
-            `backward(dout, *inputs)` if forward returns `out` alone. Returns the gradient of each array input, or of
-            each floating-point input: one array, a tuple, or a dict with the names of the inputs ("dx" or "x").
+            `backward(dout, *inputs)` if forward returns `out` alone. Returns the gradient of each array input, of each
+            floating-point input, or of each floating-point array passed by position: one array, a tuple, or a dict
+            with the names of the inputs ("dx" or "x"). None in place of a gradient says that the input is a constant.
 
     If the functions are two methods of one object, each call runs `layer.forward(x)` and then `layer.backward(dout)` on
     a new copy of the object. Lists and dicts among the inputs are copied for each call. Outputs and gradients that are
@@ -33,6 +35,7 @@ class PairOperation(ForeignOperation):
     """See `from_pair`."""
 
     adapter = "from_pair"
+    none_is_constant = True
     placeholders = ("forward", "backward")
 
     def __init__(self, forward: Callable[..., Any], backward: Callable[..., Any]) -> None:
@@ -43,7 +46,7 @@ class PairOperation(ForeignOperation):
                 )
         super().__init__(forward, backward)
         self.names = positional_names(forward)
-        self.n_backward = len(positional_names(backward, required=True) or ())
+        self.backward_names = positional_names(backward, required=True) or []
 
     def evaluate(
         self, values: list[Any], requires_grad: list[bool], unflatten: Unflatten
@@ -60,6 +63,11 @@ class PairOperation(ForeignOperation):
         out, *saved = result if isinstance(result, tuple) else (result,)
         if out is None or out is ...:
             self.not_implemented(f"expected forward to return its output and a cache; got {out} as the output")
+        if len(saved) > 1 and self.backward_names[1:2] and is_second_output(self.backward_names[1], saved[0]):
+            self.hint = (
+                f"{name_of(self.functions[1])} gets the second value that {self.__name__} returns as its argument "
+                f"{self.backward_names[1]}; if the value is an output, return ((out, other), cache)"
+            )
         outputs = [self.to_host(y) for y in (out if isinstance(out, (tuple, list)) else [out])]
         is_floating_output = [is_floating(y.dtype) for y in outputs]
         self.require_gradient([y.dtype for y in outputs], is_floating_output)
@@ -74,12 +82,12 @@ class PairOperation(ForeignOperation):
             ]
             dout = tuple(douts) if isinstance(out, (tuple, list)) else douts[0]
             if saved:
-                arguments = saved if len(saved) == self.n_backward - 1 else [tuple(saved)]
+                arguments = saved if len(saved) == len(self.backward_names) - 1 else [tuple(saved)]
             else:
                 arguments = [] if is_method else [*foreign]
             with convert_rejections():
                 returned = backward(dout, *arguments, **({} if saved or is_method else options))
-            return self.order_gradients(returned, values)
+            return self.order_gradients(returned, values, unflatten([*range(len(values))])[0])
 
         return results, run_backward
 
@@ -91,40 +99,47 @@ class PairOperation(ForeignOperation):
         """Return an output as an array."""
         return npx.asarray(y)
 
-    def order_gradients(self, returned: Any, values: list[Any]) -> list[Array | None]:
-        """Return the gradients in the order of the positional arguments.
+    def order_gradients(self, returned: Any, values: list[Any], arguments: tuple[Any, ...]) -> list[Array | None]:
+        """Return the gradients in the order of `values`.
+
+        Args:
+            arguments: the positional arguments, in which positions in `values` replace the values.
 
         Raises RuntimeError if the number of gradients is wrong.
         """
         floats = [i for i, x in enumerate(values) if is_float(x)]
         names = self.names or [str(i) for i in range(len(values))]
         backward_name = getattr(self.functions[1], "__name__", "backward")
+        by_position = [i for i in arguments if i in floats]
         if isinstance(returned, dict):
-            by_argument = {
-                i: returned.get(f"d{n}", returned.get(n, returned.get(f"grad_{n}"))) for i, n in enumerate(names)
-            }
-            missing = [names[i] for i in floats if by_argument.get(i) is None]
+            keys = {i: next((k for k in (f"d{n}", n, f"grad_{n}") if k in returned), None) for i, n in enumerate(names)}
+            missing = [names[i] for i in by_position if keys.get(i) is None]
             if missing:
                 raise RuntimeError(f"expected {backward_name} to return d{missing[0]}; got the keys {[*returned]}")
-            return [self.gradient(by_argument.get(i)) for i in range(len(values))]
+            return [self.gradient(returned.get(keys.get(i))) for i in range(len(values))]
         gradients = [*returned] if isinstance(returned, (tuple, list)) else [returned]
         if all(g is None or g is ... for g in gradients):
             self.not_implemented(f"expected {backward_name} to return gradients; got {returned}")
         while len(gradients) > len(floats) and gradients[-1] is None:  # a trailing None is the gradient of an option
             gradients.pop()
-        for positions in (range(len(values)), [i for i, x in enumerate(values) if is_array(x)], floats):
+        for positions in (range(len(values)), [i for i, x in enumerate(values) if is_array(x)], floats, by_position):
             if len(gradients) == len(positions):
-                by_position = dict(zip(positions, gradients, strict=True))
-                return [self.gradient(by_position.get(i)) for i in range(len(values))]
+                ordered = dict(zip(positions, gradients, strict=True))
+                return [self.gradient(ordered.get(i)) for i in range(len(values))]
         expected = ", ".join(names[i] if i < len(names) else str(i) for i in floats)
         raise RuntimeError(
             f"expected {backward_name} to return {len(floats)} gradient{'s' * (len(floats) != 1)}, of {expected}; "
-            f"got {len(gradients)}"
+            f"got {len(gradients)}; try None as the gradient of a constant, or passing the constant by name"
         )
 
     def gradient(self, gx: Any) -> Array | None:
         """Return a gradient as an array."""
         return None if gx is None else self.to_host(gx)
+
+
+def is_second_output(name: str, value: Any) -> bool:
+    """Return whether a value that forward returns looks like an output, whose gradient backward calls `name`."""
+    return is_float(value) and re.match("d[a-z]|grad_|g_", name) is not None
 
 
 def narrow(y: Array, dtype: Any) -> Array:

@@ -239,6 +239,10 @@ class TorchLayer(TorchOperation):
         """Return the name and the Tensor of each parameter."""
         return [*self.parameters.items()]
 
+    def modules(self) -> list[Any]:
+        """Return no module: each call starts from the buffers of the original one."""
+        return []
+
     def train(self) -> None:
         self.synchronize().train()
 

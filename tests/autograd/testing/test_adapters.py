@@ -333,7 +333,9 @@ def test_torch_parameters_in_a_plain_list_are_noted(torch):
             return x @ self.weights[0].to(x.dtype) * self.gain
 
     (note,) = check_layer(from_torch(Product()), X, **QUICK).notes
-    assert note.startswith("not checked: the gradient of a tensor (6, 6), neither an input nor a parameter")
+    assert note.startswith(
+        "not checked: the gradient of a tensor of shape (6, 6) that is neither an input nor a parameter"
+    )
 
 
 def test_a_torch_module_is_checked_as_a_layer_and_not_touched(torch):

@@ -36,6 +36,16 @@ def logarithm_backward(dout, x):
 def plain(x):
     return None
 """
+LOSSES = """
+import numpy as np
+
+def bce_forward(p, y):
+    return -(y * np.log(p) + (1 - y) * np.log(1 - p)).sum(), (p, y)
+
+def bce_backward(g, cache):
+    p, y = cache
+    return g * (p - y) / (p * (1 - p))
+"""
 
 
 @pytest.fixture
@@ -43,6 +53,7 @@ def run(tmp_path, monkeypatch, capsys):
     """Run the command in a folder with the module; return status, output and errors."""
     (tmp_path / "course.py").write_text(MODULE)
     (tmp_path / "empty.py").write_text("x = 1\n")
+    (tmp_path / "losses.py").write_text(LOSSES)
     (tmp_path / "calendar.py").write_text(MODULE)
     monkeypatch.chdir(tmp_path)
     monkeypatch.setattr(sys, "path", [*sys.path])
@@ -133,13 +144,19 @@ def test_inputs_that_the_function_rejects_are_not_a_pass(run):
     assert status == 2
 
 
+def test_the_first_argument_is_never_guessed_to_be_a_number(run):
+    """With p = 0.5, the gradient of p would be taken for that of y."""
+    status, out, _ = run("losses")
+    assert status != 1 and "wrong" not in out.split("\n\n")[0]
+
+
 @pytest.mark.slow
 def test_the_pytest_plugin(tmp_path):
     (tmp_path / "course.py").write_text(MODULE)
     (tmp_path / "test_course.py").write_text(
         "import pytest\nfrom course import *\n\n"
         "def test_affine(check_gradient):\n    check_gradient(affine_forward, affine_backward)\n\n"
-        "@pytest.mark.gradients('course')\ndef test_all(custom_gradient):\n    custom_gradient.check()\n"
+        "@pytest.mark.gradients(module='course')\ndef test_all(custom_gradient):\n    custom_gradient.check()\n"
     )
     command = [
         sys.executable,
@@ -157,3 +174,8 @@ def test_the_pytest_plugin(tmp_path):
     assert "FAILED test_course.py::test_all[scale]" in done.stdout
     assert "3 passed" in done.stdout
     assert "1 failed" in done.stdout
+    (tmp_path / "test_course.py").write_text(
+        "import pytest\n@pytest.mark.gradients('sys')\ndef test_all(custom_gradient):\n    custom_gradient.check()\n"
+    )
+    done = subprocess.run([*command, str(tmp_path)], capture_output=True, text=True, env=environment, cwd=tmp_path)
+    assert done.returncode and "expected custom gradients in sys; found none" in done.stdout + done.stderr

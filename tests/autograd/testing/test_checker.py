@@ -1,5 +1,6 @@
 """The gradient checker: its reports, the errors for invalid use, and the examples that its strategies draw."""
 
+import ast
 import re
 
 import numpy as np
@@ -146,6 +147,13 @@ def test_line_that_reproduces_a_kernel_fails_the_same_way(monkeypatch):
     assert str(first.value) == str(second.value)
 
 
+@pytest.mark.parametrize("option", [np.exp, np.random.default_rng(0), np.float32, object()])
+def test_line_that_reproduces_a_failure_is_python_for_every_option(option):
+    with pytest.raises(CheckError) as caught:
+        check_operation(lambda x, option: ops.exp(x), X, option=option, reference=lambda x, option: 2 * np.exp(x))
+    ast.parse(str(caught.value).split("reproduce: ")[1])
+
+
 def test_functions_without_an_import_are_defined_by_the_caller():
     def local(x):
         return wrong("exp", lambda gx: -gx)(x)
@@ -269,6 +277,8 @@ def test_arguments_that_a_kernel_writes_are_compared(monkeypatch):
             ValueError,
             "same output for the same input; two calls differ; try a fixed key for random numbers",
         ),
+        (lambda: gradcheck(ops.exp, X, n_directions=0), ValueError, "n_directions of at least 1; got 0; try None"),
+        (lambda: check_operation(ops.exp, X, n_directions=-1), ValueError, "n_directions of at least 1; got -1; try"),
         (lambda: gradcheck(lambda x: x * npx.next_key().seed, X), RuntimeError, "no key"),
         (lambda: check_layer(lambda x: x, X), TypeError, "check_layer: expected a layer"),
         (lambda: check_layer(Linear, X), TypeError, "expected a layer; got the class Linear; try an instance"),
