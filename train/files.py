@@ -45,7 +45,6 @@ FILE_TYPES = {
 REMEDIES = {stat.S_IFDIR: "the path of a file inside it", stat.S_IFIFO: "writing its content to a file first"}
 PathLike = str | os.PathLike[str]
 SETTLING_NANOSECONDS = 2 * 10**9  # see `text_digest`
-STDIN = (0,)  # in `files_read`: standard input
 files_read: set[tuple[int, ...]] = set()  # the `file_version` of each file read, at most MAX_FILES_READ of them
 MAX_FILES_READ = 4096  # only training runs read more files, and they write no file that the user names
 MISSING = "a path that does not exist"
@@ -99,15 +98,13 @@ def open_for_reading(
     """Open a file for reading. Raises UserError if it is missing or cannot be read.
 
     In the message, `expected` says what the file should be, and `suggestion` what to try. With `pipes`, input that can
-    be read only once is accepted too, and "-" is standard input, for one input of a command; otherwise a pipe is
-    rejected without blocking.
+    be read only once is accepted too, and "-" is standard input; otherwise a pipe is rejected without blocking.
     """
-
     path = "/dev/stdin" if pipes and str(path) == "-" else str(path) or "''"
     if pipes and path == "/dev/stdin":
-        if STDIN in files_read:
+        if (0,) in files_read:
             raise UserError("-: expected one input from standard input; got two; try a file for one of them")
-        files_read.add(STDIN)
+        files_read.add((0,))  # standard input; no `file_version` equals it
 
     def user_error(error: OSError) -> UserError:
         if isinstance(error, FileNotFoundError):
@@ -183,10 +180,8 @@ def text_digest(path: PathLike) -> str:
         version = file_version(os.fstat(file.fileno()))
         if version not in _digests:
             sha256 = hashlib.file_digest(cast(Any, file), "sha256").hexdigest()
-            if (
-                time.time_ns() - max(version[-2:]) < SETTLING_NANOSECONDS
-                or file_version(os.fstat(file.fileno())) != version
-            ):
+            is_new = time.time_ns() - max(version[-2:]) < SETTLING_NANOSECONDS
+            if is_new or file_version(os.fstat(file.fileno())) != version:
                 return sha256
             _digests[version] = sha256
     return _digests[version]
