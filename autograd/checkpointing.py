@@ -77,7 +77,7 @@ def checkpoint(function: Callable[..., Tensor], *args: Any, **kwargs: Any) -> Te
             backward(result, g)
         return tuple(gradients.get(i) for i in range(len(inputs)))
 
-    vjp.runs_backward = True  # type: ignore[attr-defined]
+    vjp.runs_backward = True  # type: ignore[attr-defined]  # `backward` then does not report finished leaves
     # A node is recorded even if no input requires a gradient, because the parameters of `function` may require one.
     return record_node("checkpoint", output.data, vjp, inputs, True)
 

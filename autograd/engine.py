@@ -9,13 +9,12 @@ that takes the gradient g of a scalar with respect to the output and returns the
 
 Called on Tensors, an operation computes its output and stores the vjp in a `Node`, whose parents are the nodes of its
 inputs. `backward` visits the nodes from the newest to the oldest, passes each node's gradient to its vjp, and sums the
-gradients that arrive at each parent. The closure of a vjp holds the arrays that the operation saves for backward. The
-engine drops a vjp as soon as it has run.
+gradients that arrive at each parent. The closure of a vjp holds the saved arrays; it is dropped as soon as it has run.
 
 What the engine guarantees:
 - Nodes are numbered in order of creation. Inputs are created before outputs, so backward begins at the highest number.
-- The first gradient of a node is borrowed, the sum of two is written to a new array, and later gradients are added to
-  this array. If a leaf already has a `grad`, gradients are added to it directly.
+- The first gradient of a node is borrowed, or owned if an `adds_in_place` vjp has allocated it. A borrowed gradient and
+  the next are added in a new array, later ones in place. If a leaf has a `grad`, gradients are added to it directly.
 What a vjp must do or may do:
 - It never writes to the gradient it receives, because several parents may receive the same array without a copy.
 - Marked with `adds_in_place`, it also receives the sum of each parent's gradients. It either adds its gradient to this
@@ -262,8 +261,9 @@ def backward(tensor: Tensor, g: Any = None, on_leaf_done: Callable[[Tensor], obj
         return
 
     nodes = toposort(tensor.node)
-    reports = on_leaf_done and not any(hasattr(node.vjp, "runs_backward") for node in nodes)
-    uses_left = Counter(p for node in nodes for p in node.parents if isinstance(p, Tensor)) if reports else None
+    if on_leaf_done and any(hasattr(node.vjp, "runs_backward") for node in nodes):
+        on_leaf_done = None  # it adds to leaves at times that this pass does not know
+    uses_left = Counter(p for node in nodes for p in node.parents if isinstance(p, Tensor)) if on_leaf_done else None
     sums = {tensor.node: GradientSum(g, is_owned=False)}
     while nodes:
         node = nodes.pop()

@@ -140,7 +140,7 @@ class Recorder(Observer):
 
 
 def describe_accumulation(event: BackwardEvent) -> list[str]:
-    """Describe what the engine will do with each gradient: borrow, keep or copy it, allocate a sum, or add to a sum."""
+    """Describe what the engine will do with each gradient: borrow, own or copy it, allocate a sum, or add to a sum."""
     # For each parent with a sum, whether the engine owns it.
     is_owned: dict[Any, bool] = {parent: total.is_owned for parent, total in event.sums.items()}
     descriptions = []
@@ -159,7 +159,7 @@ def describe_accumulation(event: BackwardEvent) -> list[str]:
             is_owned[parent] = True
         else:
             is_new = can_add and sum(gradient is other for other in event.gradients) == 1
-            description = "kept" if is_new else "copied" if isinstance(parent, Tensor) else "borrowed"
+            description = "owned" if is_new else "copied" if isinstance(parent, Tensor) else "borrowed"
             is_owned[parent] = description != "borrowed"
         descriptions.append(description)
     return descriptions

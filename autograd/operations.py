@@ -243,8 +243,8 @@ def sum(x: Array, axis: Any = None, keepdims: bool = False) -> Result:
 def mean(x: Array, axis: Any = None, keepdims: bool = False) -> Result:
     """Return the mean over `axis` (None, an int or a tuple of ints)."""
     y = npx.mean(x, axis=axis, keepdims=keepdims)
-    share = y.size / (x.size or 1)
-    return y, lambda g: (_expand((g * share).astype(g.dtype, copy=False), x, axis, keepdims),)
+    fraction = y.size / (x.size or 1)
+    return y, lambda g: (_expand((g * fraction).astype(g.dtype, copy=False), x, axis, keepdims),)
 
 
 @differentiable
@@ -263,8 +263,8 @@ def min(x: Array, axis: Any = None, keepdims: bool = False) -> Result:
 
 def _tie_grad(g: Array, x: Array, y: Array, axis: Any, keepdims: bool) -> Array:
     tied = x == _expand(y, x, axis, keepdims)
-    share = tied / npx.sum(tied, axis=axis, keepdims=True)
-    return _expand(g, x, axis, keepdims) * share.astype(g.dtype)
+    fraction = tied / npx.sum(tied, axis=axis, keepdims=True)
+    return _expand(g, x, axis, keepdims) * fraction.astype(g.dtype)
 
 
 # Shapes
@@ -301,9 +301,9 @@ def getitem(x: Array, index: Any) -> Result:
     """Return x[index]; an element selected several times receives the sum of its gradients."""
 
     def vjp(g: Array) -> tuple[Array | None, ...]:
-        wide = npx.accumulation_dtype(x.dtype)
-        gx = npx.zeros(x.shape, wide)
-        npx.add_at(gx, index, g.astype(wide, copy=False))
+        sum_dtype = npx.accumulation_dtype(x.dtype)
+        gx = npx.zeros(x.shape, sum_dtype)
+        npx.add_at(gx, index, g.astype(sum_dtype, copy=False))
         return (gx.astype(x.dtype, copy=False),)
 
     return x[index], vjp

@@ -198,6 +198,11 @@ def add_at(x: Array, index: Any, values: Array) -> None:
         array_module(x).add.at(x, index, values)
 
 
+def has_16_bits(dtype: Any) -> bool:
+    """Return whether `dtype` is float16 or bfloat16."""
+    return dtype.itemsize == 2 and dtype.kind not in "iu"
+
+
 def accumulate(values: tuple[Array | None, ...], accumulate_into: Accumulators) -> Any:
     """Add each value to its sum in place, and return the sums. Where the sum is None, return the value."""
     for value, total in zip(values, accumulate_into, strict=False):

@@ -14,7 +14,7 @@ from typing import Any
 
 import numpy as np
 
-from npx.backend import Array, device, use_tf32
+from npx.backend import Array, device, has_16_bits, use_tf32
 from npx.dispatch import is_emulating
 
 CPU_PRECISIONS = ("float32", "float64")
@@ -101,18 +101,15 @@ def accumulation_dtype(dtype: Any) -> np.dtype:
 
 def sum(x: Array, axis: Any = None, keepdims: bool = False) -> Array:
     """Return np.sum(x); 16-bit floats are added in float32, and the result is rounded to their dtype."""
-    dtype = np.float32 if has_16_bits(x.dtype) else None
-    total: Any = np.sum(x, axis=axis, keepdims=keepdims, dtype=dtype)
-    return total if dtype is None else total.astype(x.dtype)
+    return _reduce(np.sum, x, axis, keepdims)
 
 
 def mean(x: Array, axis: Any = None, keepdims: bool = False) -> Array:
     """Return np.mean(x); 16-bit floats are added in float32, and the result is rounded to their dtype."""
-    dtype = np.float32 if has_16_bits(x.dtype) else None
-    average: Any = np.mean(x, axis=axis, keepdims=keepdims, dtype=dtype)
-    return average if dtype is None else average.astype(x.dtype)
+    return _reduce(np.mean, x, axis, keepdims)
 
 
-def has_16_bits(dtype: Any) -> bool:
-    """Return whether `dtype` is float16 or bfloat16."""
-    return dtype.itemsize == 2 and dtype.kind not in "iu"
+def _reduce(function: Any, x: Array, axis: Any, keepdims: bool) -> Any:
+    if not has_16_bits(x.dtype):
+        return function(x, axis=axis, keepdims=keepdims)
+    return function(x, axis=axis, keepdims=keepdims, dtype=np.float32).astype(x.dtype)

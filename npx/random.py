@@ -75,26 +75,22 @@ def replay_keys(keys: list[Key]) -> Iterator[None]:
 
     Raises RuntimeError unless the block uses all of them and no more.
     """
-    n_used = 0
+    remaining = iter(keys)
 
     def replay() -> Iterator[Key]:
-        nonlocal n_used
-        for key in keys:
-            n_used += 1
-            yield key
-        n_used += 1
-        reject()
+        yield from remaining
+        reject("more")
 
-    def reject() -> None:
+    def reject(got: object) -> None:
         raise RuntimeError(
-            f"random numbers: expected {len(keys)} random arrays, as in the first call; got "
-            f"{'more' if n_used > len(keys) else n_used}; try calling train() and eval() only after backward"
+            f"random numbers: expected {len(keys)} random arrays, as in the forward pass; got {got}; "
+            "try calling train() and eval() only after backward"
         )
 
     with _keys.override(replay()):
         yield
-    if n_used < len(keys):
-        reject()
+    if n_unused := len([*remaining]):
+        reject(len(keys) - n_unused)
 
 
 @contextmanager
@@ -150,5 +146,5 @@ def normal(key: Key, shape: tuple[int, ...], dtype: Any = np.float32) -> Array:
 def uniform(key: Key, shape: tuple[int, ...], dtype: Any = np.float32, low: float = 0.0, high: float = 1.0) -> Array:
     """Return uniform samples from [low, high) on the current device."""
     x = np.random.Generator(_philox(key)).uniform(low, high, shape).astype(dtype)
-    below_high = np.nextafter(np.asarray(high, x.dtype), np.asarray(low, x.dtype))
-    return from_host(np.where(x == np.asarray(high, x.dtype), below_high, x))  # rounding to `dtype` may give `high`
+    below_high = np.nextafter(x.dtype.type(high), x.dtype.type(low))
+    return from_host(np.minimum(x, below_high))  # rounding to `dtype` may give `high`

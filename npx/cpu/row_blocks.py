@@ -27,7 +27,7 @@ from typing import Any
 
 import numpy as np
 
-from npx.backend import array_module, ceil_div, check_floating
+from npx.backend import array_module, ceil_div, check_floating, has_16_bits
 from npx.cpu.tune import is_configured
 from npx.cpu.workers import make_offers
 from npx.scoped import ScopedValue
@@ -145,7 +145,7 @@ def elementwise(formula: Callable[..., Any], *arrays: Any, outputs: int = 1, in_
 
 def _promote_16_bit(x: Any) -> Any:
     """Convert float16 and bfloat16 to float32; return any other array itself."""
-    return x.astype(np.float32) if x.dtype.itemsize == 2 and x.dtype.kind not in "iu" else x
+    return x.astype(np.float32) if has_16_bits(x.dtype) else x
 
 
 def parallel_for(body: Callable[[int, int], Any], n: int, step: int, inline: bool = False) -> list[Any]:

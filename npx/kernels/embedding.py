@@ -53,9 +53,9 @@ def embedding_grad(
     xp = array_module(g)
     g = dropout_grad.reference(g, drop, keep_mask)
     g = g if scale == 1.0 else (g * scale).astype(g.dtype, copy=False)
-    wide = accumulation_dtype(g.dtype)
-    gtable = xp.zeros((n_rows, g.shape[-1]), wide)
-    xp.add.at(gtable, ids.reshape(-1), g.reshape(-1, g.shape[-1]).astype(wide, copy=False))
+    sum_dtype = accumulation_dtype(g.dtype)
+    gtable = xp.zeros((n_rows, g.shape[-1]), sum_dtype)
+    xp.add.at(gtable, ids.reshape(-1), g.reshape(-1, g.shape[-1]).astype(sum_dtype, copy=False))
     gtable = gtable.astype(g.dtype, copy=False)
     if accumulate_into is None:
         return gtable

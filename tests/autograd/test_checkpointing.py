@@ -117,7 +117,7 @@ def test_another_mode_in_backward_than_in_forward_raises(in_forward):
     with npx.keyed(7, 3):
         loss = model.train(in_forward).loss(ids)
         with pytest.raises(
-            RuntimeError, match=r"random arrays, as in the first call; got .*train\(\) and eval\(\) only"
+            RuntimeError, match=r"random arrays, as in the forward pass; got .*train\(\) and eval\(\) only"
         ):
             model.train(not in_forward)
             loss.backward()

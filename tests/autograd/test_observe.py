@@ -89,9 +89,9 @@ def test_recorder_knows_a_second_gradient_of_the_same_event():
     assert first.accumulation == ["copied", "added in place"]  # the second gradient of the leaf
 
 
-def test_recorder_knows_the_new_arrays_that_the_engine_keeps():
+def test_recorder_knows_the_new_arrays_that_the_engine_owns():
     x, w = (Tensor(np.ones((2, 2), "float32"), requires_grad=True) for _ in range(2))
     with observing(Recorder()) as recorder:
         neural.linear(x, w).sum().backward()
     (linear,) = (r for r in recorder.operations.values() if r.name == "linear")
-    assert linear.accumulation == ["kept", "kept"]
+    assert linear.accumulation == ["owned", "owned"]

@@ -337,28 +337,34 @@ def test_sums_of_many_16_bit_values_are_rounded_only_once(dtype, n, name):
     if dtype == "bfloat16":
         pytest.importorskip("ml_dtypes", reason="bfloat16 in NumPy needs ml_dtypes")
     x = Tensor(np.zeros((n, 1), dtype), requires_grad=True)
-    share = Tensor(np.full((), 1 / n, "float32").astype(dtype))  # keeps totals below the largest float16
+    scale = Tensor(np.full((), 1 / n, "float32").astype(dtype))  # keeps totals below the largest float16
 
     def gradient_of_row(use):
         row = Tensor(np.zeros(1, dtype), requires_grad=True)
-        (use(row) * share).sum().backward()
+        (use(row) * scale).sum().backward()
         return row.grad
 
-    def with_kernel(function):
+    def gradient_sum(y):
+        y.backward()
+        return x.grad.astype("float32").sum()
+
+    def with_reference(function):
         with npx.kernel_mode("reference"):
             return function()
 
     ids = np.zeros(n, int)
     actual = {
-        "sum": lambda: ((x + share) * 1.0).sum().data,
+        "sum": lambda: (x + scale).sum().data,
         "mean": lambda: (x + 1.0).mean().data,
-        "max": lambda: (x.max().backward(), x.grad.astype("float32").sum())[1],
+        "max": lambda: gradient_sum(x.max()),
         "softmax": lambda: neural.softmax(x.transpose()).data.astype("float32").sum(),
         "cross_entropy": lambda: neural.cross_entropy(x.transpose(), np.array([1])).data / np.log(n),
-        "linear": lambda: with_kernel(lambda: gradient_of_row(lambda row: neural.linear(x, x.data[:1], row))),
+        "linear": lambda: with_reference(lambda: gradient_of_row(lambda row: neural.linear(x, x.data[:1], row))),
         "unbroadcast": lambda: gradient_of_row(lambda row: x + row),
-        "embedding": lambda: with_kernel(lambda: gradient_of_row(lambda r: neural.embedding(r.reshape((1, 1)), ids))),
+        "embedding": lambda: with_reference(
+            lambda: gradient_of_row(lambda r: neural.embedding(r.reshape((1, 1)), ids))
+        ),
         "getitem": lambda: gradient_of_row(lambda row: row[ids]),
-        "mean_grad": lambda: (x.mean().backward(), x.grad.astype("float32").sum())[1],
+        "mean_grad": lambda: gradient_sum(x.mean()),
     }[name]()
     assert np.asarray(actual).astype(float) == pytest.approx(1.0, rel=1e-2)
