@@ -141,8 +141,7 @@ def differentiable(function: Callable[..., Result]) -> Callable[..., Tensor]:
         if kwargs and any(isinstance(a, Tensor) for a in kwargs.values()):  # make keyword Tensors positional
             (bound := parameters.bind(*args, **kwargs)).apply_defaults()
             args, kwargs = bound.args, bound.kwargs
-        arrays, dtypes, requires_grad = [], [], False
-        items = [*kwargs.values()]
+        arrays, dtypes, items, requires_grad = [], [], [*kwargs.values()], False
         for a in args:  # a single loop, for speed: it takes most of an operation's time if the arrays are small
             if isinstance(a, Tensor):
                 requires_grad = requires_grad or a.requires_grad
@@ -153,7 +152,8 @@ def differentiable(function: Callable[..., Result]) -> Callable[..., Tensor]:
             dtype = getattr(a, "dtype", None)
             if dtype is not None and dtype not in dtypes and is_floating(dtype):
                 dtypes.append(dtype)
-        dtypes += {a.dtype for a in kwargs.values() if hasattr(a, "dtype") and is_floating(a.dtype)}.difference(dtypes)
+        keyword_arrays = (a for a in kwargs.values() if getattr(a, "ndim", 0) and not isinstance(a, type))
+        dtypes += {a.dtype for a in keyword_arrays if is_floating(a.dtype)}.difference(dtypes)
         nested = [a for a in items if isinstance(a, Tensor)]
         if nested or len(dtypes) > 1 and any(isinstance(a, Tensor) for a in args):
             operation_checks.reject_operands(function.__name__, dtypes, nested)

@@ -229,10 +229,11 @@ def attention(
         spec: masks, constant bias, rotary positions and packing.
         score_bias: broadcastable to (B, H, T, S); unlike `spec.constant_bias`, it gets a gradient.
     """
+    check_attention(spec, q, k, v)
     if score_bias is not None:
+        check_attention(spec._replace(constant_bias=score_bias), q, k, v)
         bias = score_bias if spec.constant_bias is None else spec.constant_bias + score_bias
         spec = spec._replace(constant_bias=bias)
-    check_attention(spec, q, k, v)
     n_heads, n_kv_heads = q.shape[-2], k.shape[-2]
     y, saved = npx.attention(q, repeat_heads(k, n_heads), repeat_heads(v, n_heads), spec, drop)
 

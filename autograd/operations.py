@@ -105,6 +105,7 @@ def power(x: Array, exponent: float) -> Result:
     if not is_number(exponent):
         kind = type(exponent).__name__
         raise TypeError(f"power: expected a Python number as the exponent; got {kind}; try exp(log(x) * exponent)")
+    exponent = exponent if isinstance(exponent, int) else float(exponent)  # np.float64 would widen the result
     vjp = lambda g: (g * exponent * x ** (exponent - 1) if exponent else npx.zeros_like(g),)  # noqa: E731
     return _narrow(x**exponent, vjp, x)
 

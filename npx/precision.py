@@ -99,17 +99,17 @@ def accumulation_dtype(dtype: Any) -> np.dtype:
     return np.result_type(dtype, np.float32)
 
 
-def sum(x: Array, axis: Any = None, keepdims: bool = False) -> Array:
-    """Return np.sum(x); 16-bit floats are added in float32, and the result is rounded to their dtype."""
-    return _reduce(np.sum, x, axis, keepdims)
+def sum(x: Any, axis: Any = None, keepdims: bool = False, dtype: Any = None) -> Array:
+    """Return np.sum(x); 16-bit floats are added in float32, and the result is rounded to their dtype or to `dtype`."""
+    return _reduce(np.sum, x, axis, keepdims, dtype)
 
 
-def mean(x: Array, axis: Any = None, keepdims: bool = False) -> Array:
-    """Return np.mean(x); 16-bit floats are added in float32, and the result is rounded to their dtype."""
-    return _reduce(np.mean, x, axis, keepdims)
+def mean(x: Any, axis: Any = None, keepdims: bool = False, dtype: Any = None) -> Array:
+    """Return np.mean(x); 16-bit floats are added in float32, and the result is rounded to their dtype or to `dtype`."""
+    return _reduce(np.mean, x, axis, keepdims, dtype)
 
 
-def _reduce(function: Any, x: Array, axis: Any, keepdims: bool) -> Any:
-    if not has_16_bits(x.dtype):
-        return function(x, axis=axis, keepdims=keepdims)
-    return function(x, axis=axis, keepdims=keepdims, dtype=np.float32).astype(x.dtype)
+def _reduce(function: Any, x: Any, axis: Any, keepdims: bool, dtype: Any) -> Any:
+    if not (hasattr(x, "dtype") and has_16_bits(x.dtype)):
+        return function(x, axis=axis, keepdims=keepdims, dtype=dtype)
+    return function(x, axis=axis, keepdims=keepdims, dtype=np.float32).astype(dtype or x.dtype)

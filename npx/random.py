@@ -84,7 +84,7 @@ def replay_keys(keys: list[Key]) -> Iterator[None]:
     def reject(got: object) -> None:
         raise RuntimeError(
             f"random numbers: expected {len(keys)} random arrays, as in the forward pass; got {got}; "
-            "try calling train() and eval() only after backward"
+            "try calling train() and eval() only after backward, and creating parameters before the call"
         )
 
     with _keys.override(replay()):
@@ -146,5 +146,6 @@ def normal(key: Key, shape: tuple[int, ...], dtype: Any = np.float32) -> Array:
 def uniform(key: Key, shape: tuple[int, ...], dtype: Any = np.float32, low: float = 0.0, high: float = 1.0) -> Array:
     """Return uniform samples from [low, high) on the current device."""
     x = np.random.Generator(_philox(key)).uniform(low, high, shape).astype(dtype)
-    below_high = np.nextafter(x.dtype.type(high), x.dtype.type(low))
-    return from_host(np.minimum(x, below_high))  # rounding to `dtype` may give `high`
+    if x.dtype.kind == "f":  # rounding may give `high`
+        x = np.minimum(x, np.nextafter(x.dtype.type(high), x.dtype.type(low)))
+    return from_host(x)

@@ -363,7 +363,18 @@ def test_a_keyword_array_of_another_floating_dtype_raises():
     for call in (
         lambda: neural.linear(leaf(2, 3), w=np.ones((3, 2))),
         lambda: neural.layer_norm(leaf(2, 3), gamma=np.ones(3, "float32"), beta=np.zeros(3)),
-        lambda: ops.power(leaf(3), exponent=np.float64(2)),
     ):
         with pytest.raises(TypeError, match="of the same floating dtype; got float32 and float64"):
             call()
+
+
+def test_numbers_and_dtypes_may_be_keywords():
+    assert ops.astype(leaf(3), dtype=np.float64).dtype == "float64"
+    assert ops.power(leaf(3), exponent=np.float64(2)).dtype == "float32"
+    assert neural.layer_norm(leaf(2, 3), leaf(3), leaf(3), eps=np.float64(1e-5)).dtype == "float32"
+
+
+def test_a_mask_beside_a_score_bias_raises():
+    x, bias = leaf(1, 2, 1, 2), leaf(2, 2)
+    with pytest.raises(ValueError, match=r"expected a floating-point bias; got bool; try npx.mask_bias"):
+        neural.attention(x, x, x, AttentionSpec(constant_bias=np.ones((2, 2), bool)), score_bias=bias)

@@ -368,3 +368,9 @@ def test_sums_of_many_16_bit_values_are_rounded_only_once(dtype, n, name):
         "mean_grad": lambda: gradient_sum(x.mean()),
     }[name]()
     assert np.asarray(actual).astype(float) == pytest.approx(1.0, rel=1e-2)
+
+
+def test_the_sums_of_npx_take_what_those_of_numpy_take():
+    half = np.ones(3000, "float16")
+    assert npx.sum([1, 2]) == 3 and npx.mean(4.0) == 4 and npx.sum(half, dtype="float64").dtype == "float64"
+    assert npx.sum(half, keepdims=True).shape == (1,) and npx.mean(half).dtype == "float16"

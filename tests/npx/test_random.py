@@ -99,3 +99,5 @@ def test_uniform_samples_are_below_the_upper_bound_after_rounding():
         for dtype in ("float16", "float32"):
             x = npx.random.uniform(npx.next_key(), (200_000,), dtype)
             assert x.dtype == dtype and 0 <= x.min() and x.max() < 1
+        integers = npx.random.uniform(npx.next_key(), (100,), "int32", 0, 10)
+        assert integers.dtype == "int32" and {*integers.tolist()} <= {*range(10)}
