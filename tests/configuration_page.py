@@ -39,7 +39,7 @@ type or a value out of range is an error, and the message names the key.
 
 With `--resume`, you may change only the keys marked ↻; any other difference from the configuration of the run is an
 error. A text may have a new path, but its content must be unchanged. You may add a validation text to a run that has
-none. `train.init` may change only before the first checkpoint, although it is marked.
+none. `train.init` is marked too, but may change only before the first checkpoint.
 """
 TABLES = {
     "model": "The architecture. A key that is left out takes the value of the preset; defaults are those of `base`.",

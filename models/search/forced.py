@@ -21,7 +21,7 @@ def forced_log_probabilities(model: Any, src_ids: Any, outputs: Sequence[Sequenc
         outputs: B lists of ids without BOS and EOS.
 
     A search that finds the same tokens gives them the same log-probabilities. Raises ValueError for invalid ids and for
-    sequences that are too long, and FloatingPointError for NaN or infinite logits.
+    sequences that are too long, and FloatingPointError if a log-probability is NaN.
     """
     config = model.config
     lengths = host.array([len(output) + 1 for output in outputs], host.int64)  # (B,) EOS included

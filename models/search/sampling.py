@@ -103,8 +103,9 @@ def sample_outputs(
             samples in any batch. Default: 0 to B - 1.
         max_extra_tokens: as for `greedy_search`.
 
-    The log-probabilities are the model's own, independent of temperature, top_k and top_p. Padding and BOS are never
-    sampled. Raises ValueError for an invalid argument and FloatingPointError for NaN in the logits.
+    The log-probabilities are the model's own, independent of temperature, top_k and top_p. Padding, BOS and
+    `config.suppressed_ids` are never sampled. Raises ValueError for an invalid argument and FloatingPointError for NaN
+    in the logits.
     """
     check_sampling(samples=samples, temperature=temperature, top_k=top_k, top_p=top_p, seed=seed)
     src_ids, limits = prepare_search(model, src_ids, max_extra_tokens)

@@ -106,7 +106,7 @@ def test_every_key_is_explained_and_its_default_is_valid(full):
     if f.default is None:
         assert f.metadata["none_means"] in text
     else:
-        assert checked_value(table, f, f.default) == f.default
+        assert checked_value(table, f, f.default, "key") == f.default
     lines = RunConfig().dump().splitlines()
     at = next(i for i, line in enumerate(lines) if line.removeprefix("# ").startswith(f"{name} ="))
     assert lines[at - 1].startswith("# ")

@@ -163,7 +163,7 @@ def test_measured_sentences_have_tokens_that_the_model_can_read(fields):
     updater, batch = speed.build_updater(c, config)
     updater.compute_gradient([batch], 1)
     special = {c.pad_id, c.bos_id, c.eos_id, c.unk_id, *c.suppressed_ids}
-    source_size, target_size = c.src_vocab_size or c.vocab_size, c.n_outputs or c.vocab_size
+    source_size, target_size = c.src_vocab_size or c.vocab_size, c.resolved_n_outputs
     for rows, size in ((batch.src[:, :-1], source_size), (batch.tgt[:, 1:-1], target_size)):
         assert special.isdisjoint(rows.flat) and rows.max() < size and len({*rows.flat}) > min(7, size // 2)
     length = min(30, c.max_positions if c.positions == "learned" else 30)

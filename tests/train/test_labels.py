@@ -288,7 +288,7 @@ def test_more_than_two_texts_are_an_error(runs, tmp_path, capfd, command, task):
     text = tmp_path / "text"
     text.write_text("the cat\nthe cat\ta dog\tx\n")
     assert main([command, "--quiet", "--model", str(runs / task), "--input", str(text)]) == 2
-    expected = "'the cat\\ta dog\\tx': expected one text, or two texts separated by a tab; got 3; try"
+    expected = "line 2: expected one text, or two texts separated by a tab; got 3 texts; try"
     assert expected in (error := capfd.readouterr().err) and error.count("\n") == 1
 
 
@@ -301,7 +301,7 @@ def test_special_ids_other_than_those_of_the_labels_are_refused(folder, tmp_path
     (tmp_path / "other.json").write_text(json.dumps(spec))
     options = ["--set", f"data.task={task}", "--set", f"data.tokenizer={tmp_path / 'other.json'}"]
     assert train(folder, tmp_path / "new", *options, texts=TEXTS[task]) == 2
-    expected = "data.tokenizer: expected the special ids (0, 1, 2, 3), which the labels have; got (4, 1, 2, 3); try bpe"
+    expected = "data.tokenizer: expected the special ids (0, 1, 2, 3) of the labels; got (4, 1, 2, 3); try bpe"
     assert expected in capfd.readouterr().err
 
 
@@ -350,7 +350,7 @@ def test_labels_that_the_training_text_lacks_are_errors(folder, tmp_path, capfd,
 
 def test_a_file_of_tagged_words_is_answered_with_gold(runs, capfd):
     assert main(["classify", "--model", str(runs / "tagging"), "--input", str(runs / "valid.tags")]) == 2
-    message = "'the\\tDT': expected words separated by spaces; got a tab; try --gold F for a file with lines word<TAB>"
+    message = "line 1: expected words separated by spaces; got a tab; try --gold F for a file with lines word<TAB>"
     assert message in capfd.readouterr().err
 
 

@@ -84,7 +84,7 @@ def test_ctrl_c_suggests_the_same_command(tmp_path, texts, monkeypatch, capfd):
     assert main([*arguments, *options, *sets]) == 130
     error = capfd.readouterr().err
     assert "stopped by a signal after step " in error and "--resume" not in error
-    assert error.endswith("\ninterrupted; run the same command again to continue\n")
+    assert error.endswith("\ninterrupted; run the same command again\n")
 
 
 @pytest.mark.slow

@@ -19,7 +19,9 @@ LOSSES = [7.0, 5.0, 4.0, 3.0]
 
 @pytest.fixture
 def killed(text, tmp_path, monkeypatch):
-    """Return a function that returns a run that was killed after step 6; the validations of a resumed run follow."""
+    """Return a function that trains until a kill after step 6.
+
+    Its arguments are the losses of the resumed run's validations."""
 
     def start(*resumed, **changes):
         scripted(monkeypatch, [(loss, 0.0) for loss in LOSSES])

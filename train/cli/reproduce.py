@@ -11,13 +11,13 @@ from train.errors import UserError, check_choice
 
 
 class TableCommands(Commands):
-    """The commands of `reproduce`, all of which can be continued."""
+    """The commands of `reproduce`; after Ctrl-C, each can be run again."""
 
     def invoke(self, ctx: Any) -> Any:
         try:
             return super().invoke(ctx)
         except KeyboardInterrupt:
-            print_stderr("interrupted; run the same command again to continue")
+            print_stderr("interrupted; run the same command again")
             raise
 
 

@@ -138,7 +138,7 @@ def train(
     task = TASKS[run_config.data.task]
     check_task_options(paths, run_config)
     if not resume:
-        check_sides({override.partition("=")[0].strip() for override in all_overrides}, task, run_config.data)
+        check_complete_text({override.partition("=")[0].strip() for override in all_overrides}, task, run_config.data)
     try:
         run_training(run_config, out, resume=resume, progress=not quiet, max_hours=max_hours, debug=debug or "")
     except KeyboardInterrupt:
@@ -167,16 +167,16 @@ def check_task_options(names: Iterable[str], config: RunConfig) -> None:
             )
 
 
-def check_sides(changed: Collection[str], task: Task[Any, Any, Any], data: Any) -> None:
+def check_complete_text(changed: Collection[str], task: Task[Any, Any, Any], data: Any) -> None:
     """Raise UserError if the options, which set the keys in `changed`, replace only one file of a text in `data`."""
     for part, names in task.keys_in_use(data).items():
         given = [name for name in names if f"data.{name}" in changed]
         for name in names if given else ():
             if name not in given and (file := getattr(data, name)):
-                none = "" if name in task.file_keys[part] else f", or {option(name)}= for no such file"
+                omission = "" if name in task.file_keys[part] else f", or {option(name)}= for no such file"
                 raise UserError(
                     f"{option(given[0])}: expected both files of a text; got one file, to be paired with {file} "
-                    f"from the configuration; try adding {option(name)} F{none}"
+                    f"from the configuration; try adding {option(name)} F{omission}"
                 )
 
 

@@ -32,7 +32,7 @@ def run_parallel(functions: Mapping[str, Callable[[], object]], n_jobs: int) -> 
     threads = max(1, npx.cpu.row_blocks.thread_count() // n_jobs)
     waiting = [*functions.items()]
     running: dict[Any, Any] = {}  # maps each connection to the process at its other end
-    resource_tracker.ensure_running()  # `start` would start it and unblock Ctrl-C
+    resource_tracker.ensure_running()  # otherwise, `start` starts it, which unblocks Ctrl-C
     signals = Signals()
     try:
         with signals.handling():

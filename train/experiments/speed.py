@@ -81,7 +81,7 @@ def build_updater(model_config: TransformerConfig, config: RunConfig) -> tuple[U
     rng = np.random.default_rng(0)
     length = min(SENTENCE_LENGTH, model.max_length or SENTENCE_LENGTH)
     special_ids = SpecialIds(c.pad_id, c.bos_id, c.eos_id, c.unk_id)
-    sizes = c.src_vocab_size or c.vocab_size, c.n_outputs or c.vocab_size
+    sizes = c.src_vocab_size or c.vocab_size, c.resolved_n_outputs
     words = (np.setdiff1d(np.arange(size), [*special_ids, *c.suppressed_ids]) for size in sizes)
     ids = (rng.choice(side, (settings.batch_tokens // length, length - 1)).tolist() for side in words)
     corpus = PairCorpus.from_pairs(zip(*ids, strict=True), special_ids)

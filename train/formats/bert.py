@@ -121,9 +121,9 @@ def read_bert(
     check_vocab_size(folder, "vocab_size", config.get("vocab_size"), len(bert_ids))
     model_config = make_model_config(path, tokenizer, keys, {}, NAMES)
     tables = {"model": keys, "data": {"task": "masking", "max_length": keys["max_positions"]}}
-    names = {"data.max_length": f"{path}: {NAMES['max_positions']}"}
+    source_keys = {("data", "max_length"): (path, NAMES["max_positions"])}
     return ImportedModel(
-        model_config, tables, names, tokenizer, from_bert(weights, model_config, bert_ids, str(folder))
+        model_config, tables, source_keys, tokenizer, from_bert(weights, model_config, bert_ids, str(folder))
     )
 
 

@@ -99,9 +99,9 @@ def read_gpt2(
         on_warning(f"{path}: embd_pdrop = {rate} is not imported; resid_pdrop = {keys['dropout']} replaces it")
     warn_of_settings(generation_config, generation_file(folder), on_warning)
     tables = {"model": keys, "data": {"task": "language", "max_length": keys["max_positions"]}}
-    names = {"data.max_length": f"{path}: {NAMES['max_positions']}"}
+    source_keys = {("data", "max_length"): (path, NAMES["max_positions"])}
     weights = read_weights(folder)
-    return ImportedModel(model_config, tables, names, tokenizer, from_gpt2(weights, model_config, str(folder)))
+    return ImportedModel(model_config, tables, source_keys, tokenizer, from_gpt2(weights, model_config, str(folder)))
 
 
 def from_gpt2(weights: Mapping[str, Any], config: TransformerConfig, name: str) -> dict[str, Any]:

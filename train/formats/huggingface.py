@@ -39,12 +39,12 @@ class ImportedModel(NamedTuple):
 
     Attributes:
         tables: the keys of [model], [data] and [search] for its run.
-        names: maps some of these keys, such as search.beam_size, to their file and key in the folder, for messages.
+        source_keys: maps some of these keys, such as (search, beam_size), to their file and key in the folder.
     """
 
     model_config: TransformerConfig
     tables: dict[str, dict[str, Any]]
-    names: dict[str, str]
+    source_keys: dict[tuple[str, str], tuple[Path, str]]
     tokenizer: Any
     parameters: Mapping[str, Any]
 
@@ -98,9 +98,12 @@ def read_marian(
     file = generation_file(folder)
     search = search_settings(generation_config, file, on_warning)
     tables = {"model": keys, "data": {"vocabularies": vocabularies}, "search": search}
-    names = {"search.beam_size": f"{file}: num_beams", "search.length_penalty": f"{file}: length_penalty"}
+    source_keys = {
+        ("search", "beam_size"): (file, "num_beams"),
+        ("search", "length_penalty"): (file, "length_penalty"),
+    }
     parameters = marian.from_marian(weights, model_config, str(folder))
-    return ImportedModel(model_config, tables, names, tokenizer, parameters)
+    return ImportedModel(model_config, tables, source_keys, tokenizer, parameters)
 
 
 def write_run(
@@ -190,7 +193,8 @@ def suppressed_ids(generation_config: Mapping[str, Any], tokenizer: TextTokenize
             type(entry) is int and 0 <= entry < tokenizer.vocab_size and entry != tokenizer.eos_id for entry in entries
         ):
             got = one_line(repr(value))[:60]
-            expected = f"single token ids below {tokenizer.vocab_size}, and not eos_token_id = {tokenizer.eos_id}"
+            ids_in_range = f"from 0 to {tokenizer.vocab_size - 1}"
+            expected = f"single token ids {ids_in_range} other than eos_token_id = {tokenizer.eos_id}"
             raise UserError(f"{path}: {name}: expected {expected}; got {got}; try removing this setting")
         ids += entries
     never_chosen = {tokenizer.pad_id, tokenizer.bos_id}

@@ -7,9 +7,9 @@ from train.errors import UserError, quote
 from train.files import describe_path
 from train.formats.huggingface import CONFIG, READERS, generation_file, write_run
 from train.formats.marian_npz import find_npz, read_npz
-from train.formats.settings import TRY_SUPPORTED, read_object
+from train.formats.settings import SUPPORTED_MODEL, TRY_SUPPORTED, read_object
 from train.json_files import check_outside_run
-from train.run.config import RunConfig
+from train.run.config import RunConfig, checked_value, fields_of
 from train.run.folder import RunFolder
 
 
@@ -46,13 +46,10 @@ def import_folder(folder: Path, out: Path, on_warning: Callable[[str], object]) 
         imported = READERS[str(kind)](folder, config, read_object(generation_file(folder)), on_warning)
     data = {"tokenizer": str(run.tokenizer_file.absolute()), "vocab_size": max(5, imported.model_config.vocab_size)}
     tables = {**imported.tables, "data": {**imported.tables["data"], **data}}
-    try:
-        run_config = RunConfig.from_dict(tables)
-    except UserError as error:
-        _, ours, problem = str(error).split(": ", 2)
-        theirs = {"data.tokenizer": "--out", **imported.names}.get(ours, f"{folder}: {ours}")
-        problem = problem.replace(f"; try {ours.partition('.')[2]} =", f"; try {theirs.rpartition(': ')[2]} =")
-        suggestion = "" if "; try " in problem else f"; {TRY_SUPPORTED}"
-        raise UserError(f"{theirs}: {problem}{suggestion}") from None
+    checked_value("data", fields_of("data")["tokenizer"], data["tokenizer"], "--out")
+    for (table, key), (file, source_key) in imported.source_keys.items():
+        field, value = fields_of(table)[key], tables[table][key]
+        checked_value(table, field, value, f"{file}: {source_key}", source_key, SUPPORTED_MODEL)
+    run_config = RunConfig.from_dict(tables, source=str(folder))
     write_run(run, run_config, imported.model_config, imported.tokenizer, imported.parameters)
     return run

@@ -95,10 +95,13 @@ def read_npz(path: Path, on_warning: Callable[[str], object]) -> ImportedModel:
         "length_penalty": read_number(decoder_config, "normalize", float, 0.0, str(decoder)),
         "candidate_rule": "plain" if beam == 1 else "transformers",  # one beam is greedy search
     }
-    names = {"search.beam_size": f"{decoder}: beam-size", "search.length_penalty": f"{decoder}: normalize"}
+    source_keys = {
+        ("search", "beam_size"): (decoder, "beam-size"),
+        ("search", "length_penalty"): (decoder, "normalize"),
+    }
     weights = dict(map(in_transformers_layout, arrays, arrays.values()))
     parameters = marian.from_marian(with_padding(weights, n_tokens, tokenizer.vocab_size), model_config, str(path))
-    return ImportedModel(model_config, {**tables, "search": search}, names, tokenizer, parameters)
+    return ImportedModel(model_config, {**tables, "search": search}, source_keys, tokenizer, parameters)
 
 
 def read_arrays(path: Path) -> dict[str, Any]:

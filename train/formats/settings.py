@@ -13,7 +13,8 @@ ACTIVATIONS = {
     "swish": "silu", "silu": "silu", "relu": "relu", "gelu_pytorch_tanh": "gelu", "gelu_new": "gelu",
     "gelu": "gelu_erf",
 }  # fmt: skip
-TRY_SUPPORTED = "try a model that docs/formats.md describes"
+SUPPORTED_MODEL = "a model that docs/formats.md describes"
+TRY_SUPPORTED = f"try {SUPPORTED_MODEL}"
 WORDS = {int: "a whole number", float: "a number", bool: "true or false"}
 
 

@@ -18,7 +18,7 @@ from train.learn.schedule import SCHEDULE_KEYS, schedule_changes
 from train.learn.text_checks import check_same_text
 from train.learn.update import Updater
 from train.run import checkpoint as store
-from train.run.best_weights import forget_lost_best, has_best, restore_best
+from train.run.best_weights import can_restore_best, forget_lost_best, restore_best
 from train.run.config import RunConfig
 from train.run.folder import RunFolder
 from train.run.folder_swap import existing_folder
@@ -267,7 +267,7 @@ class Checkpointer:
             for entry in self.folder.metrics()
             if entry["kind"] == "valid" and all(isinstance(entry.get(key), int | float) for key in ("loss", name))
         }
-        best = measured.get(str(state.best_step)) if has_best(self.folder, state.best_step) else None
+        best = measured.get(str(state.best_step)) if can_restore_best(self.folder, state.best_step) else None
         state.stale_validations = 0
         state.best_loss, state.best_score = best or (None, None)
         state.ranking = {step: measured[step] for step in state.ranking.keys() & measured}
@@ -334,7 +334,7 @@ class Checkpointer:
             keep_best = self.config.train.keep_best  # may have changed since the checkpoint was written
             self.warnings += forget_lost_best(self.folder, state, self._best_metric)
             # The ranking is empty if keep_best was 1.
-            if state.best_loss is not None and has_best(self.folder, state.best_step):
+            if state.best_loss is not None and can_restore_best(self.folder, state.best_step):
                 state.ranking |= {str(state.best_step): [state.best_loss, state.best_score]}
             by_loss = self._best_metric in ("", "loss")
             state.sort_ranking(by_loss, keep_best if keep_best > 1 else 0)

@@ -16,9 +16,9 @@ from train.run.state import RunState
 from train.run.storage import write_folder
 
 
-def has_best(run: RunFolder, best_step: int) -> bool:
+def can_restore_best(run: RunFolder, best_step: int) -> bool:
     """Return whether checkpoints/best has the weights of step `best_step`, or `restore_best` can copy them to it."""
-    return saved_step(run) > 0 and folder_with(run, best_step) is not None
+    return best_folder_step(run) > 0 and find_weights(run, best_step) is not None
 
 
 def forget_lost_best(run: RunFolder, state: RunState, metric: str) -> list[str]:
@@ -29,9 +29,10 @@ def forget_lost_best(run: RunFolder, state: RunState, metric: str) -> list[str]:
     state.ranking = {
         step: values
         for step, values in state.ranking.items()
-        if existing_folder(run.ranked_path(int(step))).is_dir() or folder_with(run, int(step))
+        # a folder that is unreadable now may be readable later
+        if existing_folder(run.ranked_path(int(step))).is_dir() or find_weights(run, int(step))
     }
-    if not is_replaced(run, state, metric) or has_best(run, state.best_step):
+    if not has_other_best(run, state, metric) or can_restore_best(run, state.best_step):
         return []
     best_step = state.best_step
     state.best_loss, state.best_score, state.best_step = None, None, 0
@@ -50,10 +51,10 @@ def restore_best(run: RunFolder, state: RunState, metric: str, keys: Iterable[st
     to copy. Returns a warning for each folder that cannot be copied.
     """
     warnings = []
-    best, source_of_best = run.best_path, folder_with(run, state.best_step)
-    copies = {run.ranked_path(int(step)): folder_with(run, int(step)) for step in state.ranking}
-    if is_replaced(run, state, metric) and (source_of_best or not state.best_step):
-        copies = {run.ranked_path(saved_step(run)): best} | copies | {best: source_of_best}
+    best, source_of_best = run.best_path, find_weights(run, state.best_step)
+    copies = {run.ranked_path(int(step)): find_weights(run, int(step)) for step in state.ranking}
+    if has_other_best(run, state, metric) and (source_of_best or not state.best_step):
+        copies = {run.ranked_path(best_folder_step(run)): best} | copies | {best: source_of_best}
     for target, source in copies.items():
         if source is None or (target != best and existing_folder(target).is_dir()):
             continue
@@ -68,17 +69,17 @@ def restore_best(run: RunFolder, state: RunState, metric: str, keys: Iterable[st
     return warnings
 
 
-def saved_step(run: RunFolder) -> int:
+def best_folder_step(run: RunFolder) -> int:
     """Return the step of checkpoints/best; 0 if it is missing or unreadable."""
     return next((content["step"] for _, content in readable_states([existing_folder(run.best_path)])), 0)
 
 
-def folder_with(run: RunFolder, step: int) -> Path | None:
+def find_weights(run: RunFolder, step: int) -> Path | None:
     """Return a folder with the weights of a step that has been validated: best, best-N or step-N; or None."""
     folders = map(existing_folder, (run.best_path, run.ranked_path(step), run.step_path(step)))
     return next((path for path, content in readable_states(folders) if content["step"] == step), None)
 
 
-def is_replaced(run: RunFolder, state: RunState, metric: str) -> bool:
+def has_other_best(run: RunFolder, state: RunState, metric: str) -> bool:
     """Return whether checkpoints/best is in use but has weights of another step than `state.best_step`."""
-    return metric != "" and saved_step(run) not in (0, state.best_step)
+    return metric != "" and best_folder_step(run) not in (0, state.best_step)

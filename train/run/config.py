@@ -66,7 +66,7 @@ class RunConfig:
     def __post_init__(self) -> None:
         for table, f, value in self.items():
             if value is not None or f.default is not None:
-                checked_value(table, f, value)
+                checked_value(table, f, value, f"config: {table}.{f.name}")
 
     @classmethod
     def load(
@@ -153,7 +153,7 @@ class RunConfig:
                     suggestion = f"; try {f'{key} below a line [{owner}]' if key else TRY_KEY_LIST}"
                 raise UserError(f"{source}: {table}: expected the tables {', '.join(SECTIONS)}; got {got}{suggestion}")
             for name, value in upgrade_table(table, entries, source).items():
-                value = checked_value(table, find_field(table, name, source), value, source)
+                value = checked_value(table, find_field(table, name, source), value, f"{source}: {table}.{name}")
                 if value != "" or not base:  # as in a file with all keys, "" means that the key is not set
                     given[table][name] = value
         parsed = {(table, name): value for table, name, value in map(parse_setting, overrides)}
@@ -288,12 +288,8 @@ def complete_fixed_keys(fixed_keys: Mapping[str, Any]) -> dict[str, Any]:
     preset, variant = (str(stored.get(name)) for name in SELECTORS)
     values = preset_values(preset, variant)["model"] if preset in PRESETS and variant in VARIANTS else {}
     unset_keys = {f"model.{name}": values.get(name) for name, value in stored.items() if value is None}
-    return {
-        **defaults,
-        **{f"model.{n}": value for n, value in upgrade_config(stored).items()},
-        **fixed_keys,
-        **unset_keys,
-    }
+    upgraded = {f"model.{n}": value for n, value in upgrade_config(stored).items()}
+    return {**defaults, **upgraded, **fixed_keys, **unset_keys}
 
 
 def preset_values(preset: str, variant: str = "paper") -> dict[str, dict[str, Any]]:
@@ -308,33 +304,37 @@ def preset_values(preset: str, variant: str = "paper") -> dict[str, dict[str, An
     return {table: keys | changes.get(table, {}) for table, keys in defaults.items()}
 
 
-def checked_value(table: str, f: Field[Any], value: Any, source: str = "config") -> Any:
-    """Return `value` converted to the type of the key. Raises UserError if the key does not accept it."""
+def checked_value(table: str, f: Field[Any], value: Any, place: str, name: str = "", fallback: str = "") -> Any:
+    """Return `value` converted to the type of the key. Raises UserError if the key does not accept it.
+
+    The message begins with `place` and suggests a value for `name` (default: the key's name) or otherwise `fallback`.
+    """
+    name = name or f.name
     choices = tuple(f.metadata["choices"])
     if value_type(f) is float and type(value) is int and abs(value) < 2**53:
         value = float(value)
     if fits(f, value):
         return value
     if value_type(f) is bool and (meant := suggest_value("bool", value, ("true", "false"))):
-        suggestion = f"{f.name} = {meant}"
+        suggestion = f"{name} = {meant}"
     elif choices and isinstance(value, str | bool):
         similar = suggest_value(f.name, value, choices)
-        suggestion = similar and f'{f.name} = "{similar}"'
+        suggestion = similar and f'{name} = "{similar}"'
     elif digits := range_of(f).normalize_number(value):
-        suggestion = f"{f.name} = {digits}"
+        suggestion = f"{name} = {digits}"
     elif value_type(f) is int and type(value) is float and value.is_integer() and fits(f, int(value)):
-        suggestion = f"{f.name} = {int(value)}"
+        suggestion = f"{name} = {int(value)}"
     elif f.metadata["is_path"] and isinstance(value, str):  # the path may come from an option other than --set
-        source, suggestion = source.replace("--set", "path"), "renaming the file or folder, or using a link to it"
+        place, suggestion = place.replace("--set", "path"), "renaming the file or folder, or using a link to it"
     elif {type(value), value_type(f)} <= {int, float}:
-        suggestion = ""  # the range says what to do
+        suggestion = fallback  # the range says what to do
     elif f.default is None or f.name in RESET_KEYS.get(table, ()):
         effect = f.metadata["none_means"] if f.default is None else "the default of the preset"
-        suggestion = f"leaving {f.name} out ({effect})"
+        suggestion = f"leaving {name} out ({effect})"
     else:
-        suggestion = f"{f.name} = {to_toml(f.default)} (the default)"
+        suggestion = f"{name} = {to_toml(f.default)} (the default)"
     text = f"expected {describe_range(f)}; got {format_value(value)}{suggestion and f'; try {suggestion}'}"
-    raise UserError(f"{source}: {table}.{f.name}: {text}")
+    raise UserError(f"{place}: {text}")
 
 
 def explain(f: Field[Any]) -> str:
@@ -396,4 +396,4 @@ def parse_value(table: str, f: Field[Any], text: str) -> Any:
             with suppress(ValueError):
                 value = kind(text)
     value = text if value_type(f) is str and not isinstance(value, str) else value
-    return checked_value(table, f, value, "--set")
+    return checked_value(table, f, value, f"--set: {table}.{f.name}")

@@ -335,7 +335,7 @@ class SearchSection:
     """[search]: Defaults of `translate` and `parse`, which their options override. Validations search greedily."""
 
     beam_size: int = key(
-        4, "Hypotheses kept; 1 is greedy if candidate_rule is plain or fairseq.", interval="[1, 512]", may_change=True
+        4, "Beam width; 1 is greedy if candidate_rule is plain or fairseq.", interval="[1, 512]", may_change=True
     )
     length_penalty: float = key(
         0.6,

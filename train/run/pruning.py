@@ -41,7 +41,8 @@ def surplus_checkpoints(run: RunFolder, keep_last: int, step: int) -> list[Path]
 def surplus_best(run: RunFolder, state: RunState) -> list[Path]:
     """Return the folders best-N that are not in the ranking.
 
-    A killed run may have written later ones than its newest checkpoint. They stay until step N has been repeated.
+    A killed run may have written some that are newer than its last checkpoint. They remain until the resumed run has
+    repeated step N.
     """
     last = max(state.valid_step, state.step - 1)  # the last step whose validation, if any, is complete
     return [path for path in run.ranked_paths() if step_of(path) <= last and str(step_of(path)) not in state.ranking]

@@ -145,6 +145,7 @@ class RunReport:
         last_validation = state.step - 1 if validates and state.valid_step < state.step else state.step
         for line, entry in self.run.metric_lines():
             step, n_skipped = entry["step"], entry.get("skipped")
+            # overflow entries have no in_a_row and count separately
             limit = state.total_skipped if "in_a_row" in entry else n_overflows
             if entry["kind"] == "skipped" and isinstance(n_skipped, int) and n_skipped <= limit:
                 step -= 1  # `state` includes these attempts of the next update

@@ -74,8 +74,8 @@ def decode_stream(
 
     The options and prefixes are checked immediately, before the first line is read. Raises ValueError for an invalid
     option. Raises UserError for unequal numbers of lines and prefixes, for a prefix that is too long for the model or
-    that has tokens which a search never chooses, and if alignments are requested from a model without attention to the
-    source.
+    that contains tokens that a search never chooses, and if alignments are requested from a model without attention to
+    the source.
     """
     check_arguments(options, decode_stream, search_lines, check_search)
     if sampling is not None:

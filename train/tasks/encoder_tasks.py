@@ -181,7 +181,7 @@ class LabeledTask(EncoderTask[PairTokenizer, LabeledText]):
     ) -> PairTokenizer:
         if (ids := tokenizer.source.special_ids) != DEFAULT_IDS:
             raise UserError(
-                f"data.tokenizer: expected the special ids {tuple(DEFAULT_IDS)}, which the labels have; got "
+                f"data.tokenizer: expected the special ids {tuple(DEFAULT_IDS)} of the labels; got "
                 f"{tuple(ids)}; try {' or '.join(self.tokenizers)} to train a tokenizer"
             )
         labels = (label for example in self.read(*files) for label in example.labels)

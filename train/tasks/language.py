@@ -12,7 +12,7 @@ from train.tasks.protocols import Configuration
 from train.tasks.task import Task, file_key, task
 from train.text.plain import KINDS, PlainText, PlainTokenizer, WindowBatch, WindowBatches
 
-WHITESPACE = "a  b\n\n\tc\n"
+WHITESPACE_SAMPLE = "a  b\n\n\tc\n"
 
 
 @dataclass(frozen=True)
@@ -43,8 +43,9 @@ class LanguageModeling(Task[PlainTokenizer, PlainText, WindowBatch]):
 
     def adapt_tokenizer(self, tokenizer: PlainTokenizer, data: Any, files: Sequence[str]) -> PlainTokenizer:
         # A vocabulary of characters has only those of its training text, which always include the line feed.
-        unknown = tokenizer.special_ids.unk_id
-        text = "".join(c for c in WHITESPACE if unknown not in tokenizer.encode(c))
+        unk_id = tokenizer.special_ids.unk_id
+        # `not in`, because a tokenizer may add another token, such as a space, before the unknown one
+        text = "".join(c for c in WHITESPACE_SAMPLE if unk_id not in tokenizer.encode(c))
         if "\n" not in text or text not in tokenizer.decode(tokenizer.encode(text)):
             raise UserError(
                 "data.tokenizer: expected a tokenizer that preserves spaces and line feeds; got one that loses them; "

@@ -60,13 +60,13 @@ def label_lines(
     special_ids = tokenizer.special_ids
     encode_words = WordEncoder(tokenizer.source)
 
-    def encode(texts: Sequence[str]) -> tuple[Rows, list[Any]]:
+    def encode(texts: Sequence[str], places: Sequence[str]) -> tuple[Rows, list[Any]]:
         if task == "classification":
-            return encode_texts(tokenizer.source, [split_texts(line) for line in texts]), [[] for _ in texts]
-        for text in texts:
+            return encode_texts(tokenizer.source, [*map(split_texts, texts, places)]), [[] for _ in texts]
+        for text, place in zip(texts, places, strict=True):
             if "\t" in text:
                 got = "a tab; try --gold F for a file with lines word<TAB>tag"
-                raise UserError(f"{text[:60]!r}: expected words separated by spaces; got {got}")
+                raise UserError(f"{place}: expected words separated by spaces; got {got}")
         sentences = [split_words(line) for line in texts]
         ids, positions = encode_words(sentences)
         return ids, list(zip(sentences, positions, strict=True))
@@ -99,8 +99,8 @@ def embed_lines(
 ) -> Iterator[npx.Array]:
     """Yield a vector (D,) for each line, computed by `Encoder.text_vectors`. Other arguments: see `label_lines`."""
 
-    def encode(texts: Sequence[str]) -> tuple[Rows, list[Any]]:
-        return encode_texts(tokenizer.source, [split_texts(line) for line in texts]), [None for _ in texts]
+    def encode(texts: Sequence[str], places: Sequence[str]) -> tuple[Rows, list[Any]]:
+        return encode_texts(tokenizer.source, [*map(split_texts, texts, places)]), [None for _ in texts]
 
     def embed(ids: NDArray[np.int32], extras: list[Any]) -> Iterator[npx.Array]:
         with no_grad():
@@ -114,7 +114,7 @@ def embed_lines(
 def map_lines(
     model: Encoder,
     lines: Iterable[str | None],
-    encode: Callable[[Sequence[str]], tuple[Rows, list[ValueT]]],
+    encode: Callable[[Sequence[str], Sequence[str]], tuple[Rows, list[ValueT]]],
     compute: Callable[[NDArray[np.int32], list[ValueT]], Iterable[ResultT]],
     on_progress: Progress,
     line_numbers: Iterable[int] | None = None,
@@ -122,8 +122,8 @@ def map_lines(
     """Compute results in batches of lines of similar length, and yield one result for each line, in order.
 
     Args:
-        encode: maps lines to two lists: the ids of each line (BOS and tokens, or [] for a line without tokens),
-            and a value for each line.
+        encode: maps lines and their names for messages ("line 1") to two lists: the ids of each line (BOS and tokens,
+            or [] for a line without tokens), and a value for each line.
         compute: returns the results for padded ids (B, S) and the values that `encode` returned for these B lines.
 
     Other arguments: see `label_lines`.
@@ -131,14 +131,15 @@ def map_lines(
     remaining = iter(lines)
     numbers = count(1) if line_numbers is None else iter(line_numbers)
     while texts := read_buffer(remaining, BUFFER_SIZE, CHARACTERS_PER_TOKEN * BATCH_TOKENS):
-        rows, extras = encode(texts)
-        for text, row, number in zip(texts, rows, islice(numbers, len(texts)), strict=True):
+        places = [f"line {number}" for number in islice(numbers, len(texts))]
+        rows, extras = encode(texts, places)
+        for text, row, place in zip(texts, rows, places, strict=True):
             if len(row) < 2:
                 got = repr(text[:60]) if text.strip() else "an empty line"
-                raise UserError(f"line {number}: expected text; got {got}; try removing the line")
+                raise UserError(f"{place}: expected text; got {got}; try removing the line")
             if model.max_length and len(row) >= model.max_length:
                 raise UserError(
-                    f"line {number}: expected at most {model.max_length - 2} tokens, the model's maximum length; got "
+                    f"{place}: expected at most {model.max_length - 2} tokens, the model's maximum length; got "
                     f"{len(row) - 1}; try splitting the text"
                 )
         results: dict[int, ResultT] = {}

@@ -73,7 +73,7 @@ class Translation(PairTask[TranslationTokenizer]):
             if has_affixes(side.spec) or is_label_tokenizer(side):
                 got = "labels" if is_label_tokenizer(side) else "affixes"
                 raise UserError(
-                    f"data.tokenizer: expected a tokenizer whose tokens can be joined to text; got {got}; "
+                    f"data.tokenizer: expected a tokenizer whose tokens can be joined into text; got {got}; "
                     f"try {' or '.join(self.tokenizers)} to train a tokenizer"
                 )
         return tokenizer

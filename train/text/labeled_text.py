@@ -204,12 +204,15 @@ def unseen_labels_error(path: object, labels: Iterable[str]) -> UserError:
 # ---- tokens
 
 
-def split_texts(line: str) -> list[str]:
-    """Return the text of a line, or its two texts, separated by a tab. Raises UserError for more texts."""
+def split_texts(line: str, place: str) -> list[str]:
+    """Return the text of a line, or its two texts, separated by a tab.
+
+    Raises UserError for more texts; `place` is the name of the line in the message.
+    """
     texts = line.split("\t")
     if len(texts) > 2:
         expected = "one text, or two texts separated by a tab"
-        raise UserError(f"{line[:MAX_SHOWN]!r}: expected {expected}; got {len(texts)}; try spaces in place of tabs")
+        raise UserError(f"{place}: expected {expected}; got {len(texts)} texts; try spaces in place of tabs")
     return texts
 
 

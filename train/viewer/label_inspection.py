@@ -48,7 +48,7 @@ def encode(model: Any, tokenizer: Any, text: str, task: str) -> tuple[list[str],
     if words:
         (ids,), (positions,) = WordEncoder(tokenizer.source)([words])
     else:
-        (ids,) = encode_texts(tokenizer.source, [split_texts(text)])
+        (ids,) = encode_texts(tokenizer.source, [split_texts(text, "text")])
         positions = [0]
     limit = max_source_tokens(model) - 1
     if not 2 <= len(ids) <= limit + 1:

@@ -132,12 +132,9 @@ class Sentences:
         src = source_ids(model, tokenizer, sentence)
         search = self.search(query)
         prefix = self.prefix(query)
-        searched = constrained_model(model, tokenizer, sentence)
-        if is_parser(tokenizer) and not all(
-            mask[i] for i, mask in zip(prefix, searched.allowed_along(prefix), strict=True)
-        ):
-            expected = "the beginning of a tree over the words of the sentence"
-            raise UserError(f"prefix: expected {expected}; got other symbols; try parsing the sentence again")
+        search_model = constrained_model(model, tokenizer, sentence)
+        if is_parser(tokenizer):
+            search_model.check_prefix(prefix)
         ablated = self.ablated_heads(query)
         tree = SearchTree()
 
@@ -147,13 +144,13 @@ class Sentences:
             send({"so_far": token_texts(tokenizer, tree.tokens(live[0]))} if live else {})
 
         with ablate_heads(model, ablated):
-            hypotheses = translate(searched, src, search, prefix, observe)
+            hypotheses = translate(search_model, src, search, prefix, observe)
             best = hypotheses[0]
             inspection = inspect(model, tokenizer, src, best.tokens, best.finished)
         ids = [*best.tokens, model.config.eos_id][: len(inspection.target)]
         allowed = ~np.isin(np.arange(inspection.log_probabilities.shape[1]), excluded_ids(model.config))
         if is_parser(tokenizer):
-            allowed = allowed & np.stack([*searched.allowed_along(ids)])
+            allowed = allowed & np.stack([*search_model.allowed_masks(ids)])
         return {
             "translation": self.remember(inspection, [src, [model.config.bos_id, *ids]], ablated),
             "sentence": sentence, "text": output_text(tokenizer, sentence, best.tokens), "finished": best.finished,

@@ -94,7 +94,7 @@ def test_a_command_works_on_an_imported_run(imported_run, tmp_path, command, out
     assert output.format(**names) in "".join(capsys.readouterr())
 
 
-def test_the_configuration_of_an_imported_run_says_nothing_about_its_training(imported_run, capsys):
+def test_info_on_an_imported_run_omits_the_training_cost(imported_run, capsys):
     assert main(["info", str(imported_run / "run")]) == 0
     lines = capsys.readouterr().out.splitlines()
     assert [line.split()[0] for line in lines][5:7] == ["update", "memory"]
@@ -337,23 +337,23 @@ BAD = {
     ),
     "no list": (
         lambda f: write_json(f / "generation_config.json", {"suppress_tokens": 5}),
-        "suppress_tokens: expected single token ids below 269, and not eos_token_id = 2; got 5; try removing this",
+        "expected single token ids from 0 to 268 other than eos_token_id = 2; got 5; try removing this",
     ),
     "sequences": (
         lambda f: write_json(f / "generation_config.json", {"bad_words_ids": [[3, 4]]}),
-        "and not eos_token_id = 2; got [[3, 4]]; try removing this setting",
+        "other than eos_token_id = 2; got [[3, 4]]; try removing this setting",
     ),
     "forbidden end": (
         lambda f: write_json(f / "generation_config.json", {"bad_words_ids": [[2]]}),
-        "hf/generation_config.json: bad_words_ids: expected single token ids below 269, and not eos_token_id = 2; got",
+        "generation_config.json: bad_words_ids: expected single token ids from 0 to 268 other than eos_token_id = 2;",
     ),
     "outside the vocabulary": (
         lambda f: write_json(f / "generation_config.json", {"suppress_tokens": [269]}),
-        "hf/generation_config.json: suppress_tokens: expected single token ids below 269",
+        "hf/generation_config.json: suppress_tokens: expected single token ids from 0 to 268",
     ),
     "negative id": (
         lambda f: (f / "generation_config.json").unlink() or change(f, bad_words_ids=[[-1]]),
-        "hf/config.json: bad_words_ids: expected single token ids below 269, and not eos_token_id = 2; got [[-1]];",
+        "config.json: bad_words_ids: expected single token ids from 0 to 268 other than eos_token_id = 2; got [[-1]];",
     ),
     "beam": (
         lambda f: write_json(f / "generation_config.json", {"num_beams": 4.0}),

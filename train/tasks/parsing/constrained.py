@@ -15,6 +15,7 @@ import numpy as np
 
 import npx
 from models.cache import DecodingState
+from train.errors import UserError
 from train.tasks.parsing.lexicon import Lexicon
 from train.tasks.parsing.linearize import TAGS_OF_PUNCTUATION
 from train.tasks.parsing.tokenizer import TreeTokenizer
@@ -113,8 +114,14 @@ class ConstrainedParser:
         allowed[:, self.config.eos_id] = ~has_words & (state.innermost == 0)
         return allowed
 
-    def allowed_along(self, tokens: Sequence[int]) -> Iterator[Any]:
-        """Yield a mask (V,) of the symbols that may come in place of each of the `tokens` of the first sentence."""
+    def check_prefix(self, prefix: Sequence[int]) -> None:
+        """Raise UserError unless `prefix` is the beginning of an allowed output for the first sentence."""
+        if not all(mask[i] for i, mask in zip(prefix, self.allowed_masks(prefix), strict=True)):
+            expected = "the beginning of a tree over the words of the sentence"
+            raise UserError(f"prefix: expected {expected}; got other symbols; try parsing the sentence again")
+
+    def allowed_masks(self, tokens: Sequence[int]) -> Iterator[Any]:
+        """For each of `tokens`, an output for the first sentence, yield a mask (V,) of the symbols allowed there."""
         state = ParserState(DecodingState(), np.zeros(1, int))
         for token in tokens:
             yield self.allowed(state)[0]

@@ -112,7 +112,7 @@ def gunzip(file: IO[bytes], name: str) -> IO[bytes]:
 def decode_lines(file: IO[bytes], name: str, suggestion: str) -> Iterator[str]:
     """Yield the lines of a text; only "\\n" ends a line.
 
-    Raises UserError if a line is not UTF-8, or if the file is damaged; its message then ends with `suggestion`.
+    Raises UserError if a line is not UTF-8, or if the file is damaged; the latter message ends with `suggestion`.
     """
     try:
         for number, raw in enumerate(limited_lines(file, name), 1):
