@@ -127,3 +127,30 @@ def test_the_entries_of_later_steps_are_dropped_from_all_copies(text, killed):
     entries = [json.loads(line) for line in (out / "metrics.jsonl").read_text().splitlines()]
     assert max(entry["step"] for entry in entries) == 4
     assert len((out / "metrics.csv").read_text().splitlines()) == 1 + len(entries)
+
+
+def test_a_metric_that_was_unset_for_a_while_finds_its_best_weights(text, tmp_path, monkeypatch):
+    """While best_metric is unset, checkpoints/best is not replaced, and the best step is that of the loss."""
+    keys = {"validate_every": 2, "checkpoint_every": 2, "keep_last": 1, "validate_score": True}
+    metric = {"best_metric": "bleu"}
+    scripted(monkeypatch, [(5.0, 10.0), (4.0, 30.0), (3.5, 20.0), (2.0, 20.0), (2.8, 20.0), (2.5, 10.0)])
+    run(text, tmp_path / "run", max_steps=4, **keys, **metric)
+    run(text, tmp_path / "run", resume=True, max_steps=12, **keys)
+    scripted(monkeypatch, [(2.4, 22.0)])
+    with crash_after(13):
+        run(text, tmp_path / "run", resume=True, max_steps=14, **keys, **metric)
+    assert contents(tmp_path / "run") == (4, [])
+    assert run(text, tmp_path / "run", resume=True, max_steps=14, **keys, **metric).best_step == 4
+    assert contents(tmp_path / "run") == (4, [])
+
+
+def test_a_run_that_is_killed_twice_ends_with_best_weights(text, tmp_path, monkeypatch):
+    keys = {"validate_every": 2, "checkpoint_every": 4, "keep_last": 1, "max_steps": 16, "best_metric": "loss"}
+    scripted(monkeypatch, [(loss, 0.0) for loss in (7.0, 6.0, 5.0, 6.0, 4.0)])
+    with crash_after(11):  # the newest checkpoint is that of step 8, and step 6 exists only in its state
+        run(text, tmp_path / "run", **keys)
+    with crash_after(9):
+        run(text, tmp_path / "run", resume=True, lr_scale=8.0, **keys)
+    scripted(monkeypatch, [(loss, 0.0) for loss in (9.0, 8.5, 8.0, 9.5)])
+    assert run(text, tmp_path / "run", resume=True, lr_scale=8.0, **keys).best_step == 14
+    assert contents(tmp_path / "run") == (14, [])

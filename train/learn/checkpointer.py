@@ -18,7 +18,7 @@ from train.learn.schedule import SCHEDULE_KEYS, schedule_changes
 from train.learn.text_checks import check_same_text
 from train.learn.update import Updater
 from train.run import checkpoint as store
-from train.run.best_weights import can_restore_best, forget_lost_best, restore_best
+from train.run.best_weights import best_folder_step, can_restore_best, forget_lost_best, restore_best
 from train.run.config import RunConfig
 from train.run.folder import RunFolder
 from train.run.folder_swap import existing_folder
@@ -267,6 +267,9 @@ class Checkpointer:
             for entry in self.folder.metrics()
             if entry["kind"] == "valid" and all(isinstance(entry.get(key), int | float) for key in ("loss", name))
         }
+        # While no metric was set, best_step followed the loss, but checkpoints/best was not replaced.
+        if 0 < (kept := best_folder_step(self.folder)) <= state.valid_step:
+            state.best_step = kept
         best = measured.get(str(state.best_step)) if can_restore_best(self.folder, state.best_step) else None
         state.stale_validations = 0
         state.best_loss, state.best_score = best or (None, None)

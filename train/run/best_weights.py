@@ -11,7 +11,7 @@ from pathlib import Path
 from train.errors import UserError
 from train.run.checkpoint import MODEL, load_checkpoint, readable_states
 from train.run.folder import RunFolder
-from train.run.folder_swap import existing_folder, remove_partial
+from train.run.folder_swap import existing_folder
 from train.run.state import RunState
 from train.run.storage import write_folder
 
@@ -24,6 +24,7 @@ def can_restore_best(run: RunFolder, best_step: int) -> bool:
 def forget_lost_best(run: RunFolder, state: RunState, metric: str) -> list[str]:
     """Remove results from `state` whose weights are lost, and return a warning if these include the best result.
 
+    Other weights in checkpoints/best stay there until the next validation, whose weights replace them.
     `metric` selects checkpoints/best; with "", that folder is not in use.
     """
     state.ranking = {
@@ -53,7 +54,7 @@ def restore_best(run: RunFolder, state: RunState, metric: str, keys: Iterable[st
     warnings = []
     best, source_of_best = run.best_path, find_weights(run, state.best_step)
     copies = {run.ranked_path(int(step)): find_weights(run, int(step)) for step in state.ranking}
-    if has_other_best(run, state, metric) and (source_of_best or not state.best_step):
+    if has_other_best(run, state, metric) and source_of_best:
         copies = {run.ranked_path(best_folder_step(run)): best} | copies | {best: source_of_best}
     for target, source in copies.items():
         if source is None or (target != best and existing_folder(target).is_dir()):
@@ -64,8 +65,6 @@ def restore_best(run: RunFolder, state: RunState, metric: str, keys: Iterable[st
             write_folder(target, {MODEL: checkpoint.weights}, content)
         except UserError as error:
             warnings.append(f"{error}; training continues; {target.name} is not saved")
-    if not state.best_step:  # the next validation is the best so far
-        remove_partial(str(best))
     return warnings
 
 
