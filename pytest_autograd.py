@@ -15,7 +15,7 @@ from typing import Any
 
 import pytest
 
-MARKER = "gradients(module): run one test per custom gradient of a module, given as its dotted name or as the module"
+MARKER = "gradients(*modules): run one test per custom gradient of the modules, given as dotted names or as modules"
 
 
 def pytest_configure(config: pytest.Config) -> None:
@@ -33,19 +33,22 @@ def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
     if "custom_gradient" not in metafunc.fixturenames:
         return
     markers = [*metafunc.definition.iter_markers("gradients")]
-    modules = [module for marker in markers for module in (*marker.args, *marker.kwargs.values())]
-    if not modules:
+    modules = [module for marker in markers for module in marker.args]
+    keywords = [keyword for marker in markers for keyword in marker.kwargs]
+    if keywords or not modules:
         raise pytest.UsageError(
-            f'{metafunc.definition.nodeid}: expected the marker gradients; try @pytest.mark.gradients("my_module")'
+            f"{metafunc.definition.nodeid}: expected modules as positional arguments of the marker gradients; "
+            f'got {", ".join(keywords) or "none"}; try @pytest.mark.gradients("my_module")'
         )
     discover = importlib.import_module("autograd.testing.adapters.discover")
     modules = [importlib.import_module(m) if isinstance(m, str) else m for m in modules]
     gradients = []
     for module in modules:
-        if not (found := [*discover.custom_gradients(module)]):
+        module_gradients = [*discover.custom_gradients(module)]
+        if not module_gradients:
             raise pytest.UsageError(
                 f"{metafunc.definition.nodeid}: expected custom gradients in {module.__name__}; found none; "
                 "try functions named f_forward and f_backward"
             )
-        gradients += found
+        gradients += module_gradients
     metafunc.parametrize("custom_gradient", gradients, ids=[gradient.name for gradient in gradients])

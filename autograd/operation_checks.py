@@ -7,6 +7,14 @@ import npx
 from npx import Array, AttentionSpec
 
 
+class MixedDtypesError(TypeError):
+    """Tensors and arrays of different floating dtypes were passed to one operation."""
+
+
+class MissingGradientError(RuntimeError):
+    """A vjp returned a tuple that is too short to contain a gradient of each argument that needs one."""
+
+
 def checked_values(data: Any) -> Any:
     """Return `data` if its elements are numbers or booleans; otherwise (objects, text, dates) raise TypeError."""
     if data.dtype.kind not in "biufc" and data.dtype.name != "bfloat16":
@@ -15,13 +23,13 @@ def checked_values(data: Any) -> Any:
 
 
 def reject_operands(name: str, dtypes: Collection[Any], nested: list[Any]) -> NoReturn:
-    """Raise TypeError for mixed floating dtypes, or for `nested` Tensors, which would get no gradient."""
+    """Raise MixedDtypesError, or TypeError for `nested` Tensors, which would get no gradient."""
     if nested:
         raise TypeError(
             f"{name}: expected each Tensor as a separate positional argument; got a Tensor in a list, a tuple or a "
             "keyword argument; try one positional argument per Tensor, or x.data for an index"
         )
-    raise TypeError(
+    raise MixedDtypesError(
         f"{name}: expected Tensors and arrays of the same floating dtype; "
         f"got {' and '.join(sorted(d.name for d in dtypes))}; try .astype to convert them to one dtype"
     )
@@ -45,7 +53,8 @@ def check_vjp_result(name: str, parents: tuple[Any, ...], gradients: Any) -> Non
     if not is_tuple or any(parent is not None for parent in parents[len(gradients) :]):
         result = f"a tuple of length {len(gradients)}" if is_tuple else type(gradients).__name__
         advice = "" if is_tuple else "; try `return (gradient,)`, with a comma, for one argument"
-        raise RuntimeError(
+        error = MissingGradientError if is_tuple else RuntimeError
+        raise error(
             f"{name}: expected the vjp to return a tuple of length {len(parents)} "
             f"(a gradient or None for each argument); got {result}{advice}"
         )

@@ -13,6 +13,7 @@ from typing import Any
 
 import npx
 from autograd.engine import Tensor
+from autograd.operation_checks import MixedDtypesError
 from autograd.testing import modes as mode_rules
 from autograd.testing import rules, variants
 from autograd.testing.arguments import Arguments
@@ -30,13 +31,14 @@ from autograd.testing.stray_tensors import note_unchecked_tensors, require_regis
 
 @contextmanager
 def overflow_ignored() -> Iterator[None]:
-    """Suppress warnings, because derived inputs are meant to cause overflow and division by zero; unwrap rejections."""
-    with rejections_unwrapped(), floating_point_warnings_ignored(), warnings.catch_warnings():
+    """Suppress warnings, because derived inputs are meant to cause overflow and division by zero."""
+    with floating_point_warnings_ignored(), warnings.catch_warnings():
         warnings.simplefilter("ignore", RuntimeWarning)
         yield
 
 
 @progress_line()
+@rejections_unwrapped()
 @overflow_ignored()
 def check_operation(
     operation: Callable[..., Tensor],
@@ -71,10 +73,9 @@ def check_operation(
             operation has to return the same value. The reference has to accept the given inputs and may reject derived
             ones.
         expected_gradient: for a gradient that intentionally differs from the derivative: "straight-through" or
-            "reversed"; a function `expected_gradient(g, *inputs)` that returns the intended gradients, and gets those
-            `options` that it has a parameter for; or a sentence with the reason, to accept any gradient. Inputs other
-            than the first have to have the gradients that the function returns, or if it returns none, their
-            derivatives. The report says how the gradient differs.
+            "reversed"; a function `expected_gradient(g, *inputs)` that returns the intended gradients (options are
+            passed if it has parameters of the same names); or a sentence with the reason, to accept any gradient. An
+            input for which no gradient is declared must have its derivative. The report says how the gradient differs.
         seed: selects the weights of the outputs and the random directions.
         options: passed on to `operation`. An option that has the same name as an argument above must be passed by
             position or bound with `functools.partial`.
@@ -147,12 +148,13 @@ def operation_problem(operation: Callable[..., Tensor], arguments: Arguments, se
         return reproduction("check_operation", operation, inputs, options | given)
 
     problem = Problem(name, call, arguments.values, reproduce=reproduce, names=arguments.names)
-    problem.hint = lambda: getattr(operation, "hint", "")  # only operations from other frameworks have hints
+    problem.likely_cause = lambda: getattr(operation, "likely_cause", "")  # only operations of adapters have one
     require_floats(name, problem.values)
     return problem
 
 
 @progress_line()
+@rejections_unwrapped()
 @overflow_ignored()
 def check_layer(
     layer: Any,
@@ -185,69 +187,88 @@ def check_layer(
     Raises TypeError and ValueError for invalid arguments.
     """
     require_layer(layer, modes)
+    arguments = Arguments(inputs, options)
+    arguments.require_options(check_layer, getattr(layer, "forward", layer))
+    problems = [layer_problem(layer, mode, arguments, seed) for mode in modes]
+    report = Report()
+    frozen = [n for n, p in layer.named_parameters() if not p.requires_grad]
+    report.notes += [f"not checked: the gradient of parameter {n}, which requires no gradient" for n in frozen]
+    digests: dict[str, bytes] = {}
+    baselines = []
+    with layer_restored(layer) as restore_buffers:
+        for mode, problem in zip(modes, problems, strict=True):
+            check = ProblemCheck(
+                report, n_directions, compare_float32, domain, None, seed, layer=layer, digests=digests
+            )
+            baselines.append(check_mode(check, problem, arguments, mode, modes, vary_inputs, restore_buffers))
+            restore_buffers()
+        if len(modes) > 1:
+            # Calls in training mode update buffers, which changes their results.
+            others = [(getattr(layer, m), b if m == "eval" else None) for m, b in zip(modes, baselines, strict=True)]
+            mode_rules.check_return_to_mode(baselines[0], others[1:], getattr(layer, modes[0]))
+    report.notes += getattr(layer, "notes", [])
+    return report
+
+
+def layer_problem(layer: Any, mode: str, arguments: Arguments, seed: int) -> Problem:
+    """Return the problem of `check_layer` in one mode, with copies of inputs and parameters in float64."""
     name = getattr(layer, "__name__", type(layer).__name__)
     named_parameters = [(n, p) for n, p in layer.named_parameters() if p.requires_grad]
     frozen = {n: p for n, p in layer.named_parameters() if not p.requires_grad}
-    arguments = Arguments(inputs, options)
-    arguments.require_options(check_layer, getattr(layer, "forward", layer))
     values = [x.astype("float64") if is_float(x) else x for x in arguments.values]
-    originals = {n: p.data for n, p in named_parameters}
-    tensors = [p for _, p in named_parameters]
     if not named_parameters:
         require_floats(f"check_layer: {name}", values)
-    report = Report()
-    report.notes += [f"not checked: the gradient of parameter {n}, which requires no gradient" for n in frozen]
-    first: Baseline | None = None  # the results in the first mode
-    checked: dict[str, bytes] = {}
-    entered: list[tuple[Callable[[], Any], Baseline | None]] = []
 
     def reproduce(failing: Problem) -> str:
         # A layer cannot be printed as a literal: `layer` stands for a layer built like the failing one.
         setup = ""
-        if named_parameters:
-            arrays = failing.parameters | {n: p.data for n, p in frozen.items()}
+        arrays = failing.parameters | {n: p.data for n, p in frozen.items()}
+        if arrays:
             state = ", ".join(f"{n!r}: {literal(npx.to_host(a))}" for n, a in arrays.items())
             setup = f"state = {{{state}}}; [setattr(p, 'data', state[n]) for n, p in layer.named_parameters()]"
             if hasattr(layer, "adapter"):
                 setup = f"from autograd.testing import {layer.adapter}; layer = {layer!r}; {setup}"
         return reproduction("check_layer", Placeholder("layer"), *arguments.unflatten(failing.values), setup)
 
-    with layer_restored(layer) as restore_buffers:
-        for mode in modes:
-            other_mode = next((m for m in modes if m != mode), "train" if mode == "eval" else "eval")
-            enter = getattr(layer, mode)
-            leave = getattr(layer, other_mode)
-            enter()
-            parameters = {n: data.astype("float64") for n, data in originals.items()}
-            call = call_in_mode(layer, mode, seed, arguments, tensors, [*frozen.values()])
-            title = f"check_layer: {name}, {mode} mode"
-            problem = Problem(title, call, values, parameters, tensors, reproduce, arguments.names)
-            notes: list[str] = []
-            problem.constant_indices = arguments.constant_indices(problem, notes)
-            variants.require_inside(problem, domain)
-            hold_state(problem, layer, notes, may_be_random=mode == "train")
-            report.notes += [f"{mode} mode: {note}" for note in notes]
-            check = ProblemCheck(
-                report, n_directions, compare_float32, domain, None, seed, layer=layer, checked=checked
-            )
-            check.warm_up(problem)
-            baseline = check.check_given_inputs(problem, first)
-            require_registered(baseline.problem, layer, options, report.notes)
-            mode_rules.check_backward_in_other_mode(baseline, leave, enter)
-            if mode == "eval" and len(modes) > 1:
-                others = [v.problem for v in variants.values(problem) if v.in_parameters]
-                mode_rules.check_mode_after_update(baseline, others, restore_buffers, layer.train, layer.eval)
-            if vary_inputs:
-                forward = getattr(layer, "forward", layer)
-                check.check_derived_inputs(problem, [*arguments.number_options(forward, int).values()])
-                check.check_other_options(arguments.with_other_floats(problem, forward), layer)
-            first = first or baseline
-            entered.append((enter, baseline if mode == "eval" else None))  # calls in training mode update buffers
-            restore_buffers()
-        if first and len(entered) > 1:
-            mode_rules.check_return_to_mode(first, entered[1:], entered[0][0])
-    report.notes += getattr(layer, "notes", [])
-    return report
+    tensors = [p for _, p in named_parameters]
+    parameters = {n: p.data.astype("float64") for n, p in named_parameters}
+    call = call_in_mode(layer, mode, seed, arguments, tensors, [*frozen.values()])
+    title = f"check_layer: {name}, {mode} mode"
+    return Problem(title, call, values, parameters, tensors, reproduce, arguments.names)
+
+
+def check_mode(
+    check: ProblemCheck,
+    problem: Problem,
+    arguments: Arguments,
+    mode: str,
+    modes: Sequence[str],
+    vary_inputs: bool,
+    restore_buffers: Callable[[], Any],
+) -> Baseline:
+    """Check the layer of a `ProblemCheck` in one of `modes`; return the results at the given inputs."""
+    layer = check.layer
+    report = check.report
+    other_mode = next((m for m in modes if m != mode), "train" if mode == "eval" else "eval")
+    enter = getattr(layer, mode)
+    enter()
+    notes: list[str] = []
+    problem.constant_indices = arguments.constant_indices(problem, notes)
+    variants.require_inside(problem, check.domain)
+    hold_state(problem, layer, notes, may_be_random=mode == "train")
+    report.notes += [f"{mode} mode: {note}" for note in notes]
+    check.warm_up(problem)
+    baseline = check.check_given_inputs(problem)
+    require_registered(baseline.problem, layer, arguments.options, report.notes)
+    mode_rules.check_backward_in_other_mode(baseline, getattr(layer, other_mode), enter)
+    if mode == "eval" and len(modes) > 1:
+        others = [v.problem for v in variants.values(problem) if v.in_parameters]
+        mode_rules.check_mode_after_update(baseline, others, restore_buffers, layer.train, layer.eval)
+    if vary_inputs:
+        forward = getattr(layer, "forward", layer)
+        check.check_derived_inputs(problem, [*arguments.number_options(forward, int).values()])
+        check.check_other_options(arguments.with_other_floats(problem, forward), layer)
+    return baseline
 
 
 def require_layer(layer: Any, modes: Sequence[str]) -> None:
@@ -282,9 +303,7 @@ def call_in_mode(
         try:
             with npx.keyed(seed, 1) if mode == "train" else nullcontext():
                 return layer(*inputs, **options)
-        except TypeError as error:
-            if "of the same floating dtype" not in str(error):
-                raise
+        except MixedDtypesError as error:
             text = "check_layer casts inputs, parameters and the arrays in the layer's attributes to float64"
             raise TypeError(f"{error}; {text}: try .astype(x.dtype) on every other array") from error
 

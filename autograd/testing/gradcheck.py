@@ -268,7 +268,6 @@ def compare_gradients(
     limit: int = MAX_ENTRIES,
     min_derivative: float = 0.0,
     screen_first: bool = False,
-    already_checked: Baseline | None = None,
     checked_digest: bytes = b"",
 ) -> Baseline:
     """Compare the gradients of a problem with numerical derivatives; return the output and gradients.
@@ -279,10 +278,8 @@ def compare_gradients(
         limit: above this number of entries, only a sample is perturbed separately.
         min_derivative: numerical derivatives smaller than this are treated as 0.
         screen_first: whether to skip the individual entries if the gradient is right along a random direction.
-        already_checked: results that were compared earlier, at the same inputs. If the new results are the same,
-            `screen_first` applies.
-        checked_digest: the digest of results that were compared earlier, at the same inputs. Equal results are not
-            compared again.
+        checked_digest: the digest of results that were compared earlier, at the same inputs. For equal results,
+            `screen_first` applies; if it is set anyway, they are not compared again.
 
     Raises GradientError for a wrong gradient, and NonFiniteError, TypeError and ValueError like `gradcheck`.
     """
@@ -291,11 +288,11 @@ def compare_gradients(
             f"{problem.name}: expected n_directions of at least 1; got {n_directions}; try None, which compares entries"
         )
     check = GradientCheck(problem, report, rtol, atol, seed, min_derivative)
-    if checked_digest and check.baseline.digest() == checked_digest:
+    is_checked = bool(checked_digest) and check.baseline.digest() == checked_digest
+    if is_checked and screen_first:
         return check.baseline
     with floating_point_warnings_ignored():
-        screen_first = screen_first or (already_checked is not None and already_checked.equals(check.baseline))
-        if screen_first and n_directions is None and check.is_right_in_every_entry():
+        if (screen_first or is_checked) and n_directions is None and check.is_right_in_every_entry():
             return check.baseline
         if n_directions is None:
             check.check_entries(limit)

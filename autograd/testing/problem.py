@@ -35,7 +35,7 @@ class Problem:
         parameter_tensors: the Tensors from which `call` reads the `parameters`.
         updating_call: like `call`, but without restoring the state that is held fixed; None if there is no such state.
         reproduce: called with a Problem; returns a line of Python that repeats its check.
-        hint: returns the likely cause of a wrong gradient, or "" if it is unknown.
+        likely_cause: returns the likely cause of a wrong gradient, or "" if it is unknown.
     """
 
     name: str
@@ -47,7 +47,7 @@ class Problem:
     names: Sequence[str] = ()
     constant_indices: tuple[int, ...] = ()
     updating_call: Callable[[list[Any]], Any] | None = None
-    hint: Callable[[], str] = lambda: ""
+    likely_cause: Callable[[], str] = lambda: ""
 
     @property
     def float_indices(self) -> list[int]:
@@ -86,7 +86,7 @@ class Problem:
     ) -> CheckError | GradientError:
         """Return an error that names the broken rule and its likely cause, with a line that reproduces the failure."""
         line = self.reproduce(self) if reproduce else ""
-        cause = (self.hint() if rule == "gradient" else "") or cause
+        cause = (self.likely_cause() if rule == "gradient" else "") or cause
         failure = error(explain(f"{self.name}: {text}", rule, line, cause))
         failure.rule = rule
         return failure

@@ -5,7 +5,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
-REJECTIONS = (ValueError, TypeError, IndexError, ArithmeticError, KeyError)  # raised for inputs outside the domain
+REJECTIONS = (ValueError, TypeError, LookupError, ArithmeticError)  # raised for inputs outside the domain
 
 
 class Rule(NamedTuple):

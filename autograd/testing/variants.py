@@ -343,9 +343,12 @@ def guessed_shapes(problem: Problem, other: Problem) -> str:
 def is_broadcast(given: Problem, other: Problem, error: GradientError) -> bool:
     """Return whether a vjp failed because an array that is not an argument broadcasts an axis of length 1.
 
-    The other array, such as a position table in a buffer, keeps the given length n of the axis. The exception then
-    names two shapes, such as those of an input and its gradient, one of which has n where the other has 1.
+    The other array, such as a position table in a buffer, keeps the given length n of the axis. The output then has the
+    given shape, and the exception names two shapes, such as those of an input and its gradient, one of which has n
+    where the other has 1.
     """
+    if other.output_value().shape != given.output_value().shape:
+        return False
     x, changed = (problem.values[given.float_indices[0]].shape for problem in (given, other))
     cut = {n for n, m in zip(x, changed, strict=False) if m == 1}
     texts = re.findall(r"\(([\d, ]+)\)", str(error.__cause__))

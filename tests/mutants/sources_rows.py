@@ -77,8 +77,8 @@ source_mutant(
     "if mask is not None:\n        np.copyto",
     "if mask is not None and mask.any():\n        np.copyto",
 )
-GRAD = softmax.softmax_grad.reference, "return y * (g - xp.sum(g * y, axis=-1, keepdims=True))"
-RIGHT = "y * (g - xp.sum(g * y, axis=-1, keepdims=True))"
+GRAD = softmax.softmax_grad.reference, "return y * (g - precision.sum(g * y, axis=-1, keepdims=True))"
+RIGHT = "y * (g - precision.sum(g * y, axis=-1, keepdims=True))"
 source_mutant(
     "softmax",
     "incoming gradient",

@@ -32,11 +32,11 @@ class ForeignOperation:
 
     Attributes:
         notes: lines for the Report that say what was not checked.
-        hint: a line for reports on wrong gradients.
+        likely_cause: the likely cause of a wrong gradient, or "".
     """
 
     adapter = ""  # the name of the function that creates it, such as "from_torch"
-    hint = ""
+    likely_cause = ""
     placeholders: tuple[str, ...] = ("my_function",)  # names for functions that the caller has to define
     none_is_constant = False  # whether None in place of a gradient says that the input is a constant
     materializes_zeros = True  # whether an unused output gets a gradient of zeros instead of None
@@ -194,10 +194,11 @@ def import_framework(name: str, adapter: str) -> Any:
 
 
 @contextmanager
-def convert_rejections() -> Iterator[None]:
+def foreign_errors_converted() -> Iterator[None]:
     """Convert the exceptions of a foreign function, and ignore its warnings, because derived inputs cause many.
 
-    For shapes that do not fit, PyTorch raises RuntimeError, with which the engine rejects gradients.
+    PyTorch raises RuntimeError for shapes that do not fit; the engine raises it for invalid gradients, so the two must
+    be told apart.
     """
     with rejections_converted(), warnings.catch_warnings():
         warnings.simplefilter("ignore")

@@ -5,7 +5,13 @@ from typing import Any
 
 import npx
 from autograd.testing.adapters import jaxpr
-from autograd.testing.adapters.base import Backward, ForeignOperation, Unflatten, convert_rejections, import_framework
+from autograd.testing.adapters.base import (
+    Backward,
+    ForeignOperation,
+    Unflatten,
+    foreign_errors_converted,
+    import_framework,
+)
 from autograd.testing.problem import floating_point_warnings_ignored, is_array
 from npx import Array
 
@@ -87,7 +93,7 @@ class JaxOperation(ForeignOperation):
         with (
             self.x64(any(x.dtype == "float64" for x in arrays)),
             floating_point_warnings_ignored(),
-            convert_rejections(),
+            foreign_errors_converted(),
         ):
             if self.numpy:
                 signature = key, *((x.shape, x.dtype.name) for x in arrays)

@@ -8,7 +8,7 @@ from typing import Any
 
 import npx
 from autograd.engine import is_floating
-from autograd.testing.adapters.base import Backward, ForeignOperation, Unflatten, convert_rejections, name_of
+from autograd.testing.adapters.base import Backward, ForeignOperation, Unflatten, foreign_errors_converted, name_of
 from autograd.testing.problem import is_array, is_float
 from npx import Array
 
@@ -58,13 +58,13 @@ class PairOperation(ForeignOperation):
             owner = copy.deepcopy(owner)
             forward, backward = (getattr(owner, f.__name__) for f in self.functions)
         foreign, options = unflatten([self.to_foreign(x) for x in values])
-        with convert_rejections():
+        with foreign_errors_converted():
             result = forward(*foreign, **options)
         out, *saved = result if isinstance(result, tuple) else (result,)
         if out is None or out is ...:
             self.not_implemented(f"expected forward to return its output and a cache; got {out} as the output")
         if len(saved) > 1 and self.backward_names[1:2] and is_second_output(self.backward_names[1], saved[0]):
-            self.hint = (
+            self.likely_cause = (
                 f"{name_of(self.functions[1])} gets the second value that {self.__name__} returns as its argument "
                 f"{self.backward_names[1]}; if the value is an output, return ((out, other), cache)"
             )
@@ -85,7 +85,7 @@ class PairOperation(ForeignOperation):
                 arguments = saved if len(saved) == len(self.backward_names) - 1 else [tuple(saved)]
             else:
                 arguments = [] if is_method else [*foreign]
-            with convert_rejections():
+            with foreign_errors_converted():
                 returned = backward(dout, *arguments, **({} if saved or is_method else options))
             return self.order_gradients(returned, values, unflatten([*range(len(values))])[0])
 
@@ -103,7 +103,7 @@ class PairOperation(ForeignOperation):
         """Return the gradients in the order of `values`.
 
         Args:
-            arguments: the positional arguments, in which positions in `values` replace the values.
+            arguments: the positional arguments, with each value replaced by its index in `values`.
 
         Raises RuntimeError if the number of gradients is wrong.
         """
@@ -138,7 +138,10 @@ class PairOperation(ForeignOperation):
 
 
 def is_second_output(name: str, value: Any) -> bool:
-    """Return whether a value that forward returns looks like an output, whose gradient backward calls `name`."""
+    """Return whether `value`, which forward saves, is probably an output.
+
+    If it is, backward's parameter for it has the `name` of a gradient, such as dc.
+    """
     return is_float(value) and re.match("d[a-z]|grad_|g_", name) is not None
 
 

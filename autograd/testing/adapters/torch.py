@@ -7,7 +7,13 @@ from typing import Any
 
 import npx
 from autograd.engine import Tensor
-from autograd.testing.adapters.base import Backward, ForeignOperation, Unflatten, convert_rejections, import_framework
+from autograd.testing.adapters.base import (
+    Backward,
+    ForeignOperation,
+    Unflatten,
+    foreign_errors_converted,
+    import_framework,
+)
 from autograd.testing.problem import is_array, is_float
 from npx import Array
 
@@ -74,7 +80,7 @@ class TorchOperation(ForeignOperation):
                     leaf.requires_grad_(True)
             arguments = [self.non_leaf(x) if w else x for x, w in zip(leaves, differentiated, strict=True)]
             origins = [x.grad_fn if w else None for x, w in zip(arguments, differentiated, strict=True)]
-            with convert_rejections(), self.one_thread():
+            with foreign_errors_converted(), self.one_thread():
                 result = self.call_seeded(function, arguments)
         outputs = tensors_in(result, torch)
         if not outputs:
@@ -102,7 +108,7 @@ class TorchOperation(ForeignOperation):
                 return [None] * len(requires_grad)
             given = [self.tensor(g) for _, g in used]
             before = [g.clone() for g in given]
-            with convert_rejections(), self.one_thread():
+            with foreign_errors_converted(), self.one_thread():
                 results = iter(torch.autograd.grad([y for y, _ in used], inputs, given, allow_unused=True))
             for (_, array), g, old in zip(used, given, before, strict=True):
                 if not tensors_equal(g, old):

@@ -176,7 +176,7 @@ def test_an_array_that_sums_the_gradients_of_all_calls_depends_on_earlier_calls(
     assert caught.value.rule == "independent calls"
 
 
-def test_classes_other_byte_orders_and_torch_tensors_are_accepted():
+def test_classes_and_other_byte_orders_are_accepted():
     class Dtype:
         def __call__(self, x, dtype):
             return x * 2.0
@@ -214,6 +214,10 @@ class OwnError(Exception):
     pass
 
 
+class OwnValueError(ValueError):
+    pass
+
+
 def reject(kind):
     if kind is UserWarning:
         warnings.warn("odd", UserWarning, stacklevel=1)
@@ -245,7 +249,7 @@ def test_any_exception_rejects_a_derived_input(kind):
                 check(paired, X[:, :5])
 
 
-@pytest.mark.parametrize("kind", [AssertionError, NotImplementedError, OwnError])
+@pytest.mark.parametrize("kind", [AssertionError, NotImplementedError, np.linalg.LinAlgError, OwnError])
 def test_a_vjp_may_reject_derived_inputs_but_not_the_given_ones(kind):
     def square(limit):
         @differentiable
@@ -266,12 +270,29 @@ def test_a_vjp_may_reject_derived_inputs_but_not_the_given_ones(kind):
         assert caught.value.rule == "valid gradient"
 
 
-def test_a_mistake_in_a_vjp_at_a_derived_input_is_reported():
+@pytest.mark.parametrize("kind", [NameError, LookupError, OwnValueError])
+def test_a_mistake_in_a_vjp_at_a_derived_input_is_reported(kind):
     @differentiable
     def square(x):
-        return x * x, lambda g: (2 * x * g if len(g) > 1 else undefined,)  # noqa: F821
+        def vjp(g):
+            if len(g) == 1:
+                raise kind("single")
+            return (2 * x * g,)
 
-    with pytest.raises(GradientError, match="derived: 1 row: backward raised NameError"):
+        return x * x, vjp
+
+    with pytest.raises(GradientError, match=f"derived: 1 row: backward raised {kind.__name__}: single"):
+        check_operation(square, X)
+
+
+def test_a_gradient_of_padded_rows_is_no_broadcast_input():
+    """The shapes in the message, (1, 6) and (4, 6), are also those of an input that is broadcast to the given rows."""
+
+    @differentiable
+    def square(x):
+        return x * x, lambda g: (2 * x * g * np.ones((4 if len(g) < 4 else 1, 1), g.dtype),)
+
+    with pytest.raises(GradientError, match="derived: 1 row: backward raised RuntimeError"):
         check_operation(square, X)
 
 

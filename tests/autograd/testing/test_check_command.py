@@ -156,7 +156,7 @@ def test_the_pytest_plugin(tmp_path):
     (tmp_path / "test_course.py").write_text(
         "import pytest\nfrom course import *\n\n"
         "def test_affine(check_gradient):\n    check_gradient(affine_forward, affine_backward)\n\n"
-        "@pytest.mark.gradients(module='course')\ndef test_all(custom_gradient):\n    custom_gradient.check()\n"
+        "@pytest.mark.gradients('course')\ndef test_all(custom_gradient):\n    custom_gradient.check()\n"
     )
     command = [
         sys.executable,
@@ -179,3 +179,8 @@ def test_the_pytest_plugin(tmp_path):
     )
     done = subprocess.run([*command, str(tmp_path)], capture_output=True, text=True, env=environment, cwd=tmp_path)
     assert done.returncode and "expected custom gradients in sys; found none" in done.stdout + done.stderr
+    (tmp_path / "test_course.py").write_text(
+        "import pytest\n@pytest.mark.gradients(package='course')\ndef test_all(custom_gradient):\n    pass\n"
+    )
+    done = subprocess.run([*command, str(tmp_path)], capture_output=True, text=True, env=environment, cwd=tmp_path)
+    assert done.returncode and "expected modules as positional arguments" in done.stdout + done.stderr

@@ -78,6 +78,22 @@ def test_frozen_parameters_are_constants():
     assert layer.w.dtype == "float32" and not layer.w.requires_grad
 
 
+def test_the_line_that_reproduces_a_failure_sets_frozen_parameters():
+    @differentiable
+    def scale(x, w):
+        return x * w, lambda g: (g, None)
+
+    layer = Scaled(scale)
+    layer.scale.requires_grad = False
+    layer.scale.data[:] = 3
+    with pytest.raises(GradientError) as caught:
+        check_layer(layer, X, vary_inputs=False)
+    line = str(caught.value).split("reproduce: ")[1]
+    layer.scale.data[:] = 1  # with this value, the gradient is right
+    with pytest.raises(GradientError):
+        exec(line, {"layer": layer})
+
+
 TABLE = np.linspace(0, 1, 6, dtype="float32")
 
 
