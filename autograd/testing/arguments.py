@@ -128,7 +128,8 @@ class Arguments:
                 except REJECTIONS:
                     continue
                 except GradientError as error:
-                    if not isinstance(error.__cause__, MissingGradientError):  # a vjp may omit those of constants
+                    # A vjp may omit the gradients of constants, and compute only with arrays.
+                    if not isinstance(error.__cause__, (MissingGradientError, TypeError, AttributeError)):
                         raise
                     continue
             if leaves[trial.float_indices.index(i)].grad is not None:

@@ -217,6 +217,8 @@ def layer_problem(layer: Any, mode: str, arguments: Arguments, seed: int) -> Pro
     frozen = {n: p for n, p in layer.named_parameters() if not p.requires_grad}
     values = [x.astype("float64") if is_float(x) else x for x in arguments.values]
     if not named_parameters:
+        if frozen and not any(map(is_float, values)):
+            raise TypeError(f"check_layer: {name}: expected a parameter that requires a gradient; got only frozen ones")
         require_floats(f"check_layer: {name}", values)
 
     def reproduce(failing: Problem) -> str:

@@ -13,7 +13,7 @@ from functools import partial
 from typing import Any
 
 import npx
-from autograd.engine import Tensor
+from autograd.engine import Tensor, is_floating
 from autograd.testing.problem import Problem
 from npx import Array
 
@@ -167,7 +167,7 @@ def has_other_dtype(value: Any, dtype: Any) -> bool:
         return any(has_other_dtype(item, dtype) for item in (value.values() if type(value) is dict else value))
     array = value.data if isinstance(value, Tensor) else value
     # The dtypes are compared first, because `dtype.name` is slow.
-    return isinstance(array, npx.ndarray) and array.dtype != dtype and array.dtype.name in ("float32", "float64")
+    return isinstance(array, npx.ndarray) and array.dtype != dtype and is_floating(array.dtype)
 
 
 @contextmanager
@@ -220,6 +220,7 @@ def hold_state(problem: Problem, subject: Any, notes: list[str], may_be_random: 
         if was_varying and not is_varying and not may_be_random:
             text = "expected the same output for the same input in evaluation mode; it depends on random numbers"
             cause = "random numbers are drawn although the layer is not in training mode; test self.training"
+            cause += ", or, if they are intended, check with modes=('train',) only"
             raise problem.failure("determinism", text, cause=cause, reproduce=False)
     if is_varying:
         restores.append(restore_buffers)

@@ -236,6 +236,7 @@ class ProblemCheck:
             if not problem.output_value().size and all(a.size for a in problem.arrays):  # no entry to differentiate
                 return
             if is_deliberate(error.__cause__):
+                self.report.notes.append(f"not checked: {variant.name}, which only the vjp rejects")
                 return
             if given is not None and variants.is_broadcast(given, problem, error):
                 return

@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 from autograd import Tensor, differentiable
-from autograd.testing import CheckError, GradientError, check_layer
+from autograd.testing import CheckError, GradientError, check_layer, check_operation
 from models import Module, Parameter
 
 X = np.random.default_rng(0).normal(size=(4, 6))
@@ -159,3 +159,53 @@ def test_a_layer_without_floats_has_nothing_to_check():
 
     with pytest.raises(TypeError, match="check_layer: Ones: expected a floating-point input; got int64"):
         check_layer(Ones(), np.array([1, 2]))
+
+
+class Table(Module):
+    """A layer with arrays in a dictionary, such as running statistics; all of them are exact in float16."""
+
+    def __init__(self, containers):
+        self.gain = Parameter(np.ones(3, "float32"))
+        self.statistics = containers({"mean": np.zeros(3, "float32"), "scale": np.full(3, 2, "float32")})
+
+    def forward(self, x):
+        values = [*self.statistics.values()] if type(self.statistics) is dict else self.statistics
+        return (x - values[0]) * self.gain * values[1]
+
+
+@pytest.mark.parametrize("containers", [dict, lambda d: [*d.values()], lambda d: tuple(d.values())])
+def test_arrays_in_containers_may_be_exact_in_16_bits(containers):
+    check_layer(Table(containers), np.random.default_rng(0).normal(size=(4, 3)))
+
+
+def test_a_vjp_that_computes_with_an_option_as_an_array_is_right():
+    def scaled(x, scale):
+        array = scale.data if isinstance(scale, Tensor) else scale
+
+        @differentiable
+        def divide(x):
+            return x / array, lambda g: (g / scale,)  # fails for a Tensor
+
+        return divide(x)
+
+    notes = check_operation(scaled, X, scale=np.abs(X) + 1).notes
+    assert any("the gradient of option scale, which the function treats as a constant" in note for note in notes)
+
+
+def test_an_input_that_only_the_vjp_rejects_is_noted():
+    @differentiable
+    def doubled(x):
+        def vjp(g):
+            assert g.shape[0] > 1, "expected several rows"
+            return (2 * g,)
+
+        return 2 * x, vjp
+
+    assert any(note.endswith("which only the vjp rejects") for note in check_operation(doubled, X).notes)
+
+
+def test_a_layer_with_frozen_parameters_and_ids_has_nothing_to_check():
+    layer = Table(dict)
+    layer.gain.requires_grad = False
+    with pytest.raises(TypeError, match="expected a parameter that requires a gradient; got only frozen ones"):
+        check_layer(layer, np.array([[0, 1, 2]]))
