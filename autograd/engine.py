@@ -153,7 +153,7 @@ def differentiable(function: Callable[..., Result]) -> Callable[..., Tensor]:
             if dtype is not None and dtype not in dtypes and is_floating(dtype):
                 dtypes.append(dtype)
         keyword_arrays = (a for a in kwargs.values() if getattr(a, "ndim", 0) and not isinstance(a, type))
-        dtypes += {a.dtype for a in keyword_arrays if is_floating(a.dtype)}.difference(dtypes)
+        dtypes += {a.dtype for a in keyword_arrays if is_floating(a.dtype)}.difference(dtypes) if kwargs else ()
         nested = [a for a in items if isinstance(a, Tensor)]
         if nested or len(dtypes) > 1 and any(isinstance(a, Tensor) for a in args):
             operation_checks.reject_operands(function.__name__, dtypes, nested)

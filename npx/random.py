@@ -146,6 +146,6 @@ def normal(key: Key, shape: tuple[int, ...], dtype: Any = np.float32) -> Array:
 def uniform(key: Key, shape: tuple[int, ...], dtype: Any = np.float32, low: float = 0.0, high: float = 1.0) -> Array:
     """Return uniform samples from [low, high) on the current device."""
     x = np.random.Generator(_philox(key)).uniform(low, high, shape).astype(dtype)
-    if x.dtype.kind == "f":  # rounding may give `high`
+    if x.dtype.kind not in "iub":  # rounding may give `high`
         x = np.minimum(x, np.nextafter(x.dtype.type(high), x.dtype.type(low)))
     return from_host(x)

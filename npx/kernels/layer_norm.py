@@ -271,7 +271,7 @@ def row_layout(d: int) -> tuple[int, dict[str, Any]]:
 def sum_columns_cuda(partial: Array, dtype: Any, accumulate_into: Accumulators) -> list[Array]:
     """Sum the rows of `partial` (n, D), float32, and split the sums into as many equal parts as `accumulate_into`.
 
-    The parts are added to these arrays; where there is none, a new array of `dtype` is returned.
+    Each part is added to its array in `accumulate_into`; a new array of `dtype` is returned in place of a None.
     """
     rows, columns = partial.shape
     width = columns // len(accumulate_into)

@@ -94,10 +94,10 @@ def test_without_a_key_the_error_suggests_keyed():
         npx.next_key()
 
 
-def test_uniform_samples_are_below_the_upper_bound_after_rounding():
+@pytest.mark.parametrize("dtype", ["float16", "bfloat16", "float32", "int32"])
+def test_uniform_samples_are_below_the_upper_bound_after_rounding(dtype):
+    if dtype == "bfloat16":
+        pytest.importorskip("ml_dtypes", reason="bfloat16 in NumPy needs ml_dtypes")
     with npx.keyed(1, 0):
-        for dtype in ("float16", "float32"):
-            x = npx.random.uniform(npx.next_key(), (200_000,), dtype)
-            assert x.dtype == dtype and 0 <= x.min() and x.max() < 1
-        integers = npx.random.uniform(npx.next_key(), (100,), "int32", 0, 10)
-        assert integers.dtype == "int32" and {*integers.tolist()} <= {*range(10)}
+        x = npx.random.uniform(npx.next_key(), (200_000,), dtype, 0, 2)
+    assert x.dtype == dtype and 0 <= x.min() and x.max() < 2

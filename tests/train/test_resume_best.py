@@ -46,7 +46,7 @@ def weights(path):
 
 @pytest.mark.parametrize("keep_best", [1, 2])
 def test_with_other_settings_the_best_weights_are_those_of_the_resumed_run(text, killed, capfd, keep_best):
-    """The resumed run never gets better than step 4, so that checkpoints/best stays as it was then."""
+    """No validation of the resumed run is better than that of step 4, whose weights checkpoints/best must have."""
     out = killed(9.0, 8.0, keep_best=keep_best)
     assert contents(out) == (6, [4, 6] if keep_best == 2 else [])
     summary = run(text, out, resume=True, **KEYS | {"lr_scale": 8.0, "keep_best": keep_best})
